@@ -1,28 +1,23 @@
 """The engine's part of one GRPO step: sampling, forward_backward and optim_step, in seconds.
 
 8 prompts of 211 tokens, 16 completions each of 64 tokens, of which 40 to 64 are trained on. `cpu s` is this process's
-processor time: on a busy machine it says more than the clock. Where `--model` does not exist, a randomly initialised
-model of nano's shape stands in: the same arithmetic, only the text is noise. With `--server URL` the same step goes
-through the tinker SDK to a running server (`coderl serve tinker`).
+processor time: on a busy machine it says more than the clock. With `--server URL` the same step goes through the tinker
+SDK to a running server (`coderl serve tinker`).
 
     python benchmarks/grpo_step.py [--model data/nano] [--repeats 5] [--server http://127.0.0.1:PORT]
 """
 
 import argparse
 import statistics
-import tempfile
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import tinker
-import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from coderl_tasks.local.tinker.engine import Engine
 from coderl_tasks.local.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
@@ -125,24 +120,6 @@ class ServerTrainee:
         self._client.optim_step(tinker.AdamParams(learning_rate=LEARNING_RATE)).result()
 
 
-def write_random_nano(folder: Path) -> Path:
-    """A random model of nano's shape, without a tokenizer."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=1024,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
 def make_prompts(rng: np.random.Generator, count: int, length: int) -> list[list[int]]:
     """Random prompts that share their first half, as a system message is shared."""
     head = rng.integers(10, VOCABULARY, length // 2).tolist()
@@ -196,20 +173,21 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64, help="at least 40")
     arguments = parser.parse_args()
     folder = local_model_folder(arguments.model)
-    with nullcontext("") if folder or arguments.server else tempfile.TemporaryDirectory() as scratch:
-        trainee: Trainee
-        if arguments.server:
-            trainee = ServerTrainee(arguments.server, arguments.model)
-        else:
-            trainee = DirectTrainee(folder or write_random_nano(Path(scratch)))
-        rows = measure(trainee, arguments)
+    trainee: Trainee
+    if arguments.server:
+        trainee = ServerTrainee(arguments.server, arguments.model)
+    elif folder:
+        trainee = DirectTrainee(folder)
+    else:
+        parser.error(f"--model {arguments.model}: there is no such model folder")
+    rows = measure(trainee, arguments)
     table = Table("", "sample s", "forward_backward s", "optim_step s", "total s", "cpu s", "tokens sampled")
     middle = tuple(statistics.median(column) for column in zip(*rows, strict=True))
     for name, row in [*((str(number), row) for number, row in enumerate(rows)), ("median", middle)]:
         table.add_row(name, *(f"{value:.3f}" for value in row[:5]), str(int(row[5])))
     console = Console(width=100)
     where = arguments.server or "engine in this process"
-    console.print(f"{folder or 'random nano'}, {where}: {arguments.prompts} x {arguments.samples} completions")
+    console.print(f"{arguments.model}, {where}: {arguments.prompts} x {arguments.samples} completions")
     console.print(table)
 
 

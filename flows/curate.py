@@ -8,14 +8,14 @@ import polars as pl
 from prefect import flow, task
 
 from coderl_tasks.curation.find_pool import POOLS
-from coderl_tasks.curation.measure import Progress
+from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import PROFILE_SCHEMA, drop_long_prompts, profile_shard
+from coderl_tasks.curation.profile import drop_long_prompts, profile_shard
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import LoadResult, Problem, load_problems
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, load_problems
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
@@ -46,13 +46,16 @@ async def _measure(session: Session, settings: CurateSettings, shard: "Shard", o
         sampler,
         session.judge,
         session.renderer,
-        policy=settings.model_name,
-        num_samples=settings.profile_samples,
-        max_tokens=settings.max_tokens,
-        context=session.context,
-        seed=settings.seed,
-        temperature=settings.temperature,
-        concurrency=settings.sample_concurrency,
+        MeasureSettings(
+            purpose="profile",
+            policy=settings.model_name,
+            num_samples=settings.profile_samples,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            context=session.context,
+            seed=settings.seed,
+            concurrency=settings.sample_concurrency,
+        ),
         folder=shard.folder,
         on_progress=on_progress,
     )

@@ -1,42 +1,41 @@
-"""What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI.
+"""What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
-The artifact is for people: a Prefect server that cannot take it never stops the work.
-"""
-
-import logging
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import UUID
 
-import httpx
+from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
-from prefect.exceptions import PrefectException
+from prefect.runtime import deployment
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coderl_tasks.curation.measure import Progress as OnProgress
-from coderl_tasks.insight.progress import StepProgress
-
-PAUSE_S = 600.0
-logger = logging.getLogger(__name__)
+from coderl_tasks.insight.progress import StepProgress, step_line
+from flows.publishing import courtesy
 
 
 class Display:
-    """One flow run's display. Without a terminal (a worker's log, a file) bars are left out and lines remain."""
+    """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too.
+
+    Without a terminal bars are left out and lines remain.
+    """
 
     def __init__(self) -> None:
         self._console = Console()
+        self._log = get_run_logger() if deployment.id else None
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
-        self._next_try = 0.0
         self._total: int | None = None
         self._done = 0
 
     def say(self, text: str) -> None:
         """A line for people."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if self._log is None:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            self._log.info("%s", text)
 
     @contextmanager
     def bar(self, text: str) -> Iterator[OnProgress]:
@@ -69,10 +68,7 @@ class Display:
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Shows a row of metrics.jsonl."""
-        if self._steps is not None:
-            self._steps.print(row)
-        else:
-            StepProgress(self._console, None).print(row)
+        self.say(step_line(row) if self._steps is None else self._steps.line(row))
 
     async def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""
@@ -81,19 +77,15 @@ class Display:
         await self._move_artifact()
 
     async def _move_artifact(self) -> None:
-        """Make the artifact say how far the steps are.
-
-        Prefect's client takes a minute to give up a lost server, so after a failure some steps go without.
-        """
-        if not self._total or time.monotonic() < self._next_try:
+        """Make the progress artifact say how far the steps are."""
+        if not self._total:
             return
         progress = 100.0 * self._done / self._total
-        try:
-            if self._artifact is None:
-                artifact = await acreate_progress_artifact(progress, key="training", description="steps trained")
-                self._artifact = artifact
-            else:
-                await aupdate_progress_artifact(self._artifact, progress)
-        except (httpx.HTTPError, PrefectException) as error:
-            logger.warning("the progress artifact was not updated: %s", str(error) or type(error).__name__)
-            self._next_try = time.monotonic() + PAUSE_S
+        if self._artifact is None:
+            self._artifact = await courtesy.call(
+                "the progress artifact",
+                lambda: acreate_progress_artifact(progress, key="training", description="steps trained"),
+            )
+        else:
+            artifact = self._artifact
+            await courtesy.call("the progress artifact", lambda: aupdate_progress_artifact(artifact, progress))

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 from prefect import flow, task
 
-from coderl_tasks.curation.measure import Progress
+from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation import compare_rollouts, evaluate_policy, evaluation_subset, paired_outcomes
+from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
@@ -56,13 +56,17 @@ async def _measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.Da
         sampler,
         session.judge,
         session.renderer,
-        policy=path or settings.model_name,
-        max_tokens=settings.max_tokens,
-        context=session.context,
-        seed=settings.seed,
-        temperature=settings.temperature,
-        concurrency=settings.sample_concurrency,
-        sampler_step=evaluation.policy.step,
+        MeasureSettings(
+            purpose="evaluate",
+            policy=path or settings.model_name,
+            num_samples=1,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            context=session.context,
+            seed=settings.seed,
+            concurrency=settings.sample_concurrency,
+            sampler_step=evaluation.policy.step,
+        ),
         groups=evaluation.journal.groups,
         on_progress=on_progress,
     )
@@ -94,9 +98,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
                 rollouts, summary = await measure(evaluation, on_progress)
     before = _compared(settings, policy)
     if before is not None:
-        earlier = before.read_rollouts()
-        if earlier is not None and not paired_outcomes(earlier, rollouts).is_empty():
-            summary["compare"] = compare_rollouts(earlier, rollouts, to=before.name)
+        summary |= compared(before.read_rollouts(), rollouts, to=before.name)
     evaluation.journal.write(rollouts, summary | {"step": policy.step})
     markdown = evaluation_markdown(_record(evaluation.journal), _record(before) if before else None)
     await publish_or_warn("evaluation", folder.name, markdown)

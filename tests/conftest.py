@@ -2,8 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,32 @@ def prefect_api(coderl_home: Path) -> Iterator[str]:
     """A real Prefect server with a database of its own; flows of this process report to it."""
     with embedded_prefect() as api_url, used(api_url):
         yield api_url
+
+
+@pytest.fixture(scope="session")
+def random_qwen3() -> Callable[..., Any]:
+    """`random_qwen3(vocabulary, context, end, width=..., **config)`: a random model of two layers, always the same.
+
+    `end` is the token that ends a completion, `width` the hidden size.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    def make(vocabulary: int, context: int, end: int, *, width: int, **config: Any) -> Qwen3ForCausalLM:
+        torch.manual_seed(0)
+        shape = {
+            "vocab_size": vocabulary,
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": width // 4,
+            "max_position_embeddings": context,
+            "tie_word_embeddings": True,
+            "bos_token_id": None,
+            "eos_token_id": end,
+        }
+        return Qwen3ForCausalLM(Qwen3Config(**(shape | config)))
+
+    return make

@@ -3,10 +3,9 @@
 from coderl_tasks.curation.difficulty import difficulty
 from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.curation.pool import EmptyPoolError, Pool, build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import PROFILE_SCHEMA, drop_long_prompts, profile_frame, profile_shard
+from coderl_tasks.curation.profile import drop_long_prompts, profile_frame, profile_shard
 
 __all__ = [
-    "PROFILE_SCHEMA",
     "EmptyPoolError",
     "FoundPool",
     "Pool",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import tinker
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 OUTSIDE_TRAINING = -1
 FINGERPRINT_FILE = "request.json"
 
+Purpose = Literal["profile", "evaluate"]
+
 Progress = Callable[[int, int], None]
 """Called with (problems graded, problems in all) as they are done."""
 
@@ -48,7 +50,7 @@ class MeasureSettings:
     trained into the policy, -1 for the base model.
     """
 
-    purpose: str
+    purpose: Purpose
     policy: str
     num_samples: int
     temperature: float

@@ -14,11 +14,11 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.curation.difficulty import EASY_FROM, HARD_BELOW
-from coderl_tasks.curation.profile import PROFILE_COLUMNS
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.problems import (
     PROBLEM_SCHEMA,
+    PROFILE_COLUMNS,
     Drop,
     LoadResult,
     Problem,

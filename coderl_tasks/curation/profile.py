@@ -22,33 +22,9 @@ from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import TRUNCATED
 from coderl_tasks.policy.sampling import cap_max_tokens
-from coderl_tasks.problems import Drop, Problem
+from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer, problem_prompt
 from coderl_tasks.stats import jeffreys_interval
-
-PURPOSE = "profile"
-
-PROFILE_COLUMNS: dict[str, pl.DataType] = {
-    "pass_rate": pl.Float64(),
-    "n_samples": pl.Int64(),
-    "n_correct": pl.Int64(),
-    "ci_low": pl.Float64(),
-    "ci_high": pl.Float64(),
-    "difficulty": pl.String(),
-    "format_rate": pl.Float64(),
-    "mean_completion_tokens": pl.Float64(),
-}
-"""What a pool knows of each problem. `n_samples` counts graded completions; rates are over these, the interval is
-Jeffreys' 95%; all are null where none was graded. Mean tokens are over all completions."""
-
-PROFILE_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    **PROFILE_COLUMNS,
-    "truncated_rate": pl.Float64(),
-    "infra_errors": pl.Int64(),
-    "prompt_tokens": pl.Int64(),
-}
 
 
 def drop_long_prompts(
@@ -71,33 +47,17 @@ async def profile_shard(
     sampler: tinker.SamplingClient,
     judge: Judge,
     renderer: Renderer,
+    settings: MeasureSettings,
     *,
-    policy: str,
-    num_samples: int,
-    max_tokens: int,
-    context: int,
-    seed: int,
-    temperature: float = 1.0,
-    concurrency: int = 64,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade `num_samples` completions of each problem: a frame of PROFILE_SCHEMA, a row a problem, in order.
+    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row a problem, in order.
 
-    `policy` names the model that is sampled. With a `folder`, the shard is recorded there (groups/ as they arrive, then
-    rollouts.parquet): called again with the same arguments it samples only what is missing, and nothing once it is
-    finished. Raises InfraError when sampling fails.
+    With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
+    same problems and settings it samples only what is missing, and nothing once it is finished. Raises InfraError when
+    sampling fails.
     """
-    settings = MeasureSettings(
-        purpose=PURPOSE,
-        policy=policy,
-        num_samples=num_samples,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        context=context,
-        seed=seed,
-        concurrency=concurrency,
-    )
     if folder is None:
         rollouts = await measure(problems, sampler, judge, renderer, settings, on_progress=on_progress)
         return profile_frame(problems, rollouts)

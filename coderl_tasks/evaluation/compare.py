@@ -32,10 +32,16 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
 
 
-def compare_rollouts(before: pl.DataFrame, after: pl.DataFrame, *, to: str) -> dict[str, Any]:
-    """The `compare` entry of a summary: {to, difference, ci_low, ci_high}; `to` names the earlier evaluation."""
-    difference = paired_difference(paired_outcomes(before, after))
-    return {"to": to, "difference": difference.estimate, "ci_low": difference.low, "ci_high": difference.high}
+def compared(before: pl.DataFrame | None, after: pl.DataFrame, *, to: str) -> dict[str, Any]:
+    """What a summary says of the comparison with the earlier evaluation `to`, whose rollouts are `before`.
+
+    {compare: {to, difference, ci_low, ci_high}}; empty without `before`, or where no problem was graded in both.
+    """
+    pairs = None if before is None else paired_outcomes(before, after)
+    if pairs is None or pairs.is_empty():
+        return {}
+    found = paired_difference(pairs)
+    return {"compare": {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}}
 
 
 def _outcomes(rollouts: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import tinker
 
-from coderl_tasks.curation.measure import OUTSIDE_TRAINING, MeasureSettings, Progress, measure
+from coderl_tasks.curation.measure import MeasureSettings, Progress, measure
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
@@ -15,47 +15,30 @@ from coderl_tasks.problems import Problem
 from coderl_tasks.prompts import Renderer
 from coderl_tasks.stats import wilson_interval
 
-PURPOSE = "evaluate"
-
 
 async def evaluate_policy(
     problems: Sequence[Problem],
     sampler: tinker.SamplingClient,
     judge: Judge,
     renderer: Renderer,
+    settings: MeasureSettings,
     *,
-    policy: str,
-    max_tokens: int,
-    context: int,
-    seed: int,
-    temperature: float = 0.0,
-    concurrency: int = 64,
-    sampler_step: int = OUTSIDE_TRAINING,
     groups: GroupFiles | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """One completion a problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
 
-    `policy` names what is evaluated: a tinker:// path or a base model. The problems should come with all their tests.
-    Draws depend on the seed and the problem alone, so two policies face the same ones. With `groups`, what an
-    unfinished evaluation recorded there is not sampled again. Raises InfraError if sampling fails or nothing at all
-    could be graded, ValueError without problems.
+    The problems should come with all their tests, the settings with one sample a problem. Draws depend on the seed and
+    the problem alone, so two policies face the same ones. With `groups`, what an unfinished evaluation recorded there
+    is not sampled again. Raises InfraError if sampling fails or nothing at all could be graded, ValueError without
+    problems.
     """
     if not problems:
         raise ValueError("there are no problems to evaluate on")
-    settings = MeasureSettings(
-        purpose=PURPOSE,
-        policy=policy,
-        num_samples=1,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        context=context,
-        seed=seed,
-        concurrency=concurrency,
-        sampler_step=sampler_step,
-    )
     rollouts = await measure(problems, sampler, judge, renderer, settings, groups=groups, on_progress=on_progress)
-    return rollouts, summarize(rollouts, temperature=temperature, max_tokens=max_tokens, policy=policy)
+    return rollouts, summarize(
+        rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens, policy=settings.policy
+    )
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, one line on the console, logs.log, and Weights & Biases when asked for.
+"""Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases when asked for.
 
 The loop logs a step once it is committed. logs.log also holds what metrics cannot: each group's rewards with a warning
 for groups that teach nothing (`log_groups`), and whatever the other rooms log, such as what Tinker answered.
@@ -12,7 +12,6 @@ from types import ModuleType, TracebackType
 from typing import Any, Self
 
 import polars as pl
-from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.progress import step_line
@@ -27,11 +26,10 @@ Sink = Callable[[dict[str, Any]], None]
 class RunLogger:
     """Logs one run. A context manager: leaving it closes logs.log and the W&B run. Made by `setup_logging`."""
 
-    def __init__(self, logger: logging.Logger, handler: logging.Handler, sink: Sink, console: Console | None) -> None:
+    def __init__(self, logger: logging.Logger, handler: logging.Handler, sink: Sink) -> None:
         self.log = logger
         self._handler = handler
         self._sink = sink
-        self._console = console
         self._wandb: Any = None
 
     def __enter__(self) -> Self:
@@ -57,10 +55,7 @@ class RunLogger:
         """
         row = {"step": step, **metrics}
         self._sink(row)
-        line = step_line(row)
-        self.log.info("%s", line)
-        if self._console is not None:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.log.info("%s", step_line(row))
         if self._wandb is not None:
             self._wandb.log(row)
 
@@ -113,12 +108,11 @@ def setup_logging(
     wandb_name: str | None = None,
     config: Mapping[str, Any] | None = None,
     sink: Sink | None = None,
-    console: Console | None = None,
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing).
 
-    Metrics go through `sink`, by default to metrics.jsonl; the line a step goes to `console`, by default none;
-    everything goes to logs.log, with what any `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases
+    Metrics go through `sink`, by default to metrics.jsonl, and as a line a step to logs.log, with what any
+    `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases
     (WANDB_MODE says how: online, offline); ConfigError if the package is missing.
     """
     folder = Path(log_dir)
@@ -132,7 +126,7 @@ def setup_logging(
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)
-    run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append, console)
+    run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append)
     if config is not None:
         run.log_hparams(config)
     if wandb_project is not None:

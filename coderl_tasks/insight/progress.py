@@ -68,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 class StepProgress:
-    """The training loop's display: `print(row)` shows a step's line and moves the bar; a context manager.
+    """The training loop's display: `line(row)` is a step's line and moves the bar; a context manager.
 
     `total` steps in all (None: no end known), `done` of them before this start. The time left is the recent time a step
     (exponentially weighted), as the loop sees it, so evaluations and checkpoints count in.
@@ -123,14 +123,12 @@ class StepProgress:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=text)
 
-    def print(self, row: Mapping[str, Any]) -> None:
-        """Show the line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
+    def line(self, row: Mapping[str, Any]) -> str:
+        """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
         if is_eval_row(dict(row)):
-            line = step_line(row)
-        else:
-            self._count_step()
-            line = step_line(row, self._total, None if self._bar is not None else self.left_s)
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            return step_line(row)
+        self._count_step()
+        return step_line(row, self._total, None if self._bar is not None else self.left_s)
 
     def _count_step(self) -> None:
         now = self._clock()

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA
+from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
 
 METRICS_SCHEMA: dict[str, pl.DataType] = {
     "step": pl.Int64(),
@@ -49,25 +49,8 @@ EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {
     "split": pl.String(),
     **SHARE_SCHEMA,
 }
-PROFILE_COLUMNS: dict[str, pl.DataType] = {
-    "pass_rate": pl.Float64(),
-    "n_samples": pl.Int64(),
-    "n_correct": pl.Int64(),
-    "ci_low": pl.Float64(),
-    "ci_high": pl.Float64(),
-    "difficulty": pl.String(),
-    "format_rate": pl.Float64(),
-    "mean_completion_tokens": pl.Float64(),
-}
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
     "dropped": DROPPED_SCHEMA,
-    "profile": {
-        "problem_id": pl.String(),
-        "split": pl.String(),
-        **PROFILE_COLUMNS,
-        "truncated_rate": pl.Float64(),
-        "infra_errors": pl.Int64(),
-        "prompt_tokens": pl.Int64(),
-    },
+    "profile": PROFILE_SCHEMA,
 }

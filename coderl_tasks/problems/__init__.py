@@ -11,6 +11,7 @@ from coderl_tasks.problems.problem import (
     problems_frame,
     problems_from_frame,
 )
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
 from coderl_tasks.problems.trimming import trim_tests
@@ -18,6 +19,8 @@ from coderl_tasks.problems.trimming import trim_tests
 __all__ = [
     "DROPPED_SCHEMA",
     "PROBLEM_SCHEMA",
+    "PROFILE_COLUMNS",
+    "PROFILE_SCHEMA",
     "TEST_SPLITS",
     "TRAIN_SPLITS",
     "Drop",

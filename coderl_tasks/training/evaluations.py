@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from coderl_tasks.curation.measure import Progress
-from coderl_tasks.evaluation import compare_rollouts, evaluate_policy, evaluation_subset, paired_outcomes
+from coderl_tasks.curation.measure import MeasureSettings, Progress
+from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.training.run import TrainingRun
@@ -25,18 +25,22 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
         await run.learner.sampling_client(step + 1),
         run.session.judge,
         run.session.renderer,
-        policy=policy_name(run, step),
-        max_tokens=settings.max_tokens,
-        context=run.session.context,
-        seed=settings.seed,
-        concurrency=settings.sample_concurrency,
-        sampler_step=step,
+        MeasureSettings(
+            purpose="evaluate",
+            policy=policy_name(run, step),
+            num_samples=1,
+            temperature=0.0,
+            max_tokens=settings.max_tokens,
+            context=run.session.context,
+            seed=settings.seed,
+            concurrency=settings.sample_concurrency,
+            sampler_step=step,
+        ),
         groups=journal.groups,
         on_progress=on_progress,
     )
-    before = run.directory.evaluation(BASELINE).read_rollouts()
-    if name != BASELINE and before is not None and not paired_outcomes(before, rollouts).is_empty():
-        summary["compare"] = compare_rollouts(before, rollouts, to=BASELINE)
+    if name != BASELINE:
+        summary |= compared(run.directory.evaluation(BASELINE).read_rollouts(), rollouts, to=BASELINE)
     summary["step"] = step
     journal.write(rollouts, summary)
     return summary

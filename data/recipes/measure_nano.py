@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.curation.profile import profile_shard
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
@@ -32,26 +33,20 @@ async def measure(settings: EvaluateSettings, used: Services) -> None:
     test = load_problems(settings.dataset, role="test").problems
     async with open_session(settings, used) as session:
         sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
+        common = {"max_tokens": settings.max_tokens, "context": session.context, "seed": settings.seed}
         profile = await profile_shard(
             train,
             sampler,
             session.judge,
             session.renderer,
-            policy=settings.model_name,
-            num_samples=SAMPLES,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            seed=settings.seed,
+            MeasureSettings("profile", settings.model_name, SAMPLES, 1.0, **common),
         )
         _, summary = await evaluate_policy(
             test,
             sampler,
             session.judge,
             session.renderer,
-            policy=settings.model_name,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            seed=settings.seed,
+            MeasureSettings("evaluate", settings.model_name, 1, 0.0, **common),
         )
     solved = Counter(profile["n_correct"].to_list())
     print(f"\n| of {SAMPLES} samples right | train problems | share |\n|---|---|---|")

@@ -1,9 +1,10 @@
 """A tiny model that has learned two answers by heart, served by the embedded servers: a policy of known pass rates."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tinker
@@ -38,11 +39,11 @@ def make_problem(name: str, expected: str, statement: str = "Print it.", split: 
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model: whatever it is asked, it gives one of ANSWERS, at random."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("two-answers")
     core = Tokenizer(models.BPE())
@@ -56,22 +57,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
 
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    config = Qwen3Config(
-        vocab_size=512,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=12,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    model = Qwen3ForCausalLM(config)
+    model = random_qwen3(512, CONTEXT, tokenizer.eos_token_id, width=48)
     renderer = get_renderer("qwen3_instruct", tokenizer)
     examples = [
         renderer.build_supervised_example(

@@ -5,7 +5,6 @@ import polars as pl
 import pytest
 
 from coderl_tasks.curation import (
-    PROFILE_SCHEMA,
     EmptyPoolError,
     build_pool,
     difficulty,
@@ -17,6 +16,7 @@ from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.problems import (
     DROPPED_SCHEMA,
+    PROFILE_SCHEMA,
     Drop,
     LoadResult,
     dropped_frame,

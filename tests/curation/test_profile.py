@@ -1,16 +1,19 @@
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
-from coderl_tasks.curation import PROFILE_SCHEMA, drop_long_prompts, profile_frame, profile_shard
+from coderl_tasks.curation import drop_long_prompts, profile_frame, profile_shard
 from coderl_tasks.curation.measure import MeasureSettings, measure
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.problems import PROFILE_SCHEMA
 
 CONTEXT = 256
-SETTINGS = {"policy": "two answers", "num_samples": 24, "max_tokens": 24, "context": CONTEXT, "seed": 5}
+SETTINGS = MeasureSettings("profile", "two answers", 24, 1.0, 24, CONTEXT, seed=5)
 
 
 class CountingSampler:
@@ -33,9 +36,15 @@ def problems(make_problem):
     return [make_problem("one", "1"), make_problem("two", "2"), make_problem("three", "3")]
 
 
-async def profile(measuring, problems, sampler=None, **changes):
+async def profile(measuring, problems, sampler=None, *, folder=None, on_progress=None, **changes):
     return await profile_shard(
-        problems, sampler or measuring.sampler, measuring.judge, measuring.renderer, **(SETTINGS | changes)
+        problems,
+        sampler or measuring.sampler,
+        measuring.judge,
+        measuring.renderer,
+        replace(SETTINGS, **changes),
+        folder=folder,
+        on_progress=on_progress,
     )
 
 
@@ -88,7 +97,7 @@ async def test_a_restart_samples_only_what_is_missing(measuring, problems, tmp_p
 
 async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuring, problems, tmp_path):
     groups = GroupFiles(tmp_path / "groups")
-    settings = MeasureSettings("profile", "two answers", 8, 1.0, 24, CONTEXT, 5)
+    settings = replace(SETTINGS, num_samples=8)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
         out = await measure(problems, measuring.sampler, Judge(nowhere), measuring.renderer, settings, groups=groups)
     assert set(out["verdict"]) == {"infra_error", "format_error"}

@@ -1,5 +1,6 @@
 import pytest
 
+from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
@@ -20,9 +21,9 @@ async def evaluate(embedded):
     renderer = get_renderer(recommended_renderer(MODEL), load_tokenizer(MODEL))
     async with SandboxClient(embedded.sandbox_urls) as client:
 
-        async def run(problems, sampler=sampler, **changes):
-            settings = {"policy": MODEL, "max_tokens": 128, "context": 8192, "seed": 0} | changes
-            return await evaluate_policy(problems, sampler, Judge(client), renderer, **settings)
+        async def run(problems, sampler=sampler, concurrency=64, **recording):
+            settings = MeasureSettings("evaluate", MODEL, 1, 0.0, 128, 8192, seed=0, concurrency=concurrency)
+            return await evaluate_policy(problems, sampler, Judge(client), renderer, settings, **recording)
 
         yield run
     await clients.disconnect(service)

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError, InfraError
-from coderl_tasks.evaluation import compare_rollouts, evaluation_subset, paired_outcomes, summarize
+from coderl_tasks.evaluation import compared, evaluation_subset, paired_difference, paired_outcomes, summarize
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.stats import paired_proportion_difference, wilson_interval
@@ -68,7 +68,7 @@ def test_comparison_is_paired_and_leaves_infra_errors_out():
     pairs = paired_outcomes(before, after)
     assert pairs["problem_id"].to_list() == ["a", "b", "c"]
     expected = paired_proportion_difference(1, 0, 2, 0)
-    assert compare_rollouts(before, after, to="baseline") == {
+    assert compared(before, after, to="baseline")["compare"] == {
         "to": "baseline",
         "difference": pytest.approx(2 / 3),
         "ci_low": expected.low,
@@ -79,13 +79,15 @@ def test_comparison_is_paired_and_leaves_infra_errors_out():
 def test_several_completions_a_problem_are_compared_by_their_share():
     before = pl.concat([rollouts({"a": "passed", "b": "wrong_answer"}), rollouts({"a": "wrong_answer", "b": "passed"})])
     after = rollouts({"a": "passed", "b": "passed"})
-    assert compare_rollouts(before, after, to="x")["difference"] == pytest.approx(0.5)
-    assert compare_rollouts(before, after, to="x") == compare_rollouts(before, after, to="x")
+    assert compared(before, after, to="x")["compare"]["difference"] == pytest.approx(0.5)
+    assert compared(before, after, to="x") == compared(before, after, to="x")
 
 
-def test_nothing_in_common_is_a_data_error():
+def test_without_a_pair_there_is_no_comparison():
+    before, after = rollouts({"a": "passed"}), rollouts({"b": "passed"})
+    assert compared(before, after, to="x") == compared(None, after, to="x") == {}
     with pytest.raises(DataError, match="share"):
-        compare_rollouts(rollouts({"a": "passed"}), rollouts({"b": "passed"}), to="x")
+        paired_difference(paired_outcomes(before, after))
 
 
 def problem(problem_id: str, split: str) -> Problem:

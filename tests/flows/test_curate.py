@@ -4,7 +4,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.curation.pool import POOL_SCHEMA
-from coderl_tasks.curation.profile import PROFILE_SCHEMA
+from coderl_tasks.problems import PROFILE_SCHEMA
 
 
 def test_a_pool_has_its_files_and_loses_nothing(pool: Path):

@@ -11,14 +11,14 @@ import pytest
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from coderl_tasks.curation import PROFILE_SCHEMA, build_pool, difficulty, write_pool
+from coderl_tasks.curation import build_pool, difficulty, write_pool
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.json_lines import write_rows
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import rollout_metrics
-from coderl_tasks.problems import Drop, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.problems import PROFILE_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
 
 HOSTILE = "</code></pre><script>document.title='owned'</script><img src=x onerror=alert(1)>"

@@ -27,11 +27,10 @@ VOCABULARY = 300
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random two-layer Qwen3 model with a byte-level tokenizer of its own."""
-    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     special = ["<|endoftext|>", "<|im_end|>"]
@@ -43,21 +42,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special[1], pad_token=special[0]).save_pretrained(
         folder
     )
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=False,
-        eos_token_id=1,
-        initializer_range=0.1,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    model = random_qwen3(VOCABULARY, CONTEXT, 1, width=64, tie_word_embeddings=False, initializer_range=0.1)
+    model.save_pretrained(folder)
     return folder
 
 

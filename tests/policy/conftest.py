@@ -1,8 +1,9 @@
 """A tiny random Qwen3 model, served by the embedded Tinker server in a process of its own."""
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tinker
@@ -15,27 +16,10 @@ API_KEY = "tml-test"
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+def tiny_model(random_qwen3: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of the model; token 1 ends a completion."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     folder = tmp_path_factory.mktemp("tiny-qwen3")
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=END,
-        bos_token_id=0,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    random_qwen3(VOCABULARY, CONTEXT, END, width=32).save_pretrained(folder)
     return str(folder)
 
 

@@ -1,0 +1,25 @@
+"""The columns that profiling adds to a problem: what is known of a model's answers to it."""
+
+import polars as pl
+
+PROFILE_COLUMNS: dict[str, pl.DataType] = {
+    "pass_rate": pl.Float64(),
+    "n_samples": pl.Int64(),
+    "n_correct": pl.Int64(),
+    "ci_low": pl.Float64(),
+    "ci_high": pl.Float64(),
+    "difficulty": pl.String(),
+    "format_rate": pl.Float64(),
+    "mean_completion_tokens": pl.Float64(),
+}
+"""What a pool knows of each problem. `n_samples` counts graded completions; rates are over these, the interval is
+Jeffreys' 95%; all are null where none was graded. Mean tokens are over all completions."""
+
+PROFILE_SCHEMA: dict[str, pl.DataType] = {
+    "problem_id": pl.String(),
+    "split": pl.String(),
+    **PROFILE_COLUMNS,
+    "truncated_rate": pl.Float64(),
+    "infra_errors": pl.Int64(),
+    "prompt_tokens": pl.Int64(),
+}
