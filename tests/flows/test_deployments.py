@@ -83,24 +83,26 @@ def test_a_deployment_runs_on_the_worker_and_nothing_is_left_behind(environment:
         assert done.returncode == 0, done.stdout + done.stderr
         assert (home / "pool" / "manifest.json").is_file()
         with used(api_url):
-            kind, markdown, states = asyncio.run(recorded())
+            kind, markdown, states, logs = asyncio.run(recorded())
         assert kind == "process"
         assert "4 problems kept, 0 dropped, 4 read" in markdown
         assert states == ["Completed"]
+        assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
     finally:
         up.send_signal(signal.SIGINT)
         _, errors = up.communicate(timeout=DEADLINE_S)
     assert up.returncode == 0, errors
 
 
-async def recorded() -> tuple[str, Any, list[str | None]]:
-    """The work pool's type, the text of the artifact `pool-pool`, and the names of the flow runs' states."""
+async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
+    """The work pool's type, the text of the artifact `pool-pool`, the states of the runs, and what they logged."""
     async with get_client() as client:
         pool = await client.read_work_pool(WORK_POOL)
         key = ArtifactFilter(key=ArtifactFilterKey(any_=["pool-pool"]))
         (artifact,) = await client.read_artifacts(artifact_filter=key)
         runs = await client.read_flow_runs()
-        return pool.type, artifact.data, [run.state_name for run in runs]
+        logs = [log.message for log in await client.read_logs()]
+        return pool.type, artifact.data, [run.state_name for run in runs], logs
 
 
 def test_an_interrupt_while_it_starts_is_one_line(environment: dict[str, str], home: Path):
