@@ -18,14 +18,9 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
     if is_eval_row(dict(row)):
         return _eval_line(row)
     parts = [f"step {row['step']:>4}" + (f"/{steps}" if steps else "")]
-    for key, label, style in (
-        ("mean_reward", "reward", ".3f"),
-        ("mean_correct", "correct", ".0%"),
-        ("format_rate", "format", ".0%"),
-        ("truncated_rate", "truncated", ".0%"),
-    ):
-        if row.get(key) is not None:
-            parts.append(f"{label} {row[key]:{style}}")
+    if row.get("mean_reward") is not None:
+        parts.append(f"reward {row['mean_reward']:.3f}")
+    parts += _percentages(row, {"mean_correct": "correct", "format_rate": "format", "truncated_rate": "truncated"})
     if row.get("groups_skipped") is not None and row.get("groups_total") is not None:
         parts.append(f"groups {row['groups_total'] - row['groups_skipped']}/{row['groups_total']}")
     if row.get("kl_sample_train") is not None:
@@ -40,12 +35,19 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
 
 def _eval_line(row: Mapping[str, Any]) -> str:
     name = row.get("eval/name") or ("baseline" if row["step"] == -1 else f"step {row['step']}")
-    keys = [key for key in row if key.startswith("eval/") and key != "eval/name"]
-    return "  ".join([f"evaluation {name}", *(f"{key.removeprefix('eval/')} {_number(row[key])}" for key in keys)])
+    parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
+    if row.get("eval/ci_low") is not None:
+        parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
+    if row.get("eval/n") is not None:
+        parts.append(f"n {row['eval/n']}")
+    parts += _percentages(row, {"eval/format_rate": "format", "eval/truncated_rate": "truncated"})
+    if row.get("eval/infra_errors"):
+        parts.append(f"infra errors {row['eval/infra_errors']}")
+    return "  ".join(parts)
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _percentages(row: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    return [f"{label} {row[key]:.0%}" for key, label in labels.items() if row.get(key) is not None]
 
 
 def _time_parts(row: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ def test_metrics_go_to_the_file_and_the_log(tmp_path: Path) -> None:
     assert [(row["step"], row.get("mean_reward")) for row in rows] == [(-1, None), (0, 0.6)]
     log = (tmp_path / "logs.log").read_text()
     assert "reward 0.500  correct 52%  format 98%  groups 6/8" in log
-    assert "seed=3" in log and "evaluation baseline  mean_correct 0.25" in log and "grad_norm=1.5" in log
+    assert "seed=3" in log and "evaluation baseline  Pass@1 25.0%" in log and "grad_norm=1.5" in log
 
 
 def test_another_sink_takes_the_rows(tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ def test_progress_tells_the_time_left_without_a_terminal() -> None:
         assert progress.left_s is None
         progress.phase("sampling")
         first = progress.line({"step": 4, **ROW})
-        assert progress.line({"step": 4, "eval/mean_correct": 0.5}) == "evaluation step 4  mean_correct 0.5"
+        measured = {"eval/mean_correct": 0.5, "eval/ci_low": 0.4, "eval/ci_high": 0.6, "eval/n": 90}
+        line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
+        assert line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  n 90  truncated 25%  infra errors 2"
         progress.line({"step": 5, **ROW})
         assert progress.left_s == pytest.approx(40)
         progress.line({"step": 6, **ROW})
