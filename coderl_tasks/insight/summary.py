@@ -25,8 +25,8 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
         parts += [pool_table(load_curation(pool_dir)), ""]
     parts += [pass_at_1_table(run), "", checks_table(smoke_checks(run))]
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
-    parts += ["", next_steps(run, ui_url)]
-    console.print(Group(*parts))
+    console.print(Group(*parts, ""))
+    console.print(next_steps(run, ui_url), soft_wrap=True)  # commands are for copying: no line break but the terminal's
 
 
 def pool_table(curation: CurationRecord) -> RenderableType:
@@ -82,8 +82,8 @@ def checks_table(checks: list[Check]) -> RenderableType:
     return table
 
 
-def next_steps(run: RunRecord, ui_url: str | None = None) -> RenderableType:
-    """Where the run is and what to try on it."""
+def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:
+    """Where the run is and what to try on it, a line each."""
     place = shlex.quote(str(run.path))
     lines = {
         "run": str(run.path),
@@ -92,12 +92,7 @@ def next_steps(run: RunRecord, ui_url: str | None = None) -> RenderableType:
         "report": str(run.path / "report.html") if (run.path / "report.html").is_file() else f"coderl report {place}",
         "UI": ui_url or "coderl up   (starts the Prefect server over the same database and prints its address)",
     }
-    table = plain_table(show_header=False)
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for key, text in lines.items():
-        table.add_row(key, Text(text))
-    return table
+    return Text("\n").join(Text.assemble((f"{key:<8}", "dim"), text) for key, text in lines.items())
 
 
 def _share(record: EvalRecord, split: str) -> str:

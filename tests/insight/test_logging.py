@@ -141,3 +141,4 @@ def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
         "4200",
     ):
         assert words in text
+    assert '"SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"\n' in text
