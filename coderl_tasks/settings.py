@@ -150,6 +150,9 @@ class TrainSettings(FlowSettings):
     lora_rank: int = Field(32, ge=1, description="rank of the LoRA adapter")
     temperature: float = Field(1.0, gt=0, description="sampling temperature of the rollouts")
     format_coef: float = Field(0.1, ge=0, description="weight of the format score in the reward")
+    reward: Literal["binary", "fraction"] = Field(
+        "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
+    )
     max_steps: int = Field(-1, ge=-1, description="steps to train (-1: until stopped)")
     save_every: int = Field(10, ge=0, description="steps between checkpoints (0: only at the end)")
     eval_every: int = Field(

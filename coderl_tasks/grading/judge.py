@@ -1,7 +1,7 @@
 """The judge: sends a program and the inputs of a problem to the sandbox, and compares what comes back here.
 
 1. Tests go out in growing chunks (1, 4, 16, ...) and grading stops at the first failure, so that a wrong program, the
-   usual case, costs one small request, and a right one few.
+   usual case, costs one small request, and a right one few. Where all tests are to run, the first chunk is a large one.
 2. A program that kills or mutes the driver takes its whole chunk's results with it: those tests are run alone once
    more, each in its own request; the one that does it again is a runtime error.
 3. A test that broke the wall clock's limit without having used its CPU time is run alone once more, with twice the
@@ -65,7 +65,7 @@ class Judge:
         run = _Run(self._client, problem, code, limits, run_all)
         infra: InfraError | None = None
         try:
-            for chunk in _chunks(problem, indices, limits.cpu_s):
+            for chunk in _chunks(problem, indices, limits.cpu_s, _LARGEST_CHUNK if run_all else _FIRST_CHUNK):
                 if not await run.tests(chunk):
                     break
         except InfraError as error:
@@ -96,7 +96,8 @@ class _Run:
             if report is None:
                 return await self._one_by_one(left)
             if report.compile_error is not None:
-                return self._note(left[0], _Outcome(Verdict.RUNTIME_ERROR, 0.0, report.compile_error))
+                self._note(left[0], _Outcome(Verdict.RUNTIME_ERROR, 0.0, report.compile_error))
+                return False
             for index, record in zip(left, report.records, strict=False):
                 outcome = self._judged(index, record)
                 if outcome.reason.startswith(DRIVER_FAILED):
@@ -210,10 +211,13 @@ def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:
     return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
 
 
-def _chunks(problem: Problem, indices: Sequence[int], cpu_s: float) -> Iterator[list[int]]:
-    """The indices in growing chunks, each of bounded input size and time; the last takes what is not worth another."""
+def _chunks(problem: Problem, indices: Sequence[int], cpu_s: float, first: int) -> Iterator[list[int]]:
+    """The indices in growing chunks, each of bounded input size and time; the last takes what is not worth another.
+
+    `first` is the size to begin with: small where the first failure ends it all.
+    """
     most = min(_LARGEST_CHUNK, max(1, int(_LONGEST_CHUNK_S / (cpu_s + 1))))
-    start, size = 0, _FIRST_CHUNK
+    start, size = 0, first
     while start < len(indices):
         left = len(indices) - start
         count = min(most, left if size > 1 and left <= _REMAINDER * size else size)

@@ -7,7 +7,8 @@
     | yes       | yes        |       0      |      1      | 1                                                |
     | yes       | infra      |      none    |     none    | none: not a reward                               |
 
-With `fraction`, correctness is the share of all tests passed, for recipes that prefer partial credit.
+With `fraction`, correctness is the share of tests passed, all of them run, for recipes that prefer partial credit. It
+is 1 where and only where the verdict is `passed`.
 """
 
 from dataclasses import dataclass

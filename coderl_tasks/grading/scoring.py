@@ -54,7 +54,8 @@ async def score_group(
 ) -> list[ScoredCompletion]:
     """Score the completions of one problem, in order. Identical code is graded once; what has no code is not run.
 
-    Never raises for an outage: such a completion has the verdict `infra_error` and no score.
+    `order` as in `Judge.grade`; with `fraction` every test is run, and a program that passes some has that share of the
+    reward. Never raises for an outage: such a completion has the verdict `infra_error` and no score.
     """
     codes = [extract_code(text) for text in texts]
     distinct = list(dict.fromkeys(code for code in codes if code is not None))

@@ -21,9 +21,9 @@ class Verdict(StrEnum):
 class Grade:
     """The grade of one program on one problem.
 
-    `tests_run` of `tests_total` were run (grading stops at the first failure); `first_failed` is the index, in the
-    problem's own test order, of the failing test that ended it, None if none failed; `run_seconds` is CPU seconds
-    summed over the tests; `reason` is one line for people, empty for a pass.
+    `tests_run` of `tests_total` were run (grading stops at the first failure, unless all tests were asked for);
+    `first_failed` is the index, in the problem's own test order, of the test that failed first, None if none failed;
+    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass.
     """
 
     verdict: Verdict

@@ -91,13 +91,14 @@ def with_advantages(graded: pl.DataFrame) -> pl.DataFrame:
 def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
     """A step's numbers from its scored rollouts; means are over graded completions, None if there are none.
 
-    A group is skipped if none of its members is trained on. `truncated_rate` is over all completions.
+    `mean_correct` is the share that passes all tests, whatever the reward gives for some of them. A group is skipped if
+    none of its members is trained on. `truncated_rate` is over all completions.
     """
     graded = rollouts.filter(pl.col("reward").is_not_null())
     trained = rollouts.group_by("group_index").agg(pl.col("trained").any())["trained"]
     return {
         "mean_reward": graded["reward"].mean(),
-        "mean_correct": graded["correctness_score"].mean(),
+        "mean_correct": (graded["verdict"] == Verdict.PASSED).mean(),
         "format_rate": (graded["format_score"] >= 0).mean(),
         "groups_total": len(trained),
         "groups_skipped": len(trained) - int(trained.sum()),

@@ -100,8 +100,13 @@ async def score_step(run: TrainingRun, step: int) -> pl.DataFrame:
 
     async def score(group: pl.DataFrame) -> tuple[int, list[ScoredCompletion]]:
         problem = run.pool[group["problem_id"][0]]
-        texts = group["completion"].to_list()
-        scored = await score_group(run.session.judge, problem, texts, run.settings.format_coef)
+        scored = await score_group(
+            run.session.judge,
+            problem,
+            group["completion"].to_list(),
+            run.settings.format_coef,
+            fraction=run.settings.reward == "fraction",
+        )
         return group["group_index"][0], scored
 
     groups = sampled.partition_by("group_index", maintain_order=True)

@@ -146,6 +146,7 @@ def tinker_server_of(home: Path) -> int:
         ("seed=1", "seed: 0 -> 1"),
         ("group_size=4", "group_size: 2 -> 4"),
         ("eval_on=validation", "eval_on"),
+        ("reward=fraction", "reward: 'binary' -> 'fraction'"),
         ("nonsense=1", "nonsense"),
     ],
 )

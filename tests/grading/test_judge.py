@@ -59,6 +59,16 @@ async def test_a_wrong_program_costs_one_small_request(serve: Serve) -> None:
     assert server.chunk_sizes() == [1]
 
 
+async def test_all_tests_go_out_in_large_chunks(serve: Serve) -> None:
+    server = Recording(serve)
+    async with SandboxClient([server.url]) as client:
+        grade = await Judge(client).grade(echo_problem(80), ECHO, run_all=True)
+        assert grade.passed and grade.tests_run == 80
+        grade = await Judge(client).grade(echo_problem(80), "print(", run_all=True)
+    assert (grade.verdict, grade.tests_passed, grade.tests_run) == (Verdict.RUNTIME_ERROR, 0, 1)
+    assert server.chunk_sizes() == [64, 16, 64]
+
+
 async def test_large_inputs_are_split(serve: Serve) -> None:
     server = Recording(serve)
     problem = stdin_problem(*[("x" * (9 << 20), "9437184\n")] * 4)

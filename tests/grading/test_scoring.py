@@ -63,6 +63,20 @@ async def test_partial_credit(embedded_judge: Judge) -> None:
     assert scored.score.reward == pytest.approx(2 / 3)
 
 
+async def test_partial_credit_of_a_group(embedded_judge: Judge) -> None:
+    killer = "```python\nimport os\na, b = map(int, input().split())\nprint(a + b) if a == 2 else os.kill(0, 9)\n```"
+    scored = await score_group(embedded_judge, ADD, [RIGHT, WRONG, killer, NO_CODE], fraction=True)
+    assert [one.score.correctness for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), 0.0]
+    assert [one.score.reward for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), -0.1]
+    assert [one.grade.tests_run for one in scored] == [3, 3, 3, 0]
+
+
+async def test_an_outage_has_no_partial_credit() -> None:
+    async with SandboxClient(["http://127.0.0.1:1"], attempts=1) as client:
+        scored = await score_group(Judge(client), ADD, [RIGHT, NO_CODE], fraction=True)
+    assert [one.score.reward for one in scored] == [None, -0.1]
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

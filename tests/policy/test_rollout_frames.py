@@ -126,3 +126,25 @@ def test_metrics_are_means_over_graded_completions() -> None:
 def test_metrics_without_a_graded_completion_are_none() -> None:
     metrics = rollout_metrics(step_frame("II"))
     assert (metrics["mean_reward"], metrics["mean_correct"], metrics["format_rate"]) == (None, None, None)
+
+
+def partial_group(passed_of_15: list[int]) -> list[ScoredCompletion]:
+    scored = []
+    for passed in passed_of_15:
+        verdict, failed = (Verdict.PASSED, None) if passed == 15 else (Verdict.WRONG_ANSWER, passed)
+        grade = Grade(verdict, passed, 15, 15, failed, 0.5)
+        scored.append(ScoredCompletion(f"print({passed})", grade, score(True, grade, fraction=True)))
+    return scored
+
+
+def test_fractions_of_the_reward() -> None:
+    sampled = sampled_frame([sampled_group(0, 4), sampled_group(1, 7)])
+    groups = {0: partial_group([15, 14, 1, 0]), 1: partial_group([1] * 7)}
+    frame = with_advantages(graded_frame(sampled, groups))
+    assert frame["correctness_score"].to_list()[:4] == [1.0, 14 / 15, 1 / 15, 0.0]
+    assert [round(value, 9) for value in frame["advantage"][:4]] == [0.5, round(13 / 30, 9), round(-13 / 30, 9), -0.5]
+    assert frame["trained"].to_list() == [True] * 4 + [False] * 7, "equal fractions are no signal, rounded or not"
+    metrics = rollout_metrics(frame)
+    assert metrics["mean_correct"] == pytest.approx(1 / 11), "only a pass of all tests is correct"
+    assert metrics["mean_reward"] == pytest.approx((2 + 7 / 15) / 11)
+    assert (metrics["groups_skipped"], metrics["groups_total"]) == (1, 2)
