@@ -153,6 +153,9 @@ class TrainSettings(FlowSettings):
     reward: Literal["binary", "fraction"] = Field(
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
+    order_from: Names = Field(
+        None, description="earlier runs to learn the order of the tests from, besides the pool's profile"
+    )
     max_steps: int = Field(-1, ge=-1, description="steps to train (-1: until stopped)")
     save_every: int = Field(10, ge=0, description="steps between checkpoints (0: only at the end)")
     eval_every: int = Field(

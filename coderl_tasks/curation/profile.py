@@ -17,10 +17,11 @@ from coderl_tasks.curation.measure import (
     read_fingerprint,
 )
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.test_order import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.policy.rollout_frames import TRUNCATED
+from coderl_tasks.policy.rollout_frames import TRUNCATED, first_failures
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer, problem_prompt
@@ -89,13 +90,18 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame) -> pl.Dat
         prompt_tokens=pl.col("prompt_tokens").list.len().first(),
     )
     measured = {row["problem_id"]: row for row in by_problem.iter_rows(named=True)}
-    rows = [_profile_row(problem, measured[problem.problem_id]) for problem in problems]
+    failures = first_failures(rollouts)
+    rows = [
+        _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []))
+        for problem in problems
+    ]
     return pl.DataFrame(rows, schema=PROFILE_SCHEMA)
 
 
-def _profile_row(problem: Problem, measured: dict[str, Any]) -> dict[str, Any]:
+def _profile_row(problem: Problem, measured: dict[str, Any], failures: list[int | None]) -> dict[str, Any]:
     n, correct = measured["n_samples"], measured["n_correct"]
-    row = measured | {"split": problem.split}
+    counts = count_catches(len(problem.tests), failures)
+    row = measured | {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
     if n:
         interval = jeffreys_interval(correct, n)
         row |= {

@@ -4,6 +4,7 @@ group_frame         GroupRequest + completions         -> SAMPLED_SCHEMA, one gr
 sampled_frame       groups                             -> SAMPLED_SCHEMA, in group and sample order
 graded_frame        sampled + ScoredCompletions        -> ROLLOUT_SCHEMA, advantage null, trained false
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
+first_failures      graded                             -> by problem, the first failing test of each program
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,9 @@ MIN_GRADABLE = 2
 """A group with fewer graded members has no mean to deviate from."""
 
 TRUNCATED = "length"
+
+HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
+"""What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
 
 
 def group_frame(
@@ -106,6 +110,19 @@ def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
         "truncated_rate": (rollouts["stop_reason"] == TRUNCATED).mean(),
         "mean_completion_tokens": rollouts["completion_tokens"].list.len().mean(),
     }
+
+
+def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
+    """By problem id: the first failing test of each program that was graded, None for one that passed all.
+
+    Identical code of a group was graded once and counts once. What was not run, or could not be, is left out.
+    """
+    graded = rollouts.filter(
+        pl.col("code").is_not_null() & ((pl.col("verdict") == Verdict.PASSED) | pl.col("first_failed").is_not_null())
+    )
+    programs = graded.unique(["step", "group_index", "problem_id", "code"], maintain_order=True)
+    by_problem = programs.group_by("problem_id", maintain_order=True).agg("first_failed")
+    return dict(by_problem.iter_rows())
 
 
 def _graded_row(scored: ScoredCompletion) -> dict[str, Any]:

@@ -11,9 +11,12 @@ PROFILE_COLUMNS: dict[str, pl.DataType] = {
     "difficulty": pl.String(),
     "format_rate": pl.Float64(),
     "mean_completion_tokens": pl.Float64(),
+    "test_runs": pl.List(pl.Int32()),
+    "test_catches": pl.List(pl.Int32()),
 }
 """What a pool knows of each problem. `n_samples` counts graded completions; rates are over these, the interval is
-Jeffreys' 95%; all are null where none was graded. Mean tokens are over all completions."""
+Jeffreys' 95%; all are null where none was graded. Mean tokens are over all completions. By test, in the
+problem's order: how many programs ran it, and how many of them it caught (see `grading.test_order`)."""
 
 PROFILE_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),

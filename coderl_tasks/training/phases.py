@@ -105,6 +105,7 @@ async def score_step(run: TrainingRun, step: int) -> pl.DataFrame:
             problem,
             group["completion"].to_list(),
             run.settings.format_coef,
+            order=run.test_orders.get(problem.problem_id),
             fraction=run.settings.reward == "fraction",
         )
         return group["group_index"][0], scored

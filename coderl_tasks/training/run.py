@@ -18,13 +18,15 @@ from coderl_tasks.services import Services, for_this_machine
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
+from coderl_tasks.training.test_order import Orders, frozen_orders
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class TrainingRun:
-    """What the phases of a step work on. `pool` maps ids to problems; `seconds` times the phases done here."""
+    """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
+    their tests are run; `seconds` times the phases done here."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class TrainingRun:
         pool: dict[str, Problem],
         test_problems: list[Problem],
         validation_problems: list[Problem],
+        test_orders: Orders,
     ) -> None:
         self.settings = settings
         self.directory = directory
@@ -41,6 +44,7 @@ class TrainingRun:
         self.pool = pool
         self.test_problems = test_problems
         self.validation_problems = validation_problems
+        self.test_orders = test_orders
         self.learner = Learner(session, directory, settings)
         self.seconds: dict[tuple[int, str], float] = {}
 
@@ -71,10 +75,12 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     Raises ConfigError if the pool is empty, or no prompt of it leaves room for a completion.
     """
     problems = read_pool(Path(settings.pool))
+    orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
     test_problems = [] if settings.eval_every == -1 else load_problems(settings.dataset, role="test").problems
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
-        yield TrainingRun(settings, directory, session, {p.problem_id: p for p in trained}, test_problems, held_out)
+        pool = {problem.problem_id: problem for problem in trained}
+        yield TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
 
 
 def read_pool(path: Path) -> list[Problem]:

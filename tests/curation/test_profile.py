@@ -69,6 +69,11 @@ async def test_pass_rates_of_a_known_policy(measuring, problems, tmp_path):
     assert rollouts.schema == ROLLOUT_SCHEMA
     assert rollouts.height == 72 and set(rollouts["step"]) == {-1}
     assert profile_frame(problems, rollouts).equals(frame)
+    programs = rollouts.drop_nulls("code").unique(["problem_id", "code"])  # each was graded once, on the one test
+    for row in frame.iter_rows(named=True):
+        mine = programs.filter(problem_id=row["problem_id"])
+        assert row["test_runs"] == [mine.height]
+        assert row["test_catches"] == [mine.filter(pl.col("verdict") != "passed").height]
 
 
 async def test_a_finished_shard_is_not_sampled_again(measuring, problems, tmp_path):
@@ -131,3 +136,4 @@ def test_a_problem_that_could_not_be_graded_has_no_rates(problems):
     frame = profile_frame(problems[:1], pl.DataFrame(rows, schema=ROLLOUT_SCHEMA))
     row = frame.row(0, named=True)
     assert (row["n_samples"], row["infra_errors"], row["pass_rate"], row["difficulty"]) == (0, 1, None, None)
+    assert (row["test_runs"], row["test_catches"]) == ([0], [0])

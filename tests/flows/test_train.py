@@ -147,6 +147,7 @@ def tinker_server_of(home: Path) -> int:
         ("group_size=4", "group_size: 2 -> 4"),
         ("eval_on=validation", "eval_on"),
         ("reward=fraction", "reward: 'binary' -> 'fraction'"),
+        ("order_from=elsewhere", "order_from: None -> ['elsewhere']"),
         ("nonsense=1", "nonsense"),
     ],
 )

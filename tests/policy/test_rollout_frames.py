@@ -8,6 +8,7 @@ from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
+    first_failures,
     graded_frame,
     group_frame,
     rollout_metrics,
@@ -148,3 +149,10 @@ def test_fractions_of_the_reward() -> None:
     assert metrics["mean_correct"] == pytest.approx(1 / 11), "only a pass of all tests is correct"
     assert metrics["mean_reward"] == pytest.approx((2 + 7 / 15) / 11)
     assert (metrics["groups_skipped"], metrics["groups_total"]) == (1, 2)
+
+
+def test_first_failures_count_each_program_of_a_group_once() -> None:
+    groups = {0: scored_group("PWFI"), 1: partial_group([3, 3, 5, 15]), 2: scored_group("I")}
+    sampled = sampled_frame(sampled_group(index, len(scored)) for index, scored in groups.items())
+    # Both programs of scored_group are print(1): the first one is kept.
+    assert first_failures(graded_frame(sampled, groups)) == {"p0": [None], "p1": [3, 5, None]}

@@ -1,0 +1,56 @@
+"""The learned order of tests: pure counts, and what it saves and keeps through a real sandbox."""
+
+import pytest
+from programs import stdin_problem
+
+from coderl_tasks.grading import Judge, Verdict
+from coderl_tasks.grading.test_order import CatchCounts, count_catches, learned_order
+
+
+def test_only_what_is_known_is_counted() -> None:
+    assert count_catches(3, [None, 0, 0, 2]) == CatchCounts((4, 2, 2), (2, 0, 1))
+    assert count_catches(3, [2, 0, None], order=[2, 0, 1]) == CatchCounts((2, 1, 3), (1, 0, 1))
+    assert count_catches(2, []) == CatchCounts((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("first_failures", "order"),
+    [
+        ([], [0, 1, 2, 3]),
+        ([None] * 8, [0, 1, 2, 3]),
+        ([3], [3, 0, 1, 2]),
+        ([2, 2, 1], [2, 1, 0, 3]),
+        ([0, 0, 0, 2, None], [0, 2, 1, 3]),
+        # Test 0 catches six of ten, test 3 three of the four that get so far: 6 / 11 and 3 / 5.
+        ([0] * 6 + [3] * 3 + [None], [3, 0, 1, 2]),
+        ([0] * 7 + [3] * 2 + [None], [0, 3, 1, 2]),
+        # The last test catches all that reach it, which is one program of twenty.
+        ([0] * 15 + [3] + [None] * 4, [0, 3, 1, 2]),
+    ],
+)
+def test_first_comes_what_catches_most_of_what_it_runs(first_failures: list[int | None], order: list[int]) -> None:
+    assert learned_order(count_catches(4, first_failures)) == order
+
+
+def test_histories_in_different_orders_add_up() -> None:
+    profile = count_catches(3, [0, 2, 2, 2, None])
+    run = count_catches(3, [2, 0, 0, None], order=learned_order(profile))
+    both = profile + run
+    assert both == CatchCounts((5 + 3, 4 + 1, 4 + 4), (1 + 2, 0, 3 + 1))
+    with pytest.raises(ValueError, match="do not add up"):
+        profile + count_catches(2, [])
+    with pytest.raises(ValueError):
+        CatchCounts((1,), ())
+
+
+async def test_the_learned_order_keeps_verdicts_and_saves_tests(embedded_judge: Judge) -> None:
+    problem = stdin_problem(*[(f"{n}\n", f"{abs(n)}\n") for n in (1, 2, 3, -4, 5, -6, 0)])
+    wrong = ["print(input())", "n = int(input())\nprint(abs(n) or 1)", "n = int(input())\nprint(n if n > -5 else -n)"]
+    programs = [*wrong, "print(abs(int(input())))"]
+    before = [await embedded_judge.grade(problem, code) for code in programs]
+    order = learned_order(count_catches(len(problem.tests), [grade.first_failed for grade in before]))
+    assert order[0] == 3, "the negative number catches two of the three that reach it"
+    after = [await embedded_judge.grade(problem, code, order=order) for code in programs]
+    assert [grade.verdict for grade in after] == [Verdict.WRONG_ANSWER] * 3 + [Verdict.PASSED]
+    assert [grade.first_failed for grade in after] == [3, 6, 3, None], "indices are the problem's own"
+    assert sum(grade.tests_run for grade in after) < sum(grade.tests_run for grade in before)

@@ -1,0 +1,86 @@
+"""The scoring phase on a real sandbox: the kind of reward and the order of tests that a run was given."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy.rollout_frames import group_frame, rollout_metrics
+from coderl_tasks.policy.sampling import Completion, GroupRequest
+from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.services import Services
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.phases import score_step
+from coderl_tasks.training.run import TrainingRun
+from coderl_tasks.training.session import Session
+
+TESTS = tuple(Test(f"{number}\n", f"{number * number}\n") for number in (0, 1, 2, 3))
+PROBLEM = Problem("squares", "taco", "Print the square.", "", "stdin", "", TESTS, 4, 4, None, (), 0)
+TEXTS = [
+    "```python\nprint(int(input()) ** 2)\n```",
+    "```python\nprint(input())\n```",  # right for 0 and 1
+    "```python\nn = int(input())\nprint(n * n if n < 3 else 1 / 0)\n```",  # right for all but 3
+    "```python\nprint(\n```",
+    "I would square it.",
+]
+
+
+@pytest.fixture
+async def session(embedded: Services) -> AsyncIterator[Session]:
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+        yield Session(embedded, Judge(client), renderer, 512)
+
+
+async def scored(session: Session, folder: Path, texts: list[str], order: list[int], **settings: str) -> pl.DataFrame:
+    request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0)
+    completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
+    frame = group_frame(
+        request, completions, step=0, attempt=0, sampler_step=-1, decode=lambda tokens: texts[tokens[0]]
+    )
+    with RunDirectory.open(folder, {}) as directory:
+        directory.step(0).write_sampled(frame)
+        run = TrainingRun(
+            TrainSettings(**settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
+        )
+        return await score_step(run, 0)
+
+
+async def test_the_binary_reward_stops_at_the_first_failure(session: Session, tmp_path: Path) -> None:
+    frame = await scored(session, tmp_path, TEXTS, order=[3, 2, 1, 0])
+    assert frame["reward"].to_list() == [1.0, 0.0, 0.0, 0.0, -0.1]
+    assert frame["tests_run"].to_list() == [4, 1, 1, 1, 0]
+    assert frame["first_failed"].to_list() == [None, 3, 3, 3, None]
+    metrics = rollout_metrics(frame)
+    assert (metrics["mean_correct"], metrics["mean_reward"]) == (pytest.approx(0.2), pytest.approx(0.18))
+
+
+async def test_the_fraction_runs_all_and_pays_for_some(session: Session, tmp_path: Path) -> None:
+    frame = await scored(session, tmp_path, TEXTS, order=[3, 2, 1, 0], reward="fraction")
+    assert frame["tests_passed"].to_list() == [4, 2, 3, 0, 0]
+    assert frame["tests_run"].to_list() == [4, 4, 4, 1, 0]
+    assert frame["correctness_score"].to_list() == [1.0, 0.5, 0.75, 0.0, 0.0]
+    assert frame["reward"].to_list() == [1.0, 0.5, 0.75, 0.0, -0.1]
+    assert frame["verdict"].to_list() == [
+        "passed", "wrong_answer", "runtime_error", "runtime_error", "format_error",
+    ]  # fmt: skip
+    assert sum(frame["advantage"]) == pytest.approx(0)
+    assert frame["advantage"][1] == pytest.approx(0.5 - 2.15 / 5)
+    assert frame["trained"].all()
+    metrics = rollout_metrics(frame)
+    assert metrics["mean_reward"] == pytest.approx(2.15 / 5)
+    assert metrics["mean_correct"] == pytest.approx(0.2), "only a pass of all tests is correct"
+
+
+async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
+    third = [f"```python\nn = int(input())\nprint(n * n if n == {n} else -1)\n```" for n in (0, 1, 2)]
+    frame = await scored(session, tmp_path, third, order=[0, 1, 2, 3], reward="fraction")
+    assert frame["reward"].to_list() == [0.25] * 3
+    assert not frame["trained"].any()
+    metrics = rollout_metrics(frame)
+    assert (metrics["groups_skipped"], metrics["mean_correct"]) == (1, 0.0)
