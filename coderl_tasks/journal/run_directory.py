@@ -1,6 +1,6 @@
 """The run directory: the journal of a run, and everything people later look at.
 
-    config.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
+    config.json  test_order.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
     steps/000000/{groups/NN.parquet while sampling, sampled.parquet, scored.parquet, commit.json}
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
