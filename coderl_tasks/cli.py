@@ -137,18 +137,33 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _grade(arguments: list[str]) -> int:
-    parser = _parser("grade", "Grade a parquet of completions (problem_id and completion or code).")
-    parser.add_argument("--problems", type=Path, required=True, help="normalised or raw DeepCoder-shaped problems")
-    parser.add_argument("--completions", type=Path, required=True)
+    parser = _parser("grade", "Grade a parquet of completions; programs run in the sandbox that SANDBOX_URL names.")
+    parser.add_argument(
+        "--problems", type=Path, required=True, help="parquet or JSONL: normalised, or raw rows of any DeepCoder shape"
+    )
+    parser.add_argument(
+        "--completions", type=Path, required=True, help="parquet with problem_id and completion (text) or code"
+    )
     parser.add_argument("--out", type=Path, required=True, help="parquet to write, one row a completion, in order")
-    parser.add_argument("--timeout", type=float, default=6.0, help="CPU seconds a test where a problem names none")
+    parser.add_argument(
+        "--timeout", type=float, default=6.0, help="CPU seconds a test where a problem names none (default: 6)"
+    )
     options = parser.parse_args(arguments)
     from coderl_tasks.grading.table import grade_files
     from coderl_tasks.services import services
 
     with services(None) as used:
         print("\n".join(used.lines), file=sys.stderr)
-        grade_files(options.problems, options.completions, options.out, used.sandbox_urls, options.timeout)
+        grades = grade_files(
+            options.problems,
+            options.completions,
+            options.out,
+            used.sandbox_urls,
+            options.timeout,
+            max_concurrency=used.sandbox_concurrency,
+        )
+    passed = grades.filter(verdict="passed").height
+    print(f"{grades.height} completions graded, {passed} passed: {options.out}")
     return 0
 
 

@@ -10,11 +10,12 @@
    not work (an old Python, no room for processes) is an infra error, as is what the client could not get done at all.
 """
 
+import math
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.exchange import DRIVER_FAILED, Limits, Report, TestRecord, build_request, parse_report
@@ -41,9 +42,11 @@ class _Outcome:
 
 class Judge:
     """Grades programs through `client`. `timeout_s` is CPU seconds a test, where a problem names none of its own;
-    `memory_mb` is what a test may allocate, in MiB."""
+    `memory_mb` is what a test may allocate, in MiB. Raises ConfigError for a timeout that is not above 0 and finite."""
 
     def __init__(self, client: SandboxClient, timeout_s: float = 6.0, *, memory_mb: int = 1024) -> None:
+        if not 0 < timeout_s < math.inf:
+            raise ConfigError(f"a timeout of {timeout_s} s: give CPU seconds above 0")
         self._client = client
         self._timeout_s = timeout_s
         self._memory_mb = memory_mb
@@ -55,7 +58,7 @@ class Judge:
 
         `order` is a permutation of the test indices to run them in; `run_all` runs every test instead of stopping at
         the first failure (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
-        without tests, or a bad order, raises DataError.
+        without tests, a bad order or time limit raises DataError.
         """
         every = list(range(len(problem.tests)))
         indices = every if order is None else list(order)
@@ -74,6 +77,8 @@ class Judge:
 
     def _limits(self, problem: Problem) -> Limits:
         cpu_s = problem.time_limit_s or self._timeout_s
+        if not 0 < cpu_s < math.inf:
+            raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
         longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
         # In steps of powers of two, and never below the least, so that the limit says next to nothing of the answer.
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())

@@ -14,6 +14,8 @@ from coderl_tasks.problems.sources import RawRow, Role, open_source
 from coderl_tasks.problems.trimming import trim_tests
 
 ItemT = TypeVar("ItemT")
+SAME_ID_OTHER_TESTS = "same_id_other_tests"
+"""Why a row was dropped whose own id an earlier row has, with other tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ def load_problems(
             continue
         first = problems.setdefault(problem.problem_id, problem)
         if first is not problem:
-            drops.append(Drop.of(problem, "dedup", "same_identity", f"same as row {first.source_row} of {first.split}"))
+            same = (first.kind, first.entry_point, first.tests) == (problem.kind, problem.entry_point, problem.tests)
+            reason = "same_identity" if same else SAME_ID_OTHER_TESTS
+            drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
 

@@ -58,6 +58,8 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
             raise DataError(f"{path}: expected a .parquet or .jsonl file, or a data set folder.")
         kept = (row for row in rows if splits is None or row.split in splits)
         return [RowSource(path.stem, kept)]
+    if path is None and (Path(source).suffix in (".parquet", *JSONL_SUFFIXES) or source.startswith(("/", ".", "~"))):
+        raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
     revision = PINNED_REVISIONS.get(source)
     names = _config_names(source, location, revision, splits, role)

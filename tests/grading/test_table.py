@@ -1,10 +1,20 @@
 """`grade_files`: parquet in, parquet out, and one clear error for what does not fit."""
 
+import asyncio
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from aiohttp import web
 from programs import ADD, SUM, TOTAL
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -74,11 +84,162 @@ def test_what_does_not_fit_is_told_in_one_line(problems: Path, tmp_path: Path) -
         grade_files(text, good, out, urls)
     with pytest.raises(ConfigError, match="--out"):
         grade_files(problems, good, tmp_path / "no" / "folder.parquet", urls)
-    with pytest.raises(DataError, match=r"1 problem ids .*: other"):
+    with pytest.raises(DataError, match=r"1 problem ids .* \(p-stdin, \.\.\.\): other"):
         grade_files(problems, completions(tmp_path, problem_id=["other"], code=[WRONG]), out, urls)
     with pytest.raises(DataError, match="not text"):
         grade_files(problems, completions(tmp_path, problem_id=["p-stdin"], code=[1]), out, urls)
+    with pytest.raises(DataError, match="neither text nor a number"):
+        grade_files(problems, completions(tmp_path, problem_id=[["p-stdin"]], code=[WRONG]), out, urls)
+    with pytest.raises(DataError, match=r"1 completions have no problem_id, the first is row 1"):
+        grade_files(problems, completions(tmp_path, problem_id=["p-stdin", None], code=[WRONG] * 2), out, urls)
+    with pytest.raises(DataError, match=r"nowhere\.parquet: no such file"):
+        grade_files(tmp_path / "nowhere.parquet", good, out, urls)
+    for timeout_s in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="timeout"):
+            grade_files(problems, good, out, urls, timeout_s)
     assert not out.exists()
+
+
+def test_what_is_there_is_not_lost(problems: Path, tmp_path: Path) -> None:
+    urls, given = ["http://127.0.0.1:1"], completions(tmp_path, problem_id=["p-stdin"], code=[WRONG])
+    linked = tmp_path / "linked.parquet"
+    linked.hardlink_to(given)
+    before = problems.read_bytes(), given.read_bytes()
+    for out in (problems, given, linked, tmp_path / "." / "problems.parquet"):
+        with pytest.raises(ConfigError, match="one of the files to read"):
+            grade_files(problems, given, out, urls)
+    assert (problems.read_bytes(), given.read_bytes()) == before
+
+
+def test_a_place_that_cannot_be_written_is_known_before_anything_runs(problems: Path, tmp_path: Path) -> None:
+    given = completions(tmp_path, problem_id=["p-stdin"], code=[WRONG])
+    with pytest.raises(ConfigError, match="cannot be written"):
+        grade_files(problems, given, Path("/proc/out.parquet"), ["http://127.0.0.1:1"])
+
+
+def test_rows_that_give_no_problem_are_counted(
+    tmp_path: Path, embedded_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add = json.dumps([{"input": "2 3\n", "output": "5\n"}])
+    raw = tmp_path / "raw.parquet"
+    rows = {"problem": ["Add."] * 4, "tests": [add, "{", "[]", add], "problem_id": ["a", "b", "c", "a"]}
+    pl.DataFrame(rows).write_parquet(raw)
+    said = r"raw.parquet: 3 of 4 rows give no problem to grade with \(no_tests 1, same_identity 1, tests_not_json 1\)"
+    grades = grade_files(
+        raw, completions(tmp_path, problem_id=["a"], code=[RIGHT]), tmp_path / "out.parquet", [embedded_url]
+    )
+    assert grades["verdict"].to_list() == ["passed"]
+    assert re.search(said, capsys.readouterr().err)
+    with pytest.raises(DataError, match=said):
+        grade_files(
+            raw, completions(tmp_path, problem_id=["b"], code=[RIGHT]), tmp_path / "out.parquet", [embedded_url]
+        )
+    pl.DataFrame(rows).with_columns(tests=pl.lit("{")).write_parquet(raw)
+    with pytest.raises(DataError, match=r"4 of 4 rows give no problem"):
+        grade_files(raw, completions(tmp_path, problem_id=["b"], code=[RIGHT]), tmp_path / "x.parquet", [embedded_url])
+
+
+def test_an_id_of_two_problems_is_refused(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.parquet"
+    tests = [json.dumps([{"input": "2 3\n", "output": answer}]) for answer in ("5\n", "6\n")]
+    pl.DataFrame({"problem": ["Add.", "Add."], "tests": tests, "problem_id": ["a", "a"]}).write_parquet(raw)
+    with pytest.raises(DataError, match="problem id a stands for different tests"):
+        grade_files(raw, completions(tmp_path, problem_id=["a"], code=[RIGHT]), tmp_path / "x.parquet", ["http://x"])
+
+
+ADD_CALL = "class Solution:\n    def add(self, a, b): return a + b"
+RAW_SHAPES: dict[str, tuple[dict[str, Any], str]] = {
+    "taco": ({"tests": {"inputs": ["2 3\n"], "outputs": ["5\n"]}}, RIGHT),
+    "taco lines": ({"tests": {"inputs": [["2 3"]], "outputs": [["5"]]}}, RIGHT),
+    "taco call": ({"tests": {"inputs": [[2, 3]], "outputs": [[5]], "fn_name": "add"}}, ADD_CALL),
+    "taco call as text": ({"tests": {"inputs": ["[2, 3]"], "outputs": ["5"], "fn_name": "add"}}, ADD_CALL),
+    "lcbv5": ({"tests": [{"input": "2 3\n", "output": "5\n", "testtype": "stdin"}]}, RIGHT),
+    "lcbv5 call": (
+        {
+            "tests": [{"input": "2\n3", "output": "5", "testtype": "functional"}],
+            "metadata": json.dumps({"func_name": "add"}),
+            "starter_code": "class Solution:\n    def add(self, a, b):\n        ",
+        },
+        ADD_CALL,
+    ),
+    "primeintellect": ({"tests": [{"type": "stdin_stdout", "input": "2 3\n", "output": "5\n"}]}, RIGHT),
+    "primeintellect call": (
+        {"tests": [{"type": "function_call", "input": "2\n3", "output": "5", "fn_name": "add"}]},
+        ADD_CALL,
+    ),
+    "primeintellect call, native": (
+        {"tests": [{"type": "function_call", "input": [2, 3], "output": [5], "fn_name": "add"}]},
+        ADD_CALL,
+    ),
+    "codeforces": ({"tests": [{"input": "2 3\n", "output": "5\n"}]}, RIGHT),
+}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_raw_rows_of_every_shape(suffix: str, tmp_path: Path, embedded_url: str) -> None:
+    rows = [
+        {"problem_id": name, "problem": "Add.", "metadata": None, "starter_code": None}
+        | row
+        | {"tests": json.dumps(row["tests"])}
+        for name, (row, _) in RAW_SHAPES.items()
+    ]
+    raw = tmp_path / f"raw.{suffix}"
+    if suffix == "parquet":
+        pl.DataFrame(rows, infer_schema_length=None).write_parquet(raw)
+    else:
+        raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    right = [program for _, program in RAW_SHAPES.values()]
+    given = completions(
+        tmp_path,
+        problem_id=[*RAW_SHAPES, *RAW_SHAPES],
+        code=[*right, *(program.replace("a + b", "a - b") for program in right)],
+    )
+    grades = grade_files(raw, given, tmp_path / "out.parquet", [embedded_url])
+    shapes = len(RAW_SHAPES)
+    assert grades["problem_id"].to_list() == [*RAW_SHAPES, *RAW_SHAPES]
+    assert grades["verdict"].to_list() == ["passed"] * shapes + ["wrong_answer"] * shapes
+
+
+def test_ids_that_are_numbers_and_completions_that_are_all_null(tmp_path: Path, embedded_url: str) -> None:
+    raw = tmp_path / "raw.parquet"
+    tests = json.dumps([{"input": "2 3\n", "output": "5\n"}])
+    pl.DataFrame({"problem": ["Add."], "tests": [tests], "problem_id": [7]}).write_parquet(raw)
+    given = completions(tmp_path, problem_id=[7, 7], completion=[None, None])
+    grades = grade_files(raw, given, tmp_path / "out.parquet", [embedded_url])
+    assert grades["verdict"].to_list() == ["format_error"] * 2
+
+
+def test_an_interrupted_run_leaves_the_old_output(
+    problems: Path, tmp_path: Path, serve: Callable[[web.Application], str]
+) -> None:
+    asked = threading.Event()
+
+    async def run_code(_: web.Request) -> web.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    app = web.Application()
+    app.router.add_post("/run_code", run_code)
+    out = tmp_path / "out.parquet"
+    out.write_bytes(b"old")
+    given = completions(tmp_path, problem_id=["p-stdin"], code=[RIGHT])
+    arguments = ["--problems", problems, "--completions", given, "--out", out]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coderl_tasks.cli", "grade", *map(str, arguments)],
+        env={**os.environ, "SANDBOX_URL": serve(app)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.endswith("coderl grade: interrupted\n") and "Traceback" not in said
+    assert out.read_bytes() == b"old"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["completions.parquet", "out.parquet", "problems.parquet"]
 
 
 def test_an_outage_is_written_and_raised(problems: Path, tmp_path: Path) -> None:
