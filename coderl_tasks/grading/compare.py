@@ -2,16 +2,16 @@
 
 Standard input problems, the whole standard output of a program:
 
-1. The output is compared line by line, and within a line token by token. White space at the end of a line,
+1. The output is compared line by line, and within a line token by token. White space at either end of a line,
    how much of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line
-   does. White space is ASCII.
+   does. White space is ASCII, and only a line feed ends a line.
 2. There must be as many lines and as many tokens as expected: a correct prefix is not enough, nor is a
-correct start.
-3. An integer token (no leading zeros) is compared exactly, at any size. `3.0` is accepted for 3, `3.0000001`
-is not.
-4. A decimal token (a point or an exponent) is compared by value: an error of 1e-6, absolute or relative to
-   the expected value, is accepted, and so is an integer. Only the expected token decides: decimals get no
-   tolerance for an integer.
+   correct start.
+3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is
+   accepted for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
+4. A decimal token (a point before digits, or an exponent) is compared by value, however many digits it has: an
+   error of 1e-6, absolute or relative to the expected value, is accepted, and so is an integer. Only the
+   expected token decides: decimals get no tolerance for an integer. One too large for a float is text (rule 5).
 5. Everything else, `nan` and `inf` included, is compared byte by byte and case-sensitively.
 
 Call problems, the returned value as JSON (a tuple has become a list on the way):
@@ -35,7 +35,7 @@ _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
 _WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
 _LONGEST_NUMBER = 4000
-"""Digits a number may have to be read as float or int; longer ones are only compared as text (int() is quadratic)."""
+"""Digits a JSON integer may have to be read as int; longer ones become Decimal (int() is quadratic)."""
 
 
 def matches(expected: str, actual: bytes | str) -> bool:
@@ -115,9 +115,10 @@ def _tokens_match(expected: bytes, actual: bytes) -> bool:
         whole = _WHOLE_DECIMAL.fullmatch(actual)
         found = whole[1] if whole else actual
         return found == expected or {found, expected} == {b"0", b"-0"}
-    if len(actual) > _LONGEST_NUMBER or not _DECIMAL.fullmatch(expected):
+    if not _DECIMAL.fullmatch(expected) or not (_INTEGER.fullmatch(actual) or _DECIMAL.fullmatch(actual)):
         return False
-    return bool(_INTEGER.fullmatch(actual) or _DECIMAL.fullmatch(actual)) and _close(float(expected), float(actual))
+    wanted = float(expected)
+    return math.isfinite(wanted) and _close(wanted, float(actual))
 
 
 def _scalars_match(expected: Any, actual: Any) -> bool:

@@ -51,9 +51,8 @@ def grade_files(
 
     Problems may be normalised or of DeepCoder's raw shape; rows that cannot be used are counted on stderr. Completions
     have `problem_id` and `code` or `completion` (`code` is taken where both are there; null means no code). At most
-    `max_concurrency` programs run at a time. Raises
-    DataError for files that cannot be read or do not fit, ConfigError for a place that cannot be written to, and
-    InfraError, after writing, if a row could not be graded.
+    `max_concurrency` programs run at a time. Raises DataError for files that cannot be read or do not fit, ConfigError
+    for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
     """
     client = SandboxClient(urls, max_concurrency)
     judge = Judge(client, timeout_s)
