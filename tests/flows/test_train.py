@@ -63,6 +63,15 @@ def test_the_rollouts_are_groups_with_mean_zero_advantages(run: Path):
     assert means["advantage"].abs().max() < 1e-12
 
 
+def test_the_tests_ran_in_the_recorded_order(run: Path):
+    orders = json.loads((run / "test_order.json").read_text())
+    failed = rollouts(run).filter(pl.col("first_failed").is_not_null())
+    assert failed.height > 0
+    for row in failed.iter_rows(named=True):
+        order = orders.get(row["problem_id"], list(range(row["tests_total"])))
+        assert row["tests_run"] == order.index(row["first_failed"]) + 1
+
+
 def test_the_first_update_is_on_policy(run: Path):
     gaps = [row["kl_sample_train"] for row in step_rows(run) if row["kl_sample_train"] is not None]
     assert all(abs(gap) < 1e-4 for gap in gaps)
