@@ -1,109 +1,39 @@
 """The sandbox client: sends programs to one or many Sandbox Fusion servers, and stands their faults.
 
-Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer, SandboxError, a
-time-out of ours) is tried again elsewhere with growing pauses; a server that failed is set aside until `/v1/ping`
-answers. A full server (503, 429) is asked again when it said. What remains after that is an `InfraError`: never a
-verdict on the program.
+Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer, SandboxError, no answer
+in time) is tried again elsewhere with growing pauses; a server that failed is set aside until `/v1/ping` answers. A
+full server (503, 429) is asked again when it said. While no server is up, requests wait for the first to come back, for
+a time counted from the beginning of the outage: a long one fails a whole batch at once, not request by request. What
+remains after that is an `InfraError`: never a verdict on the program.
 """
 
 import asyncio
-import base64
-import binascii
-import contextlib
-import json
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+import time
+from collections.abc import Sequence
+from typing import Self
 
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.grading.run_code import RunRequest, RunResult
+from coderl_tasks.grading.server_link import Busy, Failed, Refused, ServerLink
 
-_QUEUE_ALLOWANCE_S = 120.0
-_BUSY_STATUSES = (429, 503)
-_LONGEST_PAUSE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """One run: `code` is the Python program, `files` lie in its working directory, `fetch_files` are sent back.
-
-    `run_timeout_s` is wall clock; `memory_limit_mb` is per process, -1 for the server's own.
-    """
-
-    code: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    fetch_files: Sequence[str] = ()
-    run_timeout_s: float = 10.0
-    memory_limit_mb: int = -1
-    stdin: str = ""
-
-    def to_json(self) -> bytes:
-        """The body of POST /run_code."""
-        body = {
-            "code": self.code,
-            "language": "python",
-            "run_timeout": self.run_timeout_s,
-            "compile_timeout": self.run_timeout_s,
-            "memory_limit_MB": self.memory_limit_mb,
-            "stdin": self.stdin,
-            "files": {path: base64.b64encode(data).decode() for path, data in self.files.items()},
-            "fetch_files": list(self.fetch_files),
-        }
-        return json.dumps(body).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data.
-
-    `status` is Finished, Error, TimeLimitExceeded, or AnswerTooLarge, where the answer was over the client's limit and
-    nothing of it was kept. `files` holds those of `fetch_files` that the program left.
-    """
-
-    status: str
-    return_code: int | None
-    stdout: str
-    stderr: str
-    files: Mapping[str, bytes]
-    server: str
-
-
-class _Failed(Exception):
-    """An attempt came to nothing; `set_aside` where the server itself seems to be in trouble."""
-
-    def __init__(self, message: str, *, set_aside: bool) -> None:
-        super().__init__(message)
-        self.set_aside = set_aside
-
-
-class _Busy(Exception):
-    """The server is full and asks to come back in `retry_after_s`."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"full, asked to come back in {retry_after_s:g} s")
-        self.retry_after_s = retry_after_s
-
-
-@dataclass(eq=False)
-class _Server:
-    url: str
-    in_flight: int = 0
-    probe: asyncio.Task[None] | None = None
-
-    @property
-    def set_aside(self) -> bool:
-        return self.probe is not None
+_LONGEST_PAUSE_S = 5.0
+_LONGEST_GRACE_S = 300.0
+_FIRST_ANSWER_S = 5.0
 
 
 class SandboxClient:
     """An async context manager around one pooled session to the servers at `urls`.
 
-    At most `max_concurrency` requests are under way at a time, over all servers. A request is tried `attempts` times
-    with pauses from `backoff_s` on, doubling, with jitter; a full server is asked for up to `busy_patience_s`. A server
-    that has not answered for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An
-    answer over `max_answer_bytes` is the program's doing and is reported as such.
+    At most `max_concurrency` requests are under way at a time, over all servers. A request is tried `attempts` times,
+    with pauses from `backoff_s` on, doubling, with jitter. In each it may take its own time limit and `grace_s`, which
+    doubles too, for servers that others use. A full server is asked for up to `busy_patience_s`. While no server is up,
+    requests wait until the outage has lasted for `outage_patience_s`, which is long enough for an embedded server that
+    hangs to be noticed and restarted (5 s where none has ever answered: it may be the wrong address). A server that has
+    not answered for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An answer over
+    `max_answer_bytes` is the program's doing and is reported as such.
     """
 
     def __init__(
@@ -111,166 +41,122 @@ class SandboxClient:
         urls: Sequence[str],
         max_concurrency: int = 34,
         *,
-        attempts: int = 6,
+        attempts: int = 10,
         backoff_s: float = 0.2,
+        grace_s: float = 20.0,
         busy_patience_s: float = 600.0,
+        outage_patience_s: float = 90.0,
         watch_every_s: float = 10.0,
         max_answer_bytes: int = 256 << 20,
     ) -> None:
         if not urls:
             raise ConfigError("no sandbox server: give SANDBOX_URL at least one address")
-        self._servers = [_Server(url.strip().rstrip("/")) for url in urls]
+        self._urls = [url.strip().rstrip("/") for url in urls]
         self._slots = asyncio.Semaphore(max_concurrency)
-        self._attempts, self._backoff_s = attempts, backoff_s
-        self._busy_patience_s, self._watch_every_s = busy_patience_s, watch_every_s
-        self._max_answer_bytes = max_answer_bytes
+        self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
+        self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
+        self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
+        self._links: list[ServerLink] = []
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-        self._session = aiohttp.ClientSession(connector=connector)
+        self._session = session = aiohttp.ClientSession(connector=connector)
+        self._links = [
+            ServerLink(url, session, self._watch_every_s, self._backoff_s, self._max_answer_bytes) for url in self._urls
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        probes = [server.probe for server in self._servers if server.probe is not None]
-        for probe in probes:
-            probe.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
+        links, self._links = self._links, []
+        for link in links:
+            await link.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def run_code(self, request: RunRequest) -> RunResult:
-        """Run a program. Raises InfraError when no server has given an answer of its own after all attempts."""
-        body = request.to_json()
-        limit_s = 2 * request.run_timeout_s + _QUEUE_ALLOWANCE_S
-        async with self._slots:
-            return await self._run_with_retries(body, limit_s)
+    async def run_code(self, request: RunRequest, *, at: str | None = None) -> RunResult:
+        """Run a program, on the server `at` this address where one is given.
 
-    async def _run_with_retries(self, body: bytes, limit_s: float) -> RunResult:
-        failures, busy_s, avoid = 0, 0.0, None
-        while True:
-            server = self._least_loaded(avoid)
-            try:
-                return await self._attempt(server, body, limit_s)
-            except _Busy as error:
-                pause = error.retry_after_s * random.uniform(0.8, 1.2)
-                busy_s += pause
-                avoid, exhausted, problem = None, busy_s > self._busy_patience_s, error
-            except _Failed as failure:
-                if failure.set_aside:
-                    self._set_aside(server)
-                failures += 1
-                pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
-                avoid, exhausted, problem = server, failures >= self._attempts, failure  # type: ignore[assignment]
-            if exhausted:
-                message = f"the sandbox at {server.url} failed {failures} times, the last time: {problem}"
-                raise InfraError(f"{message}. Check SANDBOX_URL, or the server's log") from problem
-            await asyncio.sleep(pause)
-
-    def _least_loaded(self, avoid: _Server | None) -> _Server:
-        def preference(server: _Server) -> tuple[bool, bool, int, float]:
-            return server.set_aside, server is avoid, server.in_flight, random.random()
-
-        return min(self._servers, key=preference)
-
-    async def _attempt(self, server: _Server, body: bytes, limit_s: float) -> RunResult:
-        server.in_flight += 1
-        post = asyncio.ensure_future(self._post(server, body, limit_s))
-        try:
-            while not (await asyncio.wait({post}, timeout=self._watch_every_s))[0]:
-                if not await self._answers_ping(server):
-                    raise _Failed("it stopped answering", set_aside=True)
-            return post.result()
-        finally:
-            server.in_flight -= 1
-            if not post.done():
-                post.cancel()
-                await asyncio.gather(post, return_exceptions=True)
-
-    async def _post(self, server: _Server, body: bytes, limit_s: float) -> RunResult:
-        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)
-        headers = {"Content-Type": "application/json"}
-        try:
-            async with self._open_session().post(
-                f"{server.url}/run_code", data=body, headers=headers, timeout=timeout
-            ) as response:
-                if response.status in _BUSY_STATUSES:
-                    raise _Busy(_retry_after_s(response.headers.get("Retry-After")))
-                if response.status >= 500:
-                    raise _Failed(f"HTTP {response.status}", set_aside=True)
-                if response.status != 200:
-                    text = (await response.text())[:200]
-                    message = f"the sandbox at {server.url} refused a request: HTTP {response.status} {text}"
-                    raise InfraError(f"{message}. Is it a Sandbox Fusion server?")
-                answer = await self._read(response)
-        except TimeoutError as error:
-            raise _Failed(f"no answer within {limit_s:g} s", set_aside=True) from error
-        except aiohttp.ClientError as error:
-            raise _Failed(str(error) or type(error).__name__, set_aside=True) from error
-        if answer is None:
-            return RunResult("AnswerTooLarge", None, "", "", {}, server.url)
-        return _parse_answer(answer, server.url)
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
-        answer = bytearray()
-        async for part in response.content.iter_any():
-            answer += part
-            if len(answer) > self._max_answer_bytes:
-                response.close()
-                return None
-        return bytes(answer)
-
-    def _set_aside(self, server: _Server) -> None:
-        if server.probe is None and self._session is not None:
-            server.probe = asyncio.ensure_future(self._probe(server))
-
-    async def _probe(self, server: _Server) -> None:
-        pause = self._backoff_s
-        while not await self._answers_ping(server):
-            await asyncio.sleep(pause)
-            pause = min(5.0, 2 * pause)
-        server.probe = None
-
-    async def _answers_ping(self, server: _Server) -> bool:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            timeout = aiohttp.ClientTimeout(total=self._watch_every_s / 2)
-            async with self._open_session().get(f"{server.url}/v1/ping", timeout=timeout) as response:
-                return response.status == 200
-        return False
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
+        Raises InfraError when no server has given an answer of its own after all attempts, or if the one named is not
+        trusted.
+        """
+        if not self._links:
             raise RuntimeError("SandboxClient is used as `async with SandboxClient(...) as client`")
-        return self._session
+        body = request.to_json()
+        links = [link for link in self._links if at in (None, link.url)]
+        failures, avoid, full_since = 0, None, None
+        while True:
+            await self._some_server(links)
+            async with self._slots:
+                link = _least_loaded(links, avoid)
+                if link.is_aside:  # all have gone down while this waited for a slot
+                    continue
+                takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
+                try:
+                    link.require_free()
+                    return await link.run(body, takes_s)
+                except Busy as busy:
+                    problem: Exception = busy
+                    full_since = full_since or time.monotonic()
+                    exhausted = time.monotonic() - full_since > self._busy_patience_s
+                    pause = _time_until_free(links)
+                except Failed as failure:
+                    problem = failure
+                    failures, avoid, full_since = failures + 1, link, None
+                    exhausted = failures >= self._attempts
+                    pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
+                except Refused as refusal:
+                    problem = refusal
+                    links.remove(link)
+                    exhausted, pause = not links, 0.0
+            if exhausted:
+                times = f"failed {failures} times, the last time" if failures > 1 else "failed"
+                raise InfraError(
+                    f"the sandbox at {link.url} {times}: {problem}. Check SANDBOX_URL, or the server's log"
+                ) from problem
+            await asyncio.sleep(pause)
+
+    def distrust(self, url: str, fault: str) -> bool:
+        """Send nothing to this server for a while, whatever it answers to pings, if another one is up; whether it is.
+
+        For a server whose answers are well-formed and no good, which only the caller can tell.
+        """
+        if all(link.is_aside for link in self._links if link.url != url):
+            return False
+        for link in self._links:
+            if link.url == url and not link.is_distrusted:
+                link.distrust(fault)
+        return True
+
+    async def _some_server(self, links: Sequence[ServerLink]) -> None:
+        """Wait until one of these is up. Raises InfraError if all have been down for too long or are not trusted."""
+        while all(link.is_aside for link in links):
+            if all(link.is_distrusted for link in links):
+                raise InfraError(f"the sandbox at {links[0].url} is not trusted: {links[0].fault}")
+            began = max(link.aside_since for link in links)
+            known = any(link.has_answered for link in links)
+            patience_s = self._outage_patience_s if known else min(_FIRST_ANSWER_S, self._outage_patience_s)
+            left = began + patience_s - time.monotonic()
+            if left <= 0:
+                faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
+                seconds = f"{time.monotonic() - began:.0f} s"
+                raise InfraError(f"no sandbox has answered for {seconds} ({faults}). Check SANDBOX_URL, or its log")
+            probes = [link.probe for link in links if link.probe is not None]
+            await asyncio.wait(probes, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _parse_answer(answer: bytes, url: str) -> RunResult:
-    try:
-        body: dict[str, Any] = json.loads(answer)
-        if body["status"] == "SandboxError":
-            raise _Failed(f"SandboxError: {str(body.get('message'))[:200]}", set_aside=False)
-        run: dict[str, Any] = body["run_result"]
-        files = {
-            str(path): base64.b64decode(data, validate=True)
-            for path, data in (body.get("files") or {}).items()
-            if data is not None
-        }
-        return_code = run.get("return_code")
-        return RunResult(
-            status=str(run["status"]),
-            return_code=return_code if isinstance(return_code, int) else None,
-            stdout=str(run.get("stdout") or ""),
-            stderr=str(run.get("stderr") or ""),
-            files=files,
-            server=url,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise _Failed(f"a senseless answer ({type(error).__name__}: {error})", set_aside=False) from error
+def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> ServerLink:
+    now = time.monotonic()
+
+    def preference(link: ServerLink) -> tuple[bool, bool, bool, bool, int, float]:
+        return link.is_aside, link.free_at > now, link.is_doubtful, link is avoid, link.load, random.random()
+
+    return min(links, key=preference)
 
 
-def _retry_after_s(header: str | None) -> float:
-    try:
-        return min(_LONGEST_PAUSE_S, max(0.05, float(header or 1.0)))
-    except ValueError:  # a date
-        return 1.0
+def _time_until_free(links: Sequence[ServerLink]) -> float:
+    """Seconds until one of the servers that are up takes requests again, and a little, not to come all at once."""
+    up = [link for link in links if not link.is_aside] or links
+    pause = max(0.0, min(link.free_at for link in up) - time.monotonic())
+    return pause * random.uniform(1.0, 1.2)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.grading.client import RunRequest, RunResult
+from coderl_tasks.grading.run_code import RunRequest, RunResult
 from coderl_tasks.problems.problem import Kind
 
 _DRIVER = Path(__file__).with_name("driver.py").read_text()

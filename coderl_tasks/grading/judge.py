@@ -6,8 +6,9 @@
    more, each in its own request; the one that does it again is a runtime error.
 3. A test that broke the wall clock's limit without having used its CPU time is run alone once more, with twice the
    time: it may have waited for the machine and not for itself.
-4. Before a program is blamed for missing results, a known one has to get through: a sandbox in which the driver does
-   not work (an old Python, no room for processes) is an infra error, as is what the client could not get done at all.
+4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
+   driver does not work (an old Python, a full disk, no room for processes) is distrusted and the test run elsewhere;
+   without another server it is an infra error, as is what the client could not get done at all.
 """
 
 import math
@@ -91,6 +92,7 @@ class _Run:
     def __init__(self, client: SandboxClient, problem: Problem, code: str, limits: Limits, run_all: bool) -> None:
         self._client, self._problem, self._code, self._limits = client, problem, code, limits
         self._run_all = run_all
+        self._server = ""  # the one that answered last
         self._outcomes: list[tuple[int, _Outcome]] = []
 
     async def tests(self, chunk: Sequence[int]) -> bool:
@@ -105,8 +107,8 @@ class _Run:
                 return False
             for index, record in zip(left, report.records, strict=False):
                 outcome = self._judged(index, record)
-                if outcome.reason.startswith(DRIVER_FAILED):
-                    await _require_working_sandbox(self._client)
+                if outcome.reason.startswith(DRIVER_FAILED) and not await self._driver_works():
+                    outcome = await self._alone(index, self._limits)
                 if outcome.uncertain:
                     limits = replace(self._limits, wall_s=2 * self._limits.wall_s)
                     outcome = await self._alone(index, limits, _PATIENCE)
@@ -122,11 +124,25 @@ class _Run:
         return True
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> _Outcome:
-        report = await self._send([index], limits, patience)
-        if report is None or not report.records:
-            await _require_working_sandbox(self._client)
-            return _Outcome(Verdict.RUNTIME_ERROR, 0.0, "the program killed or muted the process that runs it")
-        return self._judged(index, report.records[0])
+        while True:
+            report = await self._send([index], limits, patience)
+            outcome = _Outcome(Verdict.RUNTIME_ERROR, 0.0, "the program killed or muted the process that runs it")
+            if report is not None and report.records:
+                outcome = self._judged(index, report.records[0])
+                if not outcome.reason.startswith(DRIVER_FAILED):
+                    return outcome
+            if await self._driver_works():
+                return outcome
+
+    async def _driver_works(self) -> bool:
+        """Whether the driver works on the server that answered last; if not, that one is distrusted.
+
+        Raises InfraError if there is no other.
+        """
+        fault = await _driver_fault(self._client, self._server)
+        if fault is not None and not self._client.distrust(self._server, fault):
+            raise InfraError(fault)
+        return fault is None
 
     def _note(self, index: int, outcome: _Outcome) -> bool:
         """Keep an outcome; whether grading goes on."""
@@ -143,7 +159,9 @@ class _Run:
             run_timeout_s=patience * (limits.cpu_s + 1) * len(indices) + 5,
             stop=not self._run_all,
         )
-        return parse_report(await self._client.run_code(request), len(indices), limits)
+        result = await self._client.run_code(request)
+        self._server = result.server
+        return parse_report(result, len(indices), limits)
 
     def _judged(self, index: int, record: TestRecord) -> _Outcome:
         verdict, reason = self._verdict(self._problem.tests[index].expected, record)
@@ -190,16 +208,20 @@ class _Run:
         )
 
 
-async def _require_working_sandbox(client: SandboxClient) -> None:
-    """Raises InfraError unless a known program gets its known output from the sandbox."""
+async def _driver_fault(client: SandboxClient, server: str) -> str | None:
+    """What is wrong with a server on which a known program does not get its known output; None if it does."""
     limits = Limits(10.0, 11.0, 256, 1 << 20)
     request = build_request("print(input())", "stdin", "", ["well\n"], limits, 30.0, stop=True)
-    result = await client.run_code(request)
+    try:
+        result = await client.run_code(request, at=server)
+    except InfraError as error:
+        return str(error)
     report = parse_report(result, 1, limits)
-    if report is None or not report.records or report.records[0].answer != b"well\n":
-        said = report.records[0].stderr if report is not None and report.records else result.stderr
-        last_line = said.strip().rpartition("\n")[2][:200]
-        raise InfraError(f"the sandbox at {result.server} cannot run the grading driver: {last_line or 'no result'}")
+    if report is not None and report.records and report.records[0].answer == b"well\n":
+        return None
+    said = report.records[0].stderr if report is not None and report.records else result.stderr
+    last_line = said.strip().rpartition("\n")[2][:200]
+    return f"the sandbox at {server} cannot run the grading driver: {last_line or 'no result'}"
 
 
 def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:

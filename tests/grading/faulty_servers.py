@@ -27,6 +27,10 @@ async def is_full(_: web.Request) -> web.StreamResponse:
     return web.Response(status=503, headers={"Retry-After": "0.05"})
 
 
+async def is_full_for_long(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=503, headers={"Retry-After": "20"})
+
+
 async def refuses(_: web.Request) -> web.StreamResponse:
     return web.Response(status=404, text="no such page")
 
@@ -61,6 +65,7 @@ class FaultyServer:
         self._behaviour = behaviours[0]
         self.pings = pings
         self.requests = 0
+        self.pinged = 0
         self.running = 0
         self.most_at_once = 0
 
@@ -76,6 +81,7 @@ class FaultyServer:
             self.running -= 1
 
     async def _ping(self, request: web.Request) -> web.StreamResponse:
+        self.pinged += 1
         return web.Response(text="pong") if self.pings else await hangs(request)
 
     def app(self) -> web.Application:

@@ -15,6 +15,7 @@ from faulty_servers import (
     floods,
     hangs,
     is_full,
+    is_full_for_long,
     refuses,
     sandbox_error,
     talks_nonsense,
@@ -25,7 +26,7 @@ from coderl_tasks.grading import RunRequest, SandboxClient
 
 Serve = Callable[[web.Application], str]
 REQUEST = RunRequest("pass", run_timeout_s=1.0)
-QUICK = {"backoff_s": 0.01, "busy_patience_s": 0.5}
+QUICK = {"backoff_s": 0.01, "busy_patience_s": 0.5, "outage_patience_s": 0.5}
 
 
 def closed_port() -> str:
@@ -67,7 +68,7 @@ async def test_nobody_listens() -> None:
             await client.run_code(REQUEST)
 
 
-@pytest.mark.parametrize("fault", [sandbox_error, breaks, cuts_off, None])
+@pytest.mark.parametrize("fault", [sandbox_error, breaks, cuts_off, refuses, is_full_for_long, None])
 async def test_what_fails_here_is_tried_elsewhere(serve: Serve, fault: Behaviour | None) -> None:
     good = FaultyServer(answers)
     bad_url = closed_port() if fault is None else serve(FaultyServer(fault).app())
@@ -83,6 +84,75 @@ async def test_a_server_that_hangs_is_given_up(serve: Serve) -> None:
     async with SandboxClient(urls, watch_every_s=0.5, **QUICK) as client:
         results = await asyncio.gather(*(client.run_code(REQUEST) for _ in range(10)))
     assert {result.stdout for result in results} == {"hello"}
+
+
+async def test_a_request_that_is_never_answered_is_tried_elsewhere(serve: Serve) -> None:
+    """The server answers pings, so only the time limit tells."""
+    hanging, good = FaultyServer(hangs), FaultyServer(answers)
+    urls = [serve(hanging.app()), serve(good.app())]
+    request = RunRequest("pass", run_timeout_s=0.2)
+    async with SandboxClient(urls, grace_s=0.1, **QUICK) as client:
+        results = await asyncio.gather(*(client.run_code(request) for _ in range(20)))
+    assert {result.stdout for result in results} == {"hello"}
+    assert good.requests == 20
+
+
+async def test_a_long_queue_of_ours_is_waited_for(serve: Serve) -> None:
+    """All together take many times as long as one may, one after the other."""
+    turn = asyncio.Semaphore(1)
+
+    async def one_by_one(request: web.Request) -> web.StreamResponse:
+        async with turn:
+            await asyncio.sleep(0.1)
+            return await answers(request)
+
+    server = FaultyServer(one_by_one)
+    request = RunRequest("pass", run_timeout_s=0.2)
+    async with SandboxClient([serve(server.app())], grace_s=0.3, attempts=1, **QUICK) as client:
+        await asyncio.gather(*(client.run_code(request) for _ in range(20)))
+    assert server.requests == 20
+
+
+async def test_an_outage_is_waited_out(serve: Serve) -> None:
+    server = FaultyServer(answers, breaks, answers)
+    async with SandboxClient([serve(server.app())], attempts=2, backoff_s=0.01, watch_every_s=0.1) as client:
+        await client.run_code(REQUEST)
+        server.pings = False
+        waiting = [asyncio.ensure_future(client.run_code(REQUEST)) for _ in range(5)]
+        while server.pinged < 3:
+            await asyncio.sleep(0)
+        server.pings = True
+        assert {result.stdout for result in await asyncio.gather(*waiting)} == {"hello"}
+
+
+async def test_a_long_outage_fails_all_requests_at_once(serve: Serve) -> None:
+    server = FaultyServer(breaks, pings=False)
+    url = serve(server.app())
+    async with SandboxClient([url], 1, backoff_s=0.01, watch_every_s=0.1, outage_patience_s=0.5) as client:
+        outcomes = await asyncio.gather(*(client.run_code(REQUEST) for _ in range(100)), return_exceptions=True)
+    assert all(isinstance(outcome, InfraError) and url in str(outcome) for outcome in outcomes)
+    assert server.requests == 1
+
+
+async def test_what_every_server_refuses_is_not_tried_again(serve: Serve) -> None:
+    servers = [FaultyServer(refuses), FaultyServer(refuses)]
+    async with SandboxClient([serve(server.app()) for server in servers], **QUICK) as client:
+        with pytest.raises(InfraError, match="HTTP 404 no such page"):
+            await client.run_code(REQUEST)
+    assert [server.requests for server in servers] == [1, 1]
+
+
+async def test_a_distrusted_server_gets_nothing(serve: Serve) -> None:
+    servers = [FaultyServer(answers), FaultyServer(answers)]
+    urls = [serve(server.app()) for server in servers]
+    async with SandboxClient(urls, **QUICK) as client:
+        assert client.distrust(urls[0], "it lies")
+        await asyncio.gather(*(client.run_code(REQUEST) for _ in range(10)))
+        with pytest.raises(InfraError, match="it lies"):
+            await client.run_code(REQUEST, at=urls[0])
+        assert (await client.run_code(REQUEST, at=urls[1])).server == urls[1]
+        assert not client.distrust(urls[1], "it lies too")  # there is no other
+    assert [server.requests for server in servers] == [0, 11]
 
 
 async def test_a_server_that_is_set_aside_comes_back(serve: Serve) -> None:

@@ -199,3 +199,12 @@ async def test_a_sandbox_that_cannot_run_the_driver_is_an_infra_error(serve: Ser
         grade = await Judge(client).grade(ADD, SUM + "print(a + b)")
     assert grade.verdict is Verdict.INFRA_ERROR
     assert "cannot run the grading driver" in grade.reason
+
+
+async def test_a_sick_server_among_others_is_found_out(serve: Serve) -> None:
+    """The programs are run elsewhere, and not blamed."""
+    urls = [serve(FaultyServer(answers).app()), serve(FaultyServer(stock_sandbox.run_code).app())]
+    async with SandboxClient(urls, 4) as client:
+        judge = Judge(client)
+        grades = await asyncio.gather(*(judge.grade(ADD, SUM + f"print(a + b + {n % 2})") for n in range(8)))
+    assert [grade.verdict.value for grade in grades] == ["passed", "wrong_answer"] * 4

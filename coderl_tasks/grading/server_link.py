@@ -1,0 +1,223 @@
+"""One sandbox server as the client sees it: how loaded it is, whether it is up, and how long an answer may take.
+
+Time limits. A server runs what it is sent in order, so a request's turn comes, at the latest, when all that we sent
+before it are done. From then on it may take its own time and a grace. A slow server with a long queue of ours is
+waited for, as long as it gets on; one that has gone quiet is not, whether or not it still answers pings.
+
+Set aside. A server that failed gets nothing before it answers `/v1/ping`. Where it fails again without a success in
+between, it rests first, longer each time; and it is doubtful, which means that it gets one request at a time as long as
+there is another server to send to.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from coderl_tasks.grading.run_code import NoResult, RunResult, parse_answer
+
+_BUSY_STATUSES = (429, 503)
+_LONGEST_RETRY_AFTER_S = 30.0
+_LONGEST_REST_S = 10.0
+_CONNECT_S = 10.0
+_DISTRUST_S = 60.0
+_DOUBTFUL_TROUBLES = 2
+_ERRORS_IN_A_ROW = 3  # of one run each; then it is the server
+
+
+class Failed(Exception):
+    """An attempt came to nothing."""
+
+
+class Busy(Exception):
+    """The server is full; its `free_at` says when to come back."""
+
+
+class Refused(Exception):
+    """The server will never take this request (HTTP 4xx)."""
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A request at the server: it waits for its turn since `since` (monotonic seconds) and then may take `takes_s`."""
+
+    since: float
+    takes_s: float
+
+
+class ServerLink:
+    """The server at `url`, asked through `session`. Where it is not heard of for `watch_every_s`, it is pinged.
+
+    `backoff_s` is the first pause between pings of a server that is down, and its first rest.
+    """
+
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
+    ) -> None:
+        self.url = url
+        self.free_at = 0.0  # monotonic seconds; before that it has asked for peace
+        self.aside_since = 0.0
+        self.fault = ""
+        self.is_distrusted = False
+        self.has_answered = False  # anything but an error
+        self.probe: asyncio.Task[None] | None = None
+        self._session = session
+        self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
+        self._turns: list[_Turn] = []  # in the order of sending
+        self._troubles = 0  # times set aside since the last success
+        self._errors = 0  # answers without a result since the last success
+
+    @property
+    def load(self) -> int:
+        """Requests under way here."""
+        return len(self._turns)
+
+    @property
+    def is_aside(self) -> bool:
+        return self.probe is not None
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it has been failing and has something to prove it with already."""
+        return self._troubles >= _DOUBTFUL_TROUBLES and self.load > 0
+
+    async def run(self, body: bytes, takes_s: float) -> RunResult:
+        """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
+        turn = _Turn(time.monotonic(), takes_s)
+        self._turns.append(turn)
+        post = asyncio.ensure_future(self._post(body))
+        try:
+            await self._wait(post, turn)
+            result = post.result()
+        finally:
+            position = self._turns.index(turn)
+            del self._turns[position]
+            if not post.done():
+                post.cancel()
+                await asyncio.gather(post, return_exceptions=True)
+        for later in self._turns[position:]:
+            later.since = time.monotonic()
+        self._troubles = self._errors = 0
+        self.has_answered = True
+        return result
+
+    def require_free(self) -> None:
+        """Raises Busy if the server has asked for peace, and it is not over."""
+        left = self.free_at - time.monotonic()
+        if left > 0:
+            raise Busy(f"full, asked to come back in {left:.2g} s")
+
+    def set_aside(self, fault: str) -> None:
+        """Send nothing here until it answers a ping, and before that has rested if it has failed before."""
+        if self.probe is not None:
+            return
+        self._troubles += 1
+        rest_s = 0.0
+        if self._troubles > 1:
+            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self._troubles - 2, 20))
+        self._leave(fault, rest_s * random.uniform(0.5, 1.0))
+
+    def distrust(self, fault: str) -> None:
+        """Send nothing here for a minute, whatever it answers."""
+        if self.probe is not None:
+            self.probe.cancel()
+        self.is_distrusted = True
+        self._leave(fault, _DISTRUST_S)
+
+    def _leave(self, fault: str, rest_s: float) -> None:
+        self.fault = fault
+        self.aside_since = time.monotonic()
+        self.probe = asyncio.ensure_future(self._come_back(rest_s))
+
+    async def close(self) -> None:
+        """Stop probing."""
+        if self.probe is not None:
+            self.probe.cancel()
+            await asyncio.gather(self.probe, return_exceptions=True)
+
+    async def _wait(self, post: asyncio.Future[RunResult], turn: _Turn) -> None:
+        while True:
+            left = self._deadline(turn) - time.monotonic()
+            if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
+                return
+            if left <= 0:
+                raise self._trouble(f"no answer within {turn.takes_s:g} s")
+            if not await self._answers_ping() and not post.done():
+                raise self._trouble("it stopped answering")
+
+    def _deadline(self, turn: _Turn) -> float:
+        earlier = self._turns[: self._turns.index(turn)]
+        return max([turn.since, *(other.since + other.takes_s for other in earlier)]) + turn.takes_s
+
+    async def _post(self, body: bytes) -> RunResult:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._session.post(
+                f"{self.url}/run_code", data=body, headers=headers, timeout=timeout
+            ) as response:
+                if response.status in _BUSY_STATUSES:
+                    raise self._peace_for(_retry_after_s(response.headers.get("Retry-After")))
+                if response.status >= 500:
+                    raise self._trouble(f"HTTP {response.status}")
+                if response.status != 200:
+                    text = (await response.text(errors="replace"))[:200]
+                    raise Refused(
+                        f"it refused a request: HTTP {response.status} {text}. Is it a Sandbox Fusion server?"
+                    )
+                answer = await self._read(response)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._trouble(str(error) or type(error).__name__) from error
+        if answer is None:
+            return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
+        try:
+            return parse_answer(answer, self.url)
+        except NoResult as error:
+            self._errors += 1
+            if self._errors >= _ERRORS_IN_A_ROW:
+                raise self._trouble(str(error)) from error
+            raise Failed(str(error)) from error
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
+        answer = bytearray()
+        async for part in response.content.iter_any():
+            answer += part
+            if len(answer) > self._max_answer_bytes:
+                response.close()
+                return None
+        return bytes(answer)
+
+    def _trouble(self, fault: str) -> Failed:
+        self.set_aside(fault)
+        return Failed(fault)
+
+    def _peace_for(self, seconds: float) -> Busy:
+        self.free_at = time.monotonic() + seconds
+        return Busy(f"full, asked to come back in {seconds:g} s")
+
+    async def _come_back(self, rest_s: float) -> None:
+        await asyncio.sleep(rest_s)
+        pause = self._backoff_s
+        while not await self._answers_ping():
+            await asyncio.sleep(pause)
+            pause = min(5.0, 2 * pause)
+        self.probe, self.is_distrusted = None, False
+
+    async def _answers_ping(self) -> bool:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=self._watch_every_s / 2)
+            async with self._session.get(f"{self.url}/v1/ping", timeout=timeout) as response:
+                up = response.status == 200
+                self.has_answered = self.has_answered or up
+                return up
+        return False
+
+
+def _retry_after_s(header: str | None) -> float:
+    try:
+        return min(_LONGEST_RETRY_AFTER_S, max(0.05, float(header or 1.0)))
+    except ValueError:  # a date
+        return 1.0
