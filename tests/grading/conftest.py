@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 # Test modules are imported one by one; this is how they share a module.
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "local_sandbox"))
 sys.path.insert(0, str(Path(__file__).parent))
 
