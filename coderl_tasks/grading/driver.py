@@ -61,6 +61,20 @@ STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
 VALUE_DESCRIPTOR = 3
 OWN_STDERR = 100
 STDERR_TAIL = 400
+# Those that dump core. A test's main thread leaves them to the program's own: taken by the main thread, they let the
+# program run on a little, perhaps to its end.
+CORE_SIGNALS = {
+    signal.SIGQUIT,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGSEGV,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+    signal.SIGSYS,
+}
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
@@ -99,8 +113,9 @@ def prepare_process(memory_bytes: int) -> None:
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     os.closerange(3, 4096)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *CORE_SIGNALS})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)
     lower_limit(resource.RLIMIT_AS, memory_bytes)
@@ -308,7 +323,6 @@ def enter_test(request: Record, folder: str) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_DUMPABLE, 1)
     os.setsid()
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     os.chdir(folder)
     os.closerange(VALUE_DESCRIPTOR + (request["kind"] == "call"), 256)
     lower_limit(resource.RLIMIT_CPU, math.ceil(request["cpu_limit_s"]) + 1)
@@ -341,6 +355,7 @@ def run_program(request: Record, code: CodeType, module: ModuleType, test_input:
     """The program from its first line to the end of the process."""
     status = 1
     try:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         _thread.stack_size(0)
         random.seed(0)  # so that a verdict can be had again
         gc.enable()

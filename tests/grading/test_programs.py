@@ -1,6 +1,7 @@
 """Known programs get the verdict they should, on the embedded sandbox and on a stock server."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 from attacks import CALL_ATTACKS, HARMFUL_ATTACKS, STDIN_ATTACKS
@@ -105,6 +106,16 @@ async def test_a_program_that_kills_the_driver_now_and_then_fails_where_it_does(
     code = "import os\nn = int(input())\nif n == 5: os.kill(os.getppid(), 9)\nprint(n)"
     grade = await judge.grade(problem, code)
     assert (grade.verdict, grade.first_failed, grade.tests_passed) == (Verdict.RUNTIME_ERROR, 5, 5)
+
+
+async def test_a_program_that_ends_itself_by_a_signal_has_not_ended_well(judge: Judge) -> None:
+    """Even as its last act, with the right answer out; sent again and again, so that a race would be lost."""
+    numbers = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    ending = SUM + "print(a + b, flush=True)\nimport os\nos.kill(os.getpid(), {})  # {}"
+    jobs = {f"{n.name} {again}": (ADD, ending.format(int(n), again)) for n in numbers for again in range(6)}
+    grades = await graded(judge, jobs)
+    reasons = {name: f"test 0: ended by {name.partition(' ')[0]}" for name in jobs}
+    assert {name: grade.reason for name, grade in grades.items()} == reasons
 
 
 async def test_large_inputs_and_outputs(judge: Judge) -> None:
