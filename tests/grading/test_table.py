@@ -14,9 +14,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+import stock_sandbox
 from aiohttp import web
+from faulty_servers import FaultyServer
 from programs import ADD, SUM, TOTAL
 
+from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.table import GRADES_SCHEMA, grade_files
 from coderl_tasks.problems import problems_frame
@@ -240,6 +243,19 @@ def test_an_interrupted_run_leaves_the_old_output(
     assert out.read_bytes() == b"old"
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["completions.parquet", "out.parquet", "problems.parquet"]
+
+
+def test_the_environment_says_how_many_requests_are_under_way(
+    problems: Path, tmp_path: Path, serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FaultyServer(stock_sandbox.run_code)
+    monkeypatch.setenv("SANDBOX_URL", serve(server.app()))
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "2")
+    given = completions(tmp_path, problem_id=["p-stdin"] * 8, code=[f"{RIGHT}  # {n}" for n in range(8)])
+    out = tmp_path / "out.parquet"
+    assert main(["grade", f"--problems={problems}", f"--completions={given}", f"--out={out}"]) == 0
+    assert pl.read_parquet(out)["verdict"].to_list() == ["passed"] * 8
+    assert server.most_at_once == 2
 
 
 def test_an_outage_is_written_and_raised(problems: Path, tmp_path: Path) -> None:
