@@ -57,7 +57,7 @@ def load_environment() -> None:
 
 def sandbox_concurrency() -> int:
     """`SANDBOX_MAX_CONCURRENCY`: requests in flight over all sandbox servers."""
-    text = os.environ.get("SANDBOX_MAX_CONCURRENCY", str(DEFAULT_SANDBOX_CONCURRENCY))
+    text = os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_SANDBOX_CONCURRENCY)
     if not text.isdigit() or int(text) < 1:
         raise ConfigError(f"SANDBOX_MAX_CONCURRENCY={text!r} is not a positive number")
     return int(text)

@@ -56,6 +56,8 @@ def test_a_bad_environment_is_a_configuration_error(monkeypatch: pytest.MonkeyPa
 def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY", raising=False)
     assert sandbox_concurrency() == 34
+    monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
+    assert sandbox_concurrency() == 34
     assert configured_sandboxes() in ((), ("http://localhost:8080",))
 
 
