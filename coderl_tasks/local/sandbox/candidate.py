@@ -7,21 +7,18 @@ alive then does not run.
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH118, PTH123
+# ruff: noqa: PTH118
 
+import _signal  # `signal` turns every number into an enum and back
 import atexit
 import builtins
-import contextlib
 import gc
 import os
 import resource
-import signal
 import sys
-import traceback
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from coderl_tasks.local.sandbox import kernel, landlock, seccomp
 
@@ -34,8 +31,7 @@ _MAX_DESCRIPTORS = 512
 _LAST_DESCRIPTOR = 4096  # the warm parent starts with three and its socket; far more than it ever holds
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(NamedTuple):
     """How a candidate is shut in.
 
     `uid` is the user it becomes, None to stay as it is; `readable` and `devices` are the paths Landlock leaves open
@@ -53,16 +49,14 @@ class Confinement:
     shares_user: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The limits of one run: wall clock in seconds, memory of a process in MiB."""
 
     timeout_s: float
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """The main program of a run: its source, and where there is one its compiled form for a working directory."""
 
     source: bytes
@@ -96,8 +90,13 @@ def become(confinement: Confinement, limits: Limits, workdir: str, streams: tupl
     # Its own /proc/self and /dev/stdin belong to it only while it is dumpable.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     # Where /proc is empty the kernel chooses its victim by size alone.
-    with contextlib.suppress(FileNotFoundError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
+    try:
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except FileNotFoundError:
+        pass
+    else:
+        os.write(descriptor, b"1000")
+        os.close(descriptor)
     _set_limits(confinement, limits)
     kernel.drop_capabilities()
     if confinement.readable is not None:
@@ -128,23 +127,21 @@ def _set_limits(confinement: Confinement, limits: Limits) -> None:
 def _open_streams() -> None:
     """Fresh text streams over the three descriptors, as an interpreter opens them for pipes."""
 
-    def stream(descriptor: int, mode: str, errors: str, line_buffering: bool) -> IO[str]:
-        opened = open(descriptor, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
-        opened.reconfigure(line_buffering=line_buffering)  # type: ignore[attr-defined]
-        return opened
+    def stream(descriptor: int, mode: str, errors: str, buffering: int) -> IO[str]:
+        return open(descriptor, mode, buffering, "utf-8", errors, closefd=False)
 
-    sys.stdin = sys.__stdin__ = stream(0, "r", "strict", False)  # type: ignore[misc,assignment]
-    sys.stdout = sys.__stdout__ = stream(1, "w", "strict", False)  # type: ignore[misc,assignment]
-    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", True)  # type: ignore[misc,assignment]
+    sys.stdin = sys.__stdin__ = stream(0, "r", "strict", -1)  # type: ignore[misc,assignment]
+    sys.stdout = sys.__stdout__ = stream(1, "w", "strict", -1)  # type: ignore[misc,assignment]
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", 1)  # type: ignore[misc,assignment]
 
 
 def _fresh_interpreter(workdir: str, main_path: str) -> types.ModuleType:
     """Make the warm interpreter look like one that was just started with `main_path`."""
-    for signal_number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(signal_number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     if os.environ["HOME"] != workdir:
         os.environ.update(HOME=workdir, TMPDIR=workdir)
     sys.argv = [main_path]
@@ -187,7 +184,7 @@ def run_main(workdir: str, code: Code) -> int:
             sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
     except BaseException:
-        traceback.print_exc()
+        sys.__excepthook__(*sys.exc_info())
     for stream in (sys.stdout, sys.stderr):
         if stream is None or getattr(stream, "closed", False):
             continue

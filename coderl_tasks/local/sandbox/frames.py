@@ -4,8 +4,8 @@ u32 length of the header | header, UTF-8 JSON with "blobs": [length, ...] | the 
 """
 
 import json
-import socket
 import struct
+from _socket import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,13 +30,13 @@ def header_length(raw: bytes) -> int:
     return length
 
 
-def receive(sock: socket.socket) -> tuple[dict[str, Any], list[bytes]]:
+def receive(sock: socket) -> tuple[dict[str, Any], list[bytes]]:
     """Read one message from a blocking socket; EOFError when the peer is gone."""
     header = json.loads(_receive_exactly(sock, header_length(_receive_exactly(sock, LENGTH_BYTES))))
     return header, [_receive_exactly(sock, length) for length in header.pop("blobs")]
 
 
-def _receive_exactly(sock: socket.socket, count: int) -> bytes:
+def _receive_exactly(sock: socket, count: int) -> bytes:
     buffer = bytearray(count)
     view = memoryview(buffer)
     done = 0

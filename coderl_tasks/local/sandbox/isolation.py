@@ -13,10 +13,10 @@ Whether a level works is found out by running a program under it, not by asking 
 import os
 import resource
 import signal
-import socket
 import sys
+from _socket import sethostname, socket, socketpair
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from coderl_tasks.local.sandbox import candidate, frames, job_files, keeper, kernel, landlock, seccomp, view
 
@@ -28,8 +28,7 @@ _RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
 _PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').write(sys.stdin.read())\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """What the server tells the warm parent: host paths to show, and where level two
     keeps its folders."""
 
@@ -107,7 +106,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> candidate.Confinem
         resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
         kernel.unshare(_SLOT_NAMESPACES)
         _map_user(view.NOBODY, outer_uid, outer_gid)
-        socket.sethostname("sandbox")
+        sethostname("sandbox")
     else:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if not ordinary:
@@ -132,7 +131,7 @@ def fixed_workdir(level: str) -> str | None:
 
 def start_keeper(
     level: str,
-    connection: socket.socket,
+    connection: socket,
     confinement: candidate.Confinement,
     scratch: str,
     kept: candidate.Code | None = None,
@@ -143,7 +142,7 @@ def start_keeper(
     """
     namespaces = level == "namespaces"
     if confinement.shares_user:
-        confinement = replace(confinement, base_processes=_processes_of(os.getuid()))
+        confinement = confinement._replace(base_processes=_processes_of(os.getuid()))
     pid = kernel.clone(_RUN_NAMESPACES) if namespaces else os.fork()
     if pid == 0:
         status = 1
@@ -190,7 +189,7 @@ def attempt(level: str, setting: Setting) -> str | None:
     reason = _missing(level, setting)
     if reason is not None:
         return reason
-    ours, theirs = socket.socketpair()
+    ours, theirs = socketpair()
     report_read, report_write = os.pipe()
     pid = os.fork()
     if pid == 0:

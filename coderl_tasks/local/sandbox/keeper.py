@@ -9,14 +9,13 @@ the capabilities the candidate gave up) and cannot be killed from inside its nam
 # Plain `os` calls on these paths: they are made for every run.
 # ruff: noqa: PTH102, PTH118
 
+import _signal  # `signal` turns every number into an enum and back
 import contextlib
 import os
 import select
-import signal
-import socket
+import sys
 import time
-import traceback
-from dataclasses import dataclass, field
+from _socket import socket
 from functools import partial
 from typing import Any
 
@@ -33,12 +32,12 @@ _OWN_BYTES = 256 << 20  # the code of the request itself, beside the memory it a
 _WATCH_SECONDS = 0.1
 
 
-@dataclass(slots=True)
 class Output:
     """What came out of one pipe; beyond `cap` bytes it is drained and forgotten."""
 
-    cap: int
-    data: bytearray = field(default_factory=bytearray)
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.data = bytearray()
 
     def drain(self, descriptor: int) -> bool:
         """Read what is there; False at the end of the stream."""
@@ -63,13 +62,12 @@ class Run:
         """Run `code` to its end or to the time limit; {"return_code" (None after a time-out),
         "execution_time"}."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, lambda *_: None)
+        _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         error_read, error_write = os.pipe2(os.O_CLOEXEC)
         stdin_file = os.memfd_create("stdin")
-        with open(stdin_file, "wb", closefd=False) as file:
-            file.write(stdin)
+        job_files.write_all(stdin_file, stdin)
         os.lseek(stdin_file, 0, os.SEEK_SET)
 
         started = time.monotonic()
@@ -125,30 +123,28 @@ class Run:
         if not self.own_pid_namespace and processes.folder_bytes(self.workdir) > self.disk_bytes:
             for pid in set(processes.descendants()).difference(spared):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, _signal.SIGKILL)
 
     def _child(self, limits: Limits, code: Code, streams: tuple[int, int, int]) -> None:
         status = 1
         try:
-            signal.set_wakeup_fd(-1)
+            _signal.set_wakeup_fd(-1)
             candidate.become(self.confinement, limits, self.workdir, streams)
             status = candidate.run_main(self.workdir, code)
         except BaseException:
-            traceback.print_exc()
+            sys.__excepthook__(*sys.exc_info())
         finally:
             os._exit(status)
 
 
-def keep(
-    connection: socket.socket, confinement: Confinement, namespaces: bool, scratch_root: str, kept: Code | None
-) -> None:
+def keep(connection: socket, confinement: Confinement, namespaces: bool, scratch_root: str, kept: Code | None) -> None:
     """Serve the job that waits on `connection` and answer it there. Runs in a process of its own, and ends
     with it.
 
     With `namespaces` this is pid 1 and mounts its private folders; else the working directory is made below
     `scratch_root`. `kept` is the code of a job that comes without.
     """
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL if namespaces else signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL if namespaces else _signal.SIGTERM)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     job, blobs = frames.receive(connection)
     source, stdin, *contents = blobs
@@ -163,7 +159,7 @@ def keep(
         workdir = os.path.join(scratch_root, f"run-{os.getpid()}")
         os.mkdir(workdir, 0o700)
         # Nothing else ends the candidate's processes when the server dies; the finally below does.
-        signal.signal(signal.SIGTERM, _abandon)
+        _signal.signal(_signal.SIGTERM, _abandon)
     run = Run(confinement, workdir, disk_bytes, namespaces)
     try:
         for name, content in zip(job["files"], contents, strict=True):

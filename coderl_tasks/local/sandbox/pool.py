@@ -1,6 +1,6 @@
 """The server's side of the workers: starts warm parents, hands jobs to free slots, replaces what died.
 
-A slot runs one job at a time. Its workers (one without, one with numpy) are forked when first needed and
+A slot runs one job at a time. Its workers (one of each warm parent) are forked when first needed and
 serve for as long as they live. A job whose worker vanished is run once more on a new one: a run has no effect
 outside itself.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.local.sandbox import frames, interpreter
+from coderl_tasks.local.sandbox import frames, interpreter, modules
 from coderl_tasks.local.sandbox.cgroups import SlotGroup
 from coderl_tasks.local.sandbox.scratch import Scratch
 
@@ -43,10 +43,9 @@ class Job:
     memory_mib: int
 
     @property
-    def needs_numpy(self) -> bool:
-        """Whether numpy may be imported; a wrong no costs the start-up time of a plain import, nothing
-        else."""
-        return any(b"numpy" in text for text in (self.code, *self.files.values()))
+    def imports_rare(self) -> bool:
+        """Whether it should run where what few programs import is loaded."""
+        return any(map(modules.imports_rare, (self.code, *self.files.values())))
 
     @property
     def payload_bytes(self) -> int:
@@ -120,8 +119,8 @@ class Worker:
 class WarmParent:
     """The server's end of a warm parent; started on first use and again when it has died."""
 
-    def __init__(self, numpy: bool, scratch: str, allow_unisolated: bool) -> None:
-        self._arguments = {"numpy": numpy, "scratch": scratch, "allow_unisolated": allow_unisolated}
+    def __init__(self, rich: bool, scratch: str, allow_unisolated: bool) -> None:
+        self._arguments = {"rich": rich, "scratch": scratch, "allow_unisolated": allow_unisolated}
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
@@ -204,10 +203,7 @@ class Pool:
         self.waiting = 0
         self._scratch = Scratch()
         self.numpy = interpreter.has_numpy()
-        self._parents = {
-            numpy: WarmParent(numpy, self._scratch.path, allow_unisolated)
-            for numpy in ((False, True) if self.numpy else (False,))
-        }
+        self._parents = {rich: WarmParent(rich, self._scratch.path, allow_unisolated) for rich in (False, True)}
         self._workers: dict[tuple[int, bool], Worker] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
@@ -249,15 +245,15 @@ class Pool:
             group.remove()
         self._scratch.remove()
 
-    async def _worker(self, index: int, numpy: bool) -> Worker:
-        worker = self._workers.get((index, numpy))
+    async def _worker(self, index: int, rich: bool) -> Worker:
+        worker = self._workers.get((index, rich))
         if worker is None:
-            worker = self._workers[index, numpy] = await self._parents[numpy].fork_worker(index)
+            worker = self._workers[index, rich] = await self._parents[rich].fork_worker(index)
             self._groups[index].add(worker.pid)
         return worker
 
-    def _discard(self, index: int, numpy: bool) -> None:
-        worker = self._workers.pop((index, numpy), None)
+    def _discard(self, index: int, rich: bool) -> None:
+        worker = self._workers.pop((index, rich), None)
         if worker is not None:
             worker.kill()
 
@@ -273,11 +269,11 @@ class Pool:
             index = await self._free.get()
         finally:
             self.waiting -= 1
-        numpy = job.needs_numpy and self.numpy
+        rich = job.imports_rare
         try:
             for _ in range(2):
                 try:
-                    worker = await self._worker(index, numpy)
+                    worker = await self._worker(index, rich)
                     self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
                     # Not wait_for: until Python 3.12 it could lose the cancellation.
                     async with asyncio.timeout(job.timeout_s + _GRACE_SECONDS):
@@ -287,10 +283,10 @@ class Pool:
                 except TimeoutError:
                     failure = "the worker hung"
                 except BaseException:  # the worker is in the middle of something, and nobody waits for it
-                    self._discard(index, numpy)
+                    self._discard(index, rich)
                     raise
                 print(f"sandbox: {failure}; replacing it", file=sys.stderr, flush=True)
-                self._discard(index, numpy)
+                self._discard(index, rich)
             raise InfraError(f"{failure}, twice")
         finally:
             self._free.put_nowait(index)

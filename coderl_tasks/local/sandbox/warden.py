@@ -11,13 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from coderl_tasks.local.sandbox import kernel, landlock
 
 
-@dataclass(frozen=True, slots=True)
-class Warden:
+class Warden(NamedTuple):
     """A warden from its keeper's side. When `alive` is closed, by the keeper's own end too, it ends the run."""
 
     pid: int

@@ -3,7 +3,7 @@
     server --control socket--> warm parent --fork--> worker, one a slot --clone--> keeper, one a run --fork-->
     candidate
 
-It holds nothing secret and never sees a job. A second one has numpy loaded as well, so that the others'
+It holds nothing secret and never sees a job. A second one has more loaded (see `modules.py`), so that the others'
 forks stay small. With "probe" in the arguments it prints the level that works here and exits.
 """
 
@@ -12,36 +12,30 @@ forks stay small. With "probe" in the arguments it prints the level that works h
 
 import gc
 import importlib.machinery
+import importlib.util
 import json
 import os
 import signal
 import site
-import socket
+import struct
 import sys
+from _socket import CMSG_LEN, socket
 from typing import Any
 
-from coderl_tasks.local.sandbox import candidate, frames, isolation, processes
+from coderl_tasks.local.sandbox import candidate, frames, isolation, modules, processes
 
-# What programs of programming contests import, and what a grading driver needs; each further one slows every
-# fork, threading (with its handlers at each fork) by 0.3 ms: so it is left out.
-MODULES = """
-    array atexit base64 bisect builtins cmath collections collections.abc contextlib copy dataclasses
-    datetime decimal enum errno fractions functools gc heapq io itertools json linecache math numbers
-    operator os random re resource select signal stat statistics string struct sys tempfile
-    time traceback types typing warnings weakref zlib
-""".split()  # noqa: SIM905
+_DESCRIPTOR = struct.Struct("i")
 
 
-def warm_up(numpy: bool) -> None:
-    """Load what candidates import, and the names that an interpreter started without `site` lacks (exit,
-    quit, help)."""
-    for name in MODULES:
-        importlib.import_module(name)
+def warm_up(rich: bool) -> None:
+    """Load what candidates import, what few of them do only if `rich`, and the names that an interpreter started
+    without `site` lacks (exit, quit, help)."""
+    for name in (*modules.USUAL, *(modules.RARE if rich else ())):
+        if importlib.util.find_spec(name) is not None:  # numpy need not be there
+            importlib.import_module(name)
     site.setquit()
     site.setcopyright()
     site.sethelper()
-    if numpy:
-        importlib.import_module("numpy")
     # Lists the folder now: Landlock lets a candidate into numpy, but not list what else is installed beside it.
     importlib.machinery.PathFinder.find_spec("numpy")
     # Candidates have no use for these; the functions at work keep what they need.
@@ -52,7 +46,7 @@ def warm_up(numpy: bool) -> None:
     gc.freeze()
 
 
-def work(level: str, setting: isolation.Setting, index: int, connection: socket.socket) -> None:
+def work(level: str, setting: isolation.Setting, index: int, connection: socket) -> None:
     """A worker: serve the jobs that come over `connection`, one at a time, until it closes. Never returns."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -79,14 +73,15 @@ def work(level: str, setting: isolation.Setting, index: int, connection: socket.
         os.rmdir(scratch)
 
 
-def fork_workers(level: str, setting: isolation.Setting, control: socket.socket) -> None:
+def fork_workers(level: str, setting: isolation.Setting, control: socket) -> None:
     """Fork a worker for each message {"index": n} with a socket attached, until the control socket closes."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(_DESCRIPTOR.size))
         if not message:
             return
-        connection = socket.socket(fileno=descriptors[0])
+        [(_, _, descriptor)] = rights
+        connection = socket(fileno=_DESCRIPTOR.unpack(descriptor)[0])
         if os.fork() == 0:
             try:
                 control.close()
@@ -110,13 +105,13 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         print(json.dumps({"level": level, "reason": reason}))
         return 0
     isolation.die_with(arguments["parent"])
-    control = socket.socket(fileno=arguments["control"])
+    control = socket(fileno=arguments["control"])
     if level is None and arguments["allow_unisolated"]:
         level = isolation.UNISOLATED
     if level is None:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
-    warm_up(arguments["numpy"])
+    warm_up(arguments["rich"])
     isolation.enter(level, setting)
     control.send(json.dumps({"level": level, "reason": reason, "pid": os.getpid()}).encode())
     fork_workers(level, setting, control)
