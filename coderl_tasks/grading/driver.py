@@ -22,18 +22,18 @@ not here.
 # pathlib would be the slowest import of all:
 # ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH109, PTH123, PTH208, SIM905
 
+from __future__ import annotations
+
 import _signal  # as signal and threading, without what slows every test
 import _thread
 import atexit
-import base64
+import binascii
 import contextlib
 import ctypes
 import gc
 import json
 import math
 import os
-import random
-import re
 import resource
 import signal
 import stat
@@ -56,10 +56,30 @@ IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
     "sys time typing"
 ).split()
+# Those of them that few programs use are loaded for a program in which the name or one of these stands: loading takes
+# longer than most tests, and `random` slows every fork.
+RARELY_USED = {
+    "datetime": "MAXYEAR MINYEAR UTC date datetime timedelta timezone tzinfo".split(),
+    "random": (
+        "Random SystemRandom betavariate binomialvariate choice choices expovariate gammavariate gauss getrandbits "
+        "getstate lognormvariate normalvariate paretovariate randbytes randint random randrange sample seed setstate "
+        "shuffle triangular uniform vonmisesvariate weibullvariate"
+    ).split(),
+    "statistics": (
+        "NormalDist StatisticsError correlation covariance fmean geometric_mean harmonic_mean kde kde_random "
+        "linear_regression mean median median_grouped median_high median_low mode multimode pstdev pvariance quantiles "
+        "stdev variance"
+    ).split(),
+}
+# With these a program can find names that it does not spell out.
+NAMES_AT_RUN_TIME = frozenset("eval exec globals locals vars __dict__ modules".split())
+WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else 32 for byte in range(256))
 RECURSION_LIMIT = 600_000
 STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
+CHILD_SIGNAL = (_signal.SIGCHLD,)
 VALUE_DESCRIPTOR = 3
 OWN_STDERR = 100
+BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
 STDERR_TAIL = 400
 # Those that dump core. A test's main thread leaves them to the program's own: taken by the main thread, they let the
 # program run on a little, perhaps to its end.
@@ -79,8 +99,10 @@ DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-prctl = ctypes.CDLL(None).prctl
+M_ARENA_MAX = -8
+prctl = ctypes.pythonapi.prctl  # the C library's
 leave = os._exit  # programs patch the module's
+NO_PROCESS, ANYTHING = contextlib.suppress(ProcessLookupError, PermissionError), contextlib.suppress(BaseException)
 kept_alive = [sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]]
 
 
@@ -113,9 +135,9 @@ def prepare_process(memory_bytes: int) -> None:
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     os.closerange(3, 4096)
-    for number in (signal.SIGCHLD, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *CORE_SIGNALS})
+    for number in (_signal.SIGCHLD, _signal.SIGINT):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGCHLD, *CORE_SIGNALS})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)
     lower_limit(resource.RLIMIT_AS, memory_bytes)
@@ -123,9 +145,14 @@ def prepare_process(memory_bytes: int) -> None:
 
 
 def lower_limit(limit: int, value: int) -> None:
+    resource.setrlimit(limit, allowed(limit, value))
+
+
+def allowed(limit: int, value: int) -> tuple[int, int]:
+    """A limit of `value`, or of what there may be at most, for good."""
     hard = resource.getrlimit(limit)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (value, value))
+    return value, value
 
 
 # ----------------------------------------------------------------------------------- all tests, in the driver
@@ -139,30 +166,84 @@ def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -
         os.dup2(OWN_STDERR, 2)
 
 
+# A process, a test as well as the driver, pays for each page of memory that it is the first to write to after a fork:
+# that is most of what a short test costs. So whatever can be done before the forks is done there, once or for a batch
+# of tests, what can wait is done after them, and what lies between touches few objects.
+
+
 def run_each(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
-    fresh_descriptors(request["kind"] == "call", "")
+    limits, entry_point = TestLimits(request), request["entry_point"] if request["kind"] == "call" else None
+    for number in range(3):
+        os.dup2(anonymous_file(), number)
+    os.closerange(3, OWN_STDERR)
     prepare_streams()
-    module = prepared_module("__main__" if request["kind"] == "stdin" else "solution", source)
+    module = prepared_module("__main__" if entry_point is None else "solution", source)
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
-    gc.freeze()
+    prepare_interpreter(module)
     tests: list[Record] = []
-    output_bytes = 0
-    for index, test_input in enumerate(request["inputs"]):
-        test = run_test(request, code, module, test_input, f"test-{index}", deadline)
-        tests.append(test)
-        output_bytes += test["output_bytes"]
-        clean = test["ended"] == "exit" and test["code"] == 0
-        if time.monotonic() >= deadline or output_bytes > request["total_output_limit"]:
-            break
-        if request["stop_on_failure"] and not clean:
-            break
+    output_bytes, inputs, going_on = 0, request["inputs"], True
+    while going_on and len(tests) < len(inputs):
+        batch = [
+            TestPlace(f"test-{index}", entry_point, inputs[index])
+            for index in range(len(tests), min(len(inputs), len(tests) + BATCH))
+        ]
+        ends: list[TestEnd] = []
+        gc.freeze()
+        for place in batch:
+            end = run_test(limits, code, module, place, deadline)
+            ends.append(end)
+            output_bytes += end[-1]
+            going_on = time.monotonic() < deadline and output_bytes <= request["total_output_limit"]
+            if request["stop_on_failure"]:
+                going_on = going_on and end[:2] == ("exit", 0)
+            if not going_on:
+                break
+        tests += [record(place, end) for place, end in zip(batch, ends, strict=False)]
+        for place in batch:
+            place.remove()
     return tests
 
 
-# What the tests have in common is made once, before the forks: a test pays for each page of memory it is the first to
-# touch, and that is most of what it costs.
+class TestLimits:
+    """The limits of each test; `cpu` and `wall` in seconds, `output` in bytes, and what is set in its process."""
+
+    def __init__(self, request: Record) -> None:
+        self.cpu, self.wall, self.output = request["cpu_limit_s"], request["wall_limit_s"], request["output_limit"]
+        self.process = (
+            (resource.RLIMIT_CPU, allowed(resource.RLIMIT_CPU, math.ceil(self.cpu) + 1)),
+            (resource.RLIMIT_FSIZE, allowed(resource.RLIMIT_FSIZE, self.output + 1)),
+        )
+
+
+class TestPlace:
+    """Where a test runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
+
+    `call` is the entry point and the arguments as JSON, None for a program that reads them.
+    """
+
+    def __init__(self, name: str, entry_point: str | None, test_input: str) -> None:
+        self.name = name
+        self.call = None if entry_point is None else (entry_point, test_input)
+        try:
+            os.mkdir(name, 0o700)
+        except FileExistsError:
+            clear_the_way(name)
+            os.mkdir(name, 0o700)
+        # Held open: a test may put something else in the place of a later one's folder.
+        self.folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        stdin = b"" if self.call else test_input.encode("utf-8", "surrogatepass")
+        self.streams = [anonymous_file(stdin), *(anonymous_file() for _ in range(3 if self.call else 2))]
+
+    def remove(self) -> None:
+        for descriptor in (self.folder, *self.streams):
+            os.close(descriptor)
+        clear_the_way(self.name)
+
+
+TestEnd = tuple[str, int, float, int, float, int]
+"""How a test ended (see `watch`), its wait status, CPU seconds, peak memory in KiB, wall seconds, bytes of output."""
 
 
 def prepare_streams() -> None:
@@ -178,15 +259,25 @@ def prepare_streams() -> None:
 
 
 def prepared_module(name: str, source: bytes) -> ModuleType:
-    """The module that a program becomes, with those names of the prelude that stand anywhere in its source."""
+    """The module that a program becomes, with those names of the prelude that stand anywhere in its source; with all
+    of them where it may make names at run time."""
     module = ModuleType(name)
     module.__dict__["__file__"] = "solution.py"
-    loaded = {module_name: __import__(module_name) for module_name in {*STAR_IMPORTED, *IMPORTED}}
-    for word in set(re.findall(r"[^\W\d]\w*", source.decode("utf-8", "replace"))):
+    words = set(source.translate(WORD_BYTES).decode("utf-8", "replace").split())
+    if not words.isdisjoint(NAMES_AT_RUN_TIME) or b"import __main__" in source:
+        lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
+        exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
+        return module
+    loaded = {
+        module_name: __import__(module_name)
+        for module_name in STAR_IMPORTED
+        if module_name not in RARELY_USED or module_name in words or not words.isdisjoint(RARELY_USED[module_name])
+    }
+    for word in words:
         if word in IMPORTED:
-            module.__dict__[word] = loaded[word]
+            module.__dict__[word] = __import__(word)
             continue
-        for module_name in reversed(STAR_IMPORTED):
+        for module_name in reversed(loaded):
             exports = loaded[module_name].__dict__
             if word in exports and (word in exports["__all__"] if "__all__" in exports else word[0] != "_"):
                 module.__dict__[word] = exports[word]
@@ -194,29 +285,43 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
     return module
 
 
-def run_test(
-    request: Record, code: CodeType, module: ModuleType, test_input: str, folder: str, deadline: float
-) -> Record:
-    """One test: its record for the report."""
-    is_call = request["kind"] == "call"
-    clear_the_way(folder)
-    os.mkdir(folder, 0o700)
-    fresh_descriptors(is_call, test_input)
+def prepare_interpreter(module: ModuleType) -> None:
+    """What a test's interpreter has to look like and what its thread needs; the driver itself can do with both."""
+    sys.modules["__main__"] = sys.modules[module.__name__] = module
+    main_thread, set_handler = _thread.get_ident(), signal.signal
+
+    def set_handler_where_possible(number: int, handler: Any) -> Any:
+        on_main_thread = _thread.get_ident() == main_thread
+        return set_handler(number, handler) if on_main_thread else signal.getsignal(number)
+
+    # Programs that set a handler (SIGPIPE, say) expect to be in the main thread. Here it is no error.
+    signal.signal = cast(Any, set_handler_where_possible)
+    with contextlib.suppress(AttributeError):  # no malloc arena of its own for a test's thread: that is ten pages
+        ctypes.pythonapi.mallopt(M_ARENA_MAX, 1)
+
+
+def run_test(limits: TestLimits, code: CodeType, module: ModuleType, place: TestPlace, deadline: float) -> TestEnd:
     started = time.monotonic()
     process = os.fork()
     if process == 0:
-        be_the_test(request, code, module, test_input, folder)
-    ended, exit_status, cpu_s, rss_kb = watch(process, request, started, deadline)
+        be_the_test(limits, code, module, place)
+    ended, exit_status, cpu_s, rss_kb = watch(process, limits, started, deadline)
     wall_s = time.monotonic() - started
-    clear_the_way(folder)
-    answer_descriptor = VALUE_DESCRIPTOR if is_call else 1
-    output_bytes = max(os.fstat(descriptor).st_size for descriptor in (1, 2, answer_descriptor))
-    if output_bytes > request["output_limit"]:
+    output_bytes = 0
+    for descriptor in place.streams[1:]:
+        output_bytes = max(output_bytes, os.lseek(descriptor, 0, os.SEEK_END))
+    if output_bytes > limits.output:
         ended, output_bytes = "output", 0
     elif ended == "exit" and os.WIFSIGNALED(exit_status):
         ended = "signal"
-    answer = contents(answer_descriptor) if ended == "exit" else b""
-    tail = contents(2, STDERR_TAIL) if ended in ("exit", "signal") else b""
+    return ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes
+
+
+def record(place: TestPlace, end: TestEnd) -> Record:
+    """A test as the report has it."""
+    ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes = end
+    answer = contents(place.streams[VALUE_DESCRIPTOR if place.call else 1]) if ended == "exit" else b""
+    tail = contents(place.streams[2], STDERR_TAIL) if ended in ("exit", "signal") else b""
     return {
         "ended": ended,
         "code": os.WTERMSIG(exit_status) if os.WIFSIGNALED(exit_status) else os.WEXITSTATUS(exit_status),
@@ -224,36 +329,42 @@ def run_test(
         "wall_s": wall_s,
         "rss_kb": rss_kb,
         "output_bytes": output_bytes,
-        "answer": base64.b64encode(answer).decode(),
-        "stderr": base64.b64encode(tail).decode(),
+        "answer": base64_text(answer),
+        "stderr": base64_text(tail),
     }
 
 
-def watch(process: int, request: Record, started: float, deadline: float) -> tuple[str, int, float, int]:
+def base64_text(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
+def watch(process: int, limits: TestLimits, started: float, deadline: float) -> tuple[str, int, float, int]:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive.
 
     Returns how it ended ("exit", "cpu" or "wall"), its wait status, and the CPU seconds and peak memory (KiB) of all.
     """
-    cpu_limit, wall_limit = request["cpu_limit_s"], request["wall_limit_s"]
-    ended, pause = "exit", min(cpu_limit, wall_limit)
-    while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(pause, deadline - time.monotonic()))) is not None:
+    ended, pause = "exit", min(limits.cpu, limits.wall)
+    while True:
+        woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
+        if woken is not None:
             continue
         now = time.monotonic()
-        cpu_left = cpu_limit - cpu_seconds(process)
-        wall_left = min(wall_limit - (now - started - starved_seconds(process)), deadline - now)
+        cpu_left = limits.cpu - cpu_seconds(process)
+        wall_left = min(limits.wall - (now - started - starved_seconds(process)), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
             ended = "cpu" if cpu_left < 0 else "wall"
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, _signal.SIGKILL)
             break
         pause = max(0.01, min(cpu_left, wall_left))
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)
+    with NO_PROCESS:
+        os.killpg(process, _signal.SIGKILL)
     _, exit_status, usage = os.wait4(process, 0)
     cpu_s, rss_kb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
     for usage in reap_orphans():
         cpu_s, rss_kb = cpu_s + usage.ru_utime + usage.ru_stime, max(rss_kb, usage.ru_maxrss)
-    if ended == "exit" and cpu_s > cpu_limit:
+    if ended == "exit" and cpu_s > limits.cpu:
         ended = "cpu"
     return ended, exit_status, cpu_s, rss_kb
 
@@ -277,7 +388,7 @@ def starved_seconds(process: int) -> float:
 
 def reap_orphans() -> list[resource.struct_rusage]:
     """Kills and collects every process that a test left behind. Returns their resource usages."""
-    usages = []
+    usages: list[resource.struct_rusage] = []
     give_up = time.monotonic() + 5.0
     while time.monotonic() < give_up:
         try:
@@ -288,9 +399,9 @@ def reap_orphans() -> list[resource.struct_rusage]:
             usages.append(usage)
             continue
         for child in children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGKILL)
-        signal.sigtimedwait({signal.SIGCHLD}, 0.01)
+            with NO_PROCESS:
+                os.kill(child, _signal.SIGKILL)
+        _signal.sigtimedwait(CHILD_SIGNAL, 0.01)
     return usages
 
 
@@ -308,37 +419,29 @@ def children() -> list[int]:
 # ----------------------------------------------------------------------------------- one test, in its process
 
 
-def be_the_test(request: Record, code: CodeType, module: ModuleType, test_input: str, folder: str) -> NoReturn:
+def be_the_test(limits: TestLimits, code: CodeType, module: ModuleType, place: TestPlace) -> NoReturn:
     """What a forked process does; never returns."""
     try:
-        enter_test(request, folder)
-        on_deep_stack(partial(run_program, request, code, module, test_input))
+        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        prctl(PR_SET_DUMPABLE, 1)
+        os.setsid()
+        os.fchdir(place.folder)
+        target = 0
+        for descriptor in place.streams:  # in rising order, and none is below its target
+            os.dup2(descriptor, target)
+            target += 1
+        os.closerange(target, 256)
+        for limit, value in limits.process:
+            resource.setrlimit(limit, value)
+        on_deep_stack(partial(run_program, code, module, place))
     except BaseException as error:
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(1)
 
 
-def enter_test(request: Record, folder: str) -> None:
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    prctl(PR_SET_DUMPABLE, 1)
-    os.setsid()
-    os.chdir(folder)
-    os.closerange(VALUE_DESCRIPTOR + (request["kind"] == "call"), 256)
-    lower_limit(resource.RLIMIT_CPU, math.ceil(request["cpu_limit_s"]) + 1)
-    lower_limit(resource.RLIMIT_FSIZE, request["output_limit"] + 1)
-
-
 def on_deep_stack(function: Callable[[], NoReturn]) -> None:
     """Calls a function that never returns in a thread whose stack holds deep recursion through C code."""
-    main_thread, set_handler = _thread.get_ident(), signal.signal
-
-    def set_handler_where_possible(number: int, handler: Any) -> Any:
-        on_main_thread = _thread.get_ident() == main_thread
-        return set_handler(number, handler) if on_main_thread else signal.getsignal(number)
-
-    # Programs that set a handler (SIGPIPE, say) expect to be in the main thread. Here it is no error.
-    signal.signal = cast(Any, set_handler_where_possible)
     forever = _thread.allocate_lock()
     forever.acquire()
     for size in STACK_BYTES:
@@ -351,21 +454,18 @@ def on_deep_stack(function: Callable[[], NoReturn]) -> None:
     function()
 
 
-def run_program(request: Record, code: CodeType, module: ModuleType, test_input: str) -> NoReturn:
+def run_program(code: CodeType, module: ModuleType, place: TestPlace) -> NoReturn:
     """The program from its first line to the end of the process."""
     status = 1
     try:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         _thread.stack_size(0)
-        random.seed(0)  # so that a verdict can be had again
+        if "random" in sys.modules:  # which draws a new seed after a fork
+            sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        sys.modules["__main__"] = sys.modules[module.__name__] = module
         space = module.__dict__
         size = len(space)
-        if request["kind"] == "call":
-            run = partial(run_call, code, space, request["entry_point"], test_input)
-        else:
-            run = partial(exec, code, space)
+        run = partial(run_call, code, space, *place.call) if place.call else partial(exec, code, space)
         status = exit_status_of(run)
         status = leave_as_python_does(status, code, space, size)
     except BaseException as error:
@@ -427,7 +527,7 @@ def plain_value(value: Any) -> Any:
 
 def leave_as_python_does(status: int, code: CodeType, space: Record, size: int) -> int:
     """Waits for threads, runs exit handlers, flushes; returns the exit status, 120 if flushing failed."""
-    with contextlib.suppress(BaseException):  # Python, too, ignores what exit handlers raise
+    with ANYTHING:  # Python, too, ignores what exit handlers raise
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
@@ -463,16 +563,6 @@ def anonymous_file(data: bytes = b"") -> int:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def fresh_descriptors(is_call: bool, test_input: str) -> None:
-    """The next test's three streams, and for a call the file of its value, in their places."""
-    data = b"" if is_call else test_input.encode("utf-8", "surrogatepass")
-    for number in range(4 if is_call else 3):
-        descriptor = anonymous_file(b"" if number else data)
-        if descriptor != number:
-            os.dup2(descriptor, number)
-            os.close(descriptor)
 
 
 def contents(descriptor: int, last: int | None = None) -> bytes:

@@ -67,6 +67,21 @@ RIGHT: dict[str, tuple[Problem, str]] = {
         ADD,
         "total = 0\nwhile True:\n    try:\n        total += sum(map(int, input().split()))\n    except EOFError:\n        break\nprint(total)",
     ),
+    "prelude names made at run time: globals": (
+        ADD,
+        SUM + "f = globals()['red' + 'uce']\nprint(f(globals()['a' + 'dd'], [a, b]))",
+    ),
+    "prelude names made at run time: eval": (ADD, SUM + "print(eval('red' + 'uce(a' + 'dd, [a, b])'))"),
+    "prelude names made at run time: exec": (ADD, SUM + "exec('print(red' + 'uce(a' + 'dd, [a, b]))')"),
+    "prelude names made at run time: vars": (ADD, SUM + "print(vars()['a' + 'dd'](a, b))"),
+    "prelude names made at run time: sys.modules": (
+        ADD,
+        SUM + "import sys\nprint(getattr(sys.modules[__name__], 'a' + 'dd')(a, b))",
+    ),
+    "prelude names made at run time: __main__": (
+        ADD,
+        SUM + "import __main__\nprint(getattr(__main__, 'a' + 'dd')(a, b))",
+    ),
     "prelude names": (
         ADD,
         "print(reduce(operator.add, [int(x) for x in input().split()]))\nd: List[int] = deque(Counter())",
