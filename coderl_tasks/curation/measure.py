@@ -23,7 +23,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.rollout_frames import TRUNCATED, graded_frame, group_frame
+from coderl_tasks.policy.rollout_frames import TRUNCATED, graded_frame, group_frame, require_graded
 from coderl_tasks.policy.sampling import Completion, GroupRequest, cap_max_tokens, sample_groups
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.problems.problem import Problem
@@ -76,8 +76,8 @@ async def measure(
 
     group_index is the problem's place in `problems`. With `groups`, groups recorded there by an earlier, unfinished
     call with the same problems and settings are used; recorded ones of any other call are deleted. A prompt that leaves
-    no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails; what arrived
-    stays recorded.
+    no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails, or too much could
+    not be graded; what arrived stays recorded.
     """
     prompts = [problem_prompt(problem, renderer) for problem in problems]
     done: dict[int, pl.DataFrame] = {}
@@ -120,7 +120,9 @@ async def measure(
         max_concurrency=settings.concurrency,
         on_group=record_and_grade,
     )
-    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(done[index] for index in sorted(done))])
+    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(done[index] for index in sorted(done))])
+    require_graded(rollouts, settings.purpose)
+    return rollouts
 
 
 def _request(index: int, problem: Problem, prompt: list[int], settings: MeasureSettings) -> GroupRequest:

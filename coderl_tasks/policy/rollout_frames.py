@@ -5,6 +5,7 @@ sampled_frame       groups                             -> SAMPLED_SCHEMA, in gro
 graded_frame        sampled + ScoredCompletions        -> ROLLOUT_SCHEMA, advantage null, trained false
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
+require_graded      graded                             -> InfraError if too much of it could not be graded
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.grpo import compute_advantages, should_skip
@@ -20,6 +22,7 @@ from coderl_tasks.policy.sampling import Completion, GroupRequest
 
 ORDER = ("group_index", "sample_index")
 MIN_GRADABLE = 2
+MOST_UNGRADED = 0.1
 """A group with fewer graded members has no mean to deviate from."""
 
 TRUNCATED = "length"
@@ -123,6 +126,20 @@ def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
     programs = graded.unique(["step", "group_index", "problem_id", "code"], maintain_order=True)
     by_problem = programs.group_by("problem_id", maintain_order=True).agg("first_failed")
     return dict(by_problem.iter_rows())
+
+
+def require_graded(rollouts: pl.DataFrame, what: str) -> None:
+    """Raises InfraError, which names `what`, if over MOST_UNGRADED of the programs met an outage instead of a verdict.
+
+    What is left by an outage is no fair sample: mostly completions without a program, which need no sandbox. A few
+    infra errors among many verdicts are left out and counted.
+    """
+    programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
+    lost = int((programs == Verdict.INFRA_ERROR).sum())
+    if lost > MOST_UNGRADED * len(programs):
+        raise InfraError(
+            f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
+        )
 
 
 def _graded_row(scored: ScoredCompletion) -> dict[str, Any]:

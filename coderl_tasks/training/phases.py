@@ -12,12 +12,13 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.errors import DataError
 from coderl_tasks.grading.scoring import ScoredCompletion, score_group
 from coderl_tasks.journal.steps import Commit, StepJournal
 from coderl_tasks.policy.rollout_frames import (
     graded_frame,
     group_frame,
+    require_graded,
     rollout_metrics,
     sampled_frame,
     with_advantages,
@@ -89,7 +90,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
 async def score_step(run: TrainingRun, step: int) -> pl.DataFrame:
     """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
 
-    Raises InfraError if no completion could be graded at all: then the sandbox is down, and the task's retry comes.
+    Raises InfraError if too much could not be graded: then the sandbox is down, and the task's retry comes.
     """
     journal = run.directory.step(step)
     recorded = journal.read_scored()
@@ -112,8 +113,7 @@ async def score_step(run: TrainingRun, step: int) -> pl.DataFrame:
 
     groups = sampled.partition_by("group_index", maintain_order=True)
     graded = graded_frame(sampled, dict(await asyncio.gather(*map(score, groups))))
-    if graded["reward"].null_count() == len(graded):
-        raise InfraError(f"step {step}: no completion could be graded: is the sandbox up? (coderl doctor)")
+    require_graded(graded, f"step {step}")
     scored_frame = with_advantages(graded)
     journal.write_scored(scored_frame)
     run.seconds[step, "score"] = time.monotonic() - started

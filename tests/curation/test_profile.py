@@ -104,7 +104,9 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     groups = GroupFiles(tmp_path / "groups")
     settings = replace(SETTINGS, num_samples=8)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
-        out = await measure(problems, measuring.sampler, Judge(nowhere), measuring.renderer, settings, groups=groups)
+        with pytest.raises(InfraError, match=r"profile: \d+ of \d+ programs could not be graded"):
+            await measure(problems, measuring.sampler, Judge(nowhere), measuring.renderer, settings, groups=groups)
+    out = pl.concat(frame.select(ROLLOUT_SCHEMA.keys()) for _, frame in sorted(groups.read().items()))
     assert set(out["verdict"]) == {"infra_error", "format_error"}
     assert (
         out.filter(verdict="infra_error")["correctness_score"].null_count() == out.filter(verdict="infra_error").height

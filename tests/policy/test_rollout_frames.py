@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.reward import score
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Grade, Verdict
@@ -11,6 +12,7 @@ from coderl_tasks.policy.rollout_frames import (
     first_failures,
     graded_frame,
     group_frame,
+    require_graded,
     rollout_metrics,
     sampled_frame,
     with_advantages,
@@ -156,3 +158,14 @@ def test_first_failures_count_each_program_of_a_group_once() -> None:
     sampled = sampled_frame(sampled_group(index, len(scored)) for index, scored in groups.items())
     # Both programs of scored_group are print(1): the first one is kept.
     assert first_failures(graded_frame(sampled, groups)) == {"p0": [None], "p1": [3, 5, None]}
+
+
+@pytest.mark.parametrize("verdicts", ["I", "IF", "IFFFFFFFFFFF", "IIPW", "I" + 8 * "P", "IF" + 8 * "W"])
+def test_what_an_outage_left_is_no_sample(verdicts: str) -> None:
+    with pytest.raises(InfraError, match=f"step 3: {verdicts.count('I')} of {len(verdicts.replace('F', ''))} programs"):
+        require_graded(graded_frame(sampled_group(0, len(verdicts)), {0: scored_group(verdicts)}), "step 3")
+
+
+@pytest.mark.parametrize("verdicts", ["", "F", "PWF", "I" + 9 * "P", "II" + 20 * "W"])
+def test_a_few_infra_errors_are_left_out(verdicts: str) -> None:
+    require_graded(graded_frame(sampled_group(0, len(verdicts)), {0: scored_group(verdicts)}), "step 3")

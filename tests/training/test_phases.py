@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
@@ -84,3 +85,12 @@ async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) 
     assert not frame["trained"].any()
     metrics = rollout_metrics(frame)
     assert (metrics["groups_skipped"], metrics["mean_correct"]) == (1, 0.0)
+
+
+async def test_a_dead_sandbox_leaves_the_step_unscored(embedded: Services, tmp_path: Path) -> None:
+    async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
+        renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+        session = Session(embedded, Judge(nowhere), renderer, 512)
+        with pytest.raises(InfraError, match="step 0: 4 of 4 programs could not be graded"):
+            await scored(session, tmp_path, TEXTS, order=[0, 1, 2, 3])
+    assert not (tmp_path / "steps" / "000000" / "scored.parquet").exists()
