@@ -28,6 +28,7 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "evaluate": EvaluateSettings,
     "pipeline": PipelineSettings,
 }
+LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more)
 
@@ -89,6 +90,22 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see --help)")
 
 
+def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
+    """An argparse type: a whole number from `low` to `high` (None: without limit); `what` names it in the message."""
+    limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+        return number
+
+    return parse
+
+
 def _parser(command: str, description: str) -> argparse.ArgumentParser:
     return _Parser(prog=f"coderl {command}", description=description)
 
@@ -97,9 +114,15 @@ def _serve(arguments: list[str]) -> int:
     parser = _parser("serve", "Run an embedded server until it is stopped.")
     parser.add_argument("server", choices=("tinker", "sandbox"))
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default)")
+    parser.add_argument(
+        "--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)"
+    )
     parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
-    parser.add_argument("--concurrency", type=int, help="sandbox: programs run at once (default: one a core)")
+    parser.add_argument(
+        "--concurrency",
+        type=_number(1, None, "a number"),
+        help="sandbox: programs run at once (default: one a core)",
+    )
     parser.add_argument("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous)")
     options = parser.parse_args(arguments)
     if options.server == "tinker":
@@ -118,7 +141,7 @@ def _up(arguments: list[str]) -> int:
     parser = _parser("up", "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends.")
     parser.add_argument(
         "--port",
-        type=int,
+        type=_number(1, LAST_PORT, "a port"),
         help="an embedded server on this port, even if another answers (default: 4200 if it is free)",
     )
     options = parser.parse_args(arguments)

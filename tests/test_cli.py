@@ -49,7 +49,12 @@ def test_the_installed_command_and_the_flow_files_are_the_same_door():
     [
         (["grade"], "the following arguments are required: --problems"),
         (["serve", "x"], "invalid choice: 'x'"),
-        (["up", "--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["up", "--port", "x"], "argument --port: 'x' is not a port from 1 to 65535"),
+        (["up", "--port", "99999"], "argument --port: '99999' is not a port from 1 to 65535"),
+        (["up", "--port", "-1"], "argument --port: '-1' is not a port from 1 to 65535"),
+        (["serve", "tinker", "--port", "65536"], "'65536' is not a port from 0 to 65535"),
+        (["serve", "sandbox", "--concurrency", "0"], "'0' is not a number of at least 1"),
+        (["serve", "sandbox", "--concurrency", "-1"], "'-1' is not a number of at least 1"),
         (["doctor", "x"], "unrecognized arguments: x"),
     ],
 )
