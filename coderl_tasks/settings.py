@@ -4,6 +4,7 @@
 2. An unknown key, a wrong type or a batch that does not divide is a `ConfigError` of one line.
 """
 
+import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from coderl_tasks.arguments import all_settings
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
 
@@ -242,12 +244,44 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
+        keys = [key for key, _ in all_settings(model)]
+        raise ConfigError("; ".join(_explain(item, keys) for item in error.errors())) from None
 
 
-def _explain(item: Any) -> str:
+def _explain(item: Any, keys: list[str]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"unknown setting {key!r}: see --help for those there are"
-    message = item["msg"].removeprefix("Value error, ")
+        near = _near(key, keys)
+        return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
+    if item["type"] == "model_type":
+        return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
+    if isinstance(item["input"], Mapping) and key in keys:
+        return f"{key} is a setting, not a group of them: write {key}=value"
+    words = _WORDS.get(item["type"])
+    message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
     return f"{key}={item['input']!r}: {message}" if key else message
+
+
+_WORDS = {
+    "int_parsing": "not a whole number",
+    "int_type": "not a whole number",
+    "int_from_float": "not a whole number",
+    "float_parsing": "not a number",
+    "float_type": "not a number",
+    "finite_number": "not a finite number",
+    "bool_parsing": "neither true nor false",
+    "bool_type": "neither true nor false",
+    "string_type": "needs a value",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}
+"""Pydantic's types of errors in words for people who do not know pydantic."""
+
+
+def _near(key: str, keys: list[str]) -> str:
+    """The settings that `key` may be meant for: of the same name in a group, else spelled alike; empty if none is."""
+    found = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return " or ".join(found or difflib.get_close_matches(key, keys, n=1))
