@@ -1,13 +1,16 @@
-"""The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments or configuration, 130 interrupted.
+"""The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration or data,
+130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 
 What a user or a machine can cause (our own errors, the system's, Ctrl-C) ends with one line on stderr; only a bug shows
 a traceback.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,7 +33,16 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
 }
 LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more)
+FREE_SPACE = "free some space and run the same command again: what is recorded stays"
+NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
+OS_HINTS = {
+    errno.ENOSPC: FREE_SPACE,
+    errno.EDQUOT: FREE_SPACE,
+    errno.EACCES: NOT_ALLOWED,
+    errno.EPERM: NOT_ALLOWED,
+    errno.EROFS: NOT_ALLOWED,
+}
+USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)
 
   curate    profile the base model on problems and keep a mixed-difficulty pool
   train     GRPO steps on a pool; log_path=DIR resumes a run
@@ -51,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0 if words else ConfigError.exit_code
+    if words == ["--version"]:
+        print(f"coderl {version('coderl')}")
+        return 0
     command, rest = words[0], words[1:]
     try:
         if command in FLOWS:
@@ -61,9 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CoderlError as error:
         return _fail(command, error, error.exit_code)
     except OSError as error:  # no space left, permission denied, ...
-        return _fail(command, " ".join(str(error).split()) or type(error).__name__, CoderlError.exit_code)
+        return _fail(command, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:
         return _fail(command, "interrupted", INTERRUPTED)
+
+
+def _explain(error: OSError) -> str:
+    """What the system refused, where, and what to do about it."""
+    what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
+    where = f": {error.filename}" if error.filename else ""
+    hint = OS_HINTS.get(error.errno or 0)
+    return f"{what}{where}{f': {hint}' if hint else ''}"
 
 
 def _fail(command: str, why: object, code: int) -> int:

@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from coderl_tasks.arguments import parse_key_values
-from coderl_tasks.cli import COMMANDS, FLOWS, USAGE, main
+from coderl_tasks.cli import COMMANDS, FLOWS, FREE_SPACE, NOT_ALLOWED, USAGE, main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import TrainSettings
 
@@ -13,6 +14,11 @@ def test_no_command_and_help_print_the_usage(capsys):
     assert main([]) == 2
     assert main(["--help"]) == 0
     assert capsys.readouterr().out.count(USAGE) == 2
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"coderl {version('coderl')}\n"
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -73,8 +79,14 @@ def test_bad_options_end_with_one_line_and_exit_2(words, says, capsys):
         (
             OSError(28, "No space left on device", "pool.parquet"),
             1,
-            "[Errno 28] No space left on device: 'pool.parquet'",
+            f"No space left on device: pool.parquet: {FREE_SPACE}",
         ),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            1,
+            f"Permission denied: /root/x: {NOT_ALLOWED}",
+        ),
+        (ConnectionResetError(104, "Connection reset by peer"), 1, "Connection reset by peer"),
         (TimeoutError(), 1, "TimeoutError"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

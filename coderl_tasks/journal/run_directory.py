@@ -9,6 +9,7 @@ Whoever starts next opens the directory and goes on at `next_step`. One process 
 lock that ends with the process. Reading needs none.
 """
 
+import errno
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -54,13 +55,13 @@ class RunDirectory:
         new configuration. Raises ConfigError if the directory is in use, holds something else, or was started with
         settings that may not change (`may_change` are patterns of those that may).
         """
-        folder = new_run_path() if path is None else Path(path).expanduser().absolute()
+        folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / "config.json"
         if folder.is_dir() and not config_path.exists() and any(_visible(folder)):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
-        make_folder(folder)
+        _make_run_folder(folder)
         lock = DirectoryLock(folder)
         try:
             remove_leftovers(folder)
@@ -139,8 +140,8 @@ class RunDirectory:
 
 def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -> Path:
     """A new directory under `root`, named by the time (YYYY_MM_DD-HH_MM_SS, with -2, -3, ... if taken) and created."""
-    folder = Path(root).expanduser()
-    make_folder(folder)
+    folder = Path(root).expanduser().resolve()
+    _make_run_folder(folder)
     name = f"{now or datetime.now():%Y_%m_%d-%H_%M_%S}"
     number = 1
     while True:
@@ -151,6 +152,16 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
             number += 1
         else:
             return path
+
+
+def _make_run_folder(folder: Path) -> None:
+    """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: it can be cured."""
+    try:
+        make_folder(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(f"{folder} cannot be created ({error.strerror}): choose another log_path") from error
 
 
 def _visible(folder: Path) -> Iterable[Path]:
