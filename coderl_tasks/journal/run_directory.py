@@ -10,7 +10,7 @@ lock that ends with the process. Reading needs none.
 """
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,8 @@ DEFAULT_ROOT = "~/code-rl-logs"
 class RunDirectory:
     """A run's directory, held by this process until `close` (or the end of a `with` block).
 
-    `changes` are the settings that differ from the recorded ones, for the log; `resumed` says whether there were any.
+    `changes` are the settings that differ from the recorded ones, for the log; `resumed` says whether there were any;
+    `finished` that nothing was left to do when it was opened.
     """
 
     def __init__(
@@ -41,19 +42,26 @@ class RunDirectory:
         self.config = config
         self.changes = changes
         self.resumed = resumed
+        self.finished = False
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self._lock = lock
         self._commits: list[Commit] = []
 
     @classmethod
     def open(
-        cls, path: Path | str | None, config: Mapping[str, Any], *, may_change: Iterable[str] = MAY_CHANGE
+        cls,
+        path: Path | str | None,
+        config: Mapping[str, Any],
+        *,
+        may_change: Iterable[str] = MAY_CHANGE,
+        is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
         """The run at `path`: created with `config` if there is none, resumed if there is. None is a new default place.
 
         Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows), and records the
-        new configuration. Raises ConfigError if the directory is in use, holds something else, or was started with
-        settings that may not change (`may_change` are patterns of those that may).
+        new configuration, unless the run `is_finished`, so that it would have no effect. Raises ConfigError if the
+        directory is in use, holds something else, or was started with settings that may not change (`may_change` are
+        patterns of those that may).
         """
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
@@ -67,9 +75,10 @@ class RunDirectory:
             remove_leftovers(folder)
             resumed = config_path.exists()
             changes = check_resume(read_json(config_path), config, may_change=may_change) if resumed else []
-            if changes or not resumed:
-                write_json(config_path, dict(config))
             run = cls(folder, dict(config), lock, changes, resumed)
+            run.finished = resumed and is_finished(run)
+            if not resumed or (changes and not run.finished):
+                write_json(config_path, dict(config))
             run._remove_recorded_groups()
             repair(run.checkpoints_path)
             run.metrics.reconcile(commit.metrics for commit in run.commits())
