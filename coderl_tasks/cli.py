@@ -33,6 +33,7 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
 }
 LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+RECORDS = "a run directory (as coderl train printed it), or a curation's (data/pools/<name>)"
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = {
@@ -215,20 +216,26 @@ def _grade(arguments: list[str]) -> int:
 
 def _query(arguments: list[str]) -> int:
     parser = _parser("query", "DuckDB over a run directory, a folder of runs, or a curation.")
-    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("run", type=Path, nargs="?", help=f"{RECORDS}, or a folder of them")
     parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
     parser.add_argument("--name", help="a named query instead of SQL")
     parser.add_argument("--list", action="store_true", help="list the named queries")
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="of an answer (default: table; csv is whole)",
+    )
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.query import print_query
 
-    print_query(options.run, options.sql, options.name, list_names=options.list)
+    print_query(options.run, options.sql, options.name, list_names=options.list, output=options.format)
     return 0
 
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write a run (or a curation) as one self-contained HTML page.")
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help=RECORDS)
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.report import write_report
 
