@@ -74,7 +74,7 @@ async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems and keep those in the band. Returns the pool's folder."""
     settings = for_this_machine(settings)
     display = Display()
-    folder = POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")
+    folder = (POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")).resolve()
     display.say(f"pool directory: {folder}")
     with services(settings.model_name) as used:
         for line in used.lines:

@@ -113,7 +113,7 @@ INHERITED = ("model_name", "renderer_name", "dataset", "max_tokens", "reward_tim
 def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     """Where the record goes: `log_path`, else a new folder under the run's (or the default root's) evals/."""
     if settings.log_path is not None:
-        return Path(settings.log_path).expanduser().absolute()
+        return Path(settings.log_path).expanduser().resolve()
     name = f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
     return (policy.run or Path(DEFAULT_ROOT).expanduser()) / "evals" / name
 
