@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import coderl_home
 from coderl_tasks.services import (
     check_environment,
     configured_sandboxes,
@@ -69,6 +70,11 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
     assert sandbox_concurrency() == 34
     assert configured_sandboxes() in ((), ("http://localhost:8080",))
+
+
+def test_an_empty_home_is_the_default_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CODERL_HOME", "")
+    assert coderl_home() == Path.home() / ".cache" / "coderl"
 
 
 def test_a_bare_command_takes_the_nano_preset_where_nothing_else_is_named(monkeypatch: pytest.MonkeyPatch):
