@@ -39,8 +39,32 @@ def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _split_shares(value: Any) -> Any:
+    """A text such as "hard:0.3,easy:0.7" as a mapping."""
+    if not isinstance(value, str):
+        return value
+    shares = {}
+    for part in _split_at_commas(value):
+        name, colon, share = part.partition(":")
+        if not colon:
+            raise ValueError("shares look like hard:0.3,medium:0.5,easy:0.2")
+        shares[name.strip()] = share
+    return shares
+
+
+def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
+    if shares and not sum(shares.values()) > 0:
+        raise ValueError("at least one share has to be above 0")
+    return shares
+
+
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Names = Annotated[list[str] | None, BeforeValidator(_split_at_commas)]
+Share = Annotated[float, Field(ge=0)]
+DifficultyShares = Annotated[
+    dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
+]
+SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
@@ -109,15 +133,40 @@ NANO_COMMON = {"model_name": NANO_MODEL, "dataset": MINI_DATASET, "max_tokens": 
 class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
-    nano_preset: ClassVar[Mapping[str, Any]] = {**NANO_COMMON, "profile_samples": 8}
+    nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
 
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
-    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem")
+    profile_mode: Literal["adaptive", "fixed"] = Field(
+        "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
+    )
+    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem, at most")
+    profile_round: int = Field(4, ge=1, description="completions asked for at a time")
+    profile_risk_keep: float = Field(
+        0.12,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have dropped a problem kept early",
+    )
+    profile_risk_drop: float = Field(
+        0.05,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have kept a problem dropped early",
+    )
+    price_prompt: float | None = Field(None, ge=0, description="price of a million prompt tokens, for the cost column")
+    price_completion: float | None = Field(None, ge=0, description="price of a million completion tokens")
     temperature: float = Field(1.0, ge=0, description="sampling temperature of the profile")
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
     band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
+    mix: DifficultyShares = Field(
+        default_factory=dict, description="shares of difficulty, hard:0.3,medium:0.5,easy:0.2; by default as it comes"
+    )
+    mix_splits: SplitShares = Field(
+        default_factory=dict, description="shares of splits, taco:0.4,lcbv5:0.6; by default as it comes"
+    )
+    pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
     shard_size: int = Field(250, ge=1, description="problems profiled in one Prefect task")
     name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
 

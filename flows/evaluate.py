@@ -59,7 +59,6 @@ async def _measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.Da
         MeasureSettings(
             purpose="evaluate",
             policy=path or settings.model_name,
-            num_samples=1,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             context=session.context,

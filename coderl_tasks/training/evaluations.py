@@ -30,7 +30,6 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
         MeasureSettings(
             purpose="evaluate",
             policy=policy_name(run, step),
-            num_samples=1,
             temperature=0.0,
             max_tokens=settings.max_tokens,
             context=run.session.context,
