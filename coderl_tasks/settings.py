@@ -142,7 +142,7 @@ class CurateSettings(FlowSettings):
         "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
     )
     profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem, at most")
-    profile_round: int = Field(4, ge=1, description="completions asked for at a time")
+    profile_round: int = Field(2, ge=1, description="completions asked for at a time")
     profile_risk_keep: float = Field(
         0.12,
         ge=0,

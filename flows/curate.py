@@ -76,7 +76,8 @@ def _sampling_plan(settings: CurateSettings) -> SamplingPlan:
 
 def _mix(settings: CurateSettings) -> Mix:
     size = None if settings.pool_size == -1 else settings.pool_size
-    return Mix({**settings.mix}, settings.mix_splits, size, settings.seed)
+    shares: dict[str, float] = dict(settings.mix.items())
+    return Mix(shares, settings.mix_splits, size, settings.seed)
 
 
 class Shard:
