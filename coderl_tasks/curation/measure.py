@@ -6,12 +6,12 @@
    what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
    waits, is graded once more when all others are through, and then by the next call.
 3. Grading runs beside sampling: the sandbox works while the sampler does.
-4. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
+4. What is recorded serves whatever the stopping rule says: with another band, more is sampled where it is needed.
+5. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
    what else is measured, or on when the plan stops.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 OUTSIDE_TRAINING = -1
 FINGERPRINT_FILE = "request.json"
 GRADING_PASSES = 2
+ROUNDS = 1000  # at most, of a problem: its rounds' files are numbered from the problem's place times this
 
 Purpose = Literal["profile", "evaluate"]
 
@@ -77,16 +78,19 @@ async def measure(
     sampling: SamplingPlan = ONE_SAMPLE,
     *,
     groups: GroupFiles | None = None,
+    recorded: pl.DataFrame | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Graded completions of each problem, as many as `sampling` wants: ROLLOUT_SCHEMA in problem and sample order.
 
     group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
-    earlier, unfinished call with the same problems, settings and plan are used; recorded ones of any other call are
-    deleted. A prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when
-    sampling fails, or too much could not be graded; what arrived stays recorded.
+    earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
+    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
+    prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails, or
+    too much could not be graded; what arrived stays recorded.
     """
     work = _Measurement(problems, sampler, judge, renderer, settings, sampling, groups, on_progress)
+    work.take(recorded)
     unclear: Sequence[int] = range(len(problems))
     for _ in range(GRADING_PASSES):
         clear = await try_all(work.measure_problem, unclear)
@@ -97,7 +101,7 @@ async def measure(
 
 
 class _Measurement:
-    """One call of `measure`: `rounds` has what is sampled so far, graded or not, by (problem, round)."""
+    """One call of `measure`."""
 
     def __init__(
         self,
@@ -116,13 +120,24 @@ class _Measurement:
         self.renderer = renderer
         self.settings = settings
         self.sizes = sampling.round_sizes
+        if len(self.sizes) > ROUNDS:
+            raise ValueError(f"{len(self.sizes)} rounds are more than {ROUNDS}: make them larger")
         self.is_enough = sampling.is_enough
         self.groups = groups
         self.on_progress = on_progress
         self.rounds = self._recorded(fingerprint(problems, settings, sampling))
+        """Sampled so far, graded or not, by (problem, round)."""
         self.in_use: dict[int, int] = {}  # problem: how many of its rounds count
         self.done = 0
         self.slots = asyncio.Semaphore(settings.concurrency)
+
+    def take(self, recorded: pl.DataFrame | None) -> None:
+        """Use rounds that were recorded elsewhere, where there is nothing newer."""
+        if recorded is not None:
+            parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
+            for (index, number), frame in parts.items():
+                if number < len(self.sizes) and frame.height == self.sizes[number]:
+                    self.rounds.setdefault((index, number), frame)
 
     async def measure_problem(self, index: int) -> bool:
         """Sample and grade problem `index`, round by round, until that is enough.
@@ -192,7 +207,7 @@ class _Measurement:
 
     def _record(self, index: int, number: int, frame: pl.DataFrame) -> pl.DataFrame:
         if self.groups is not None:
-            self.groups.write(index * len(self.sizes) + number, frame)
+            self.groups.write(index * ROUNDS + number, frame)
         self.rounds[index, number] = frame
         return frame
 
@@ -206,9 +221,12 @@ class _Measurement:
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        found = {divmod(place, len(self.sizes)): frame for place, frame in self.groups.read().items()}
-        rounds = {key: frame for key, frame in found.items() if frame.height == self.sizes[key[1]]}
-        return {key: frame.select(_columns(frame)) for key, frame in rounds.items()}
+        found = {divmod(place, ROUNDS): frame.select(_columns(frame)) for place, frame in self.groups.read().items()}
+        return {
+            (index, number): frame
+            for (index, number), frame in found.items()
+            if number < len(self.sizes) and frame.height == self.sizes[number]
+        }
 
 
 def _columns(frame: pl.DataFrame) -> list[str]:
@@ -220,12 +238,12 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
 
 
 def fingerprint(problems: Sequence[Problem], settings: MeasureSettings, sampling: SamplingPlan) -> dict[str, Any]:
-    """What decides the rollouts, to be recorded beside them: problems, settings and plan, but not the concurrency."""
+    """What decides the draws, to be recorded beside them: problems, settings and the size of a round, but neither the
+    concurrency nor when sampling stops."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(settings)
     del values["concurrency"]
-    plan = json.loads(json.dumps(asdict(sampling)))  # as it will be read: tuples become lists
-    return values | {"sampling": plan, "problems": sha256(content.encode()).hexdigest()}
+    return values | {"round_size": sampling.round_size, "problems": sha256(content.encode()).hexdigest()}
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from coderl_tasks.grading.test_order import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.policy.rollout_frames import TRUNCATED, first_failures
+from coderl_tasks.policy.rollout_frames import ORDER, TRUNCATED, first_failures
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer, problem_prompt
@@ -77,30 +77,29 @@ async def profile_shard(
     """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row a problem, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
-    same problems, settings and plan it samples only what is missing, and nothing once it is finished. A shard that
-    ends with infra errors keeps its groups, and the next call grades those again. Raises InfraError if sampling fails.
+    same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
+    graded is graded again. Another stopping rule uses what there is, and leaves alone what it does not need. Raises
+    InfraError if sampling fails.
     """
+    arguments = (problems, sampler, judge, renderer, settings, sampling)
     if folder is None:
-        rollouts = await measure(problems, sampler, judge, renderer, settings, sampling, on_progress=on_progress)
-        return profile_frame(problems, rollouts, prices)
+        return profile_frame(problems, await measure(*arguments, on_progress=on_progress), prices)
     request = fingerprint(problems, settings, sampling)
-    finished = read_frame(folder / "rollouts.parquet", ROLLOUT_SCHEMA)
-    if finished is not None and read_fingerprint(folder) == request and not infra_errors(finished):
-        return profile_frame(problems, finished, prices)
+    file = folder / "rollouts.parquet"
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if read_fingerprint(folder) == request else None
     groups = GroupFiles(folder / "groups")
-    rollouts = await measure(
-        problems, sampler, judge, renderer, settings, sampling, groups=groups, on_progress=on_progress
-    )
-    write_parquet(make_folder(folder) / "rollouts.parquet", rollouts)
-    write_json(folder / FINGERPRINT_FILE, request)
-    if not infra_errors(rollouts):
-        groups.remove()
+    rollouts = await measure(*arguments, groups=groups, recorded=recorded, on_progress=on_progress)
+    everything = rollouts
+    if recorded is None:
+        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # it belongs to the file that is replaced now
+    else:
+        unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
+        everything = pl.concat([rollouts, unused]).sort(ORDER)
+    if recorded is None or not everything.equals(recorded):
+        write_parquet(make_folder(folder) / file.name, everything)
+        write_json(folder / FINGERPRINT_FILE, request)
+    groups.remove()
     return profile_frame(problems, rollouts, prices)
-
-
-def infra_errors(rollouts: pl.DataFrame) -> int:
-    """How many of `rollouts` (ROLLOUT_SCHEMA) could not be graded."""
-    return rollouts["correctness_score"].null_count()
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:

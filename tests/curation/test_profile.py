@@ -214,6 +214,20 @@ async def test_rounds_wait_for_what_could_not_be_graded_and_nothing_is_sampled_t
     assert not (tmp_path / "groups").exists()
 
 
+async def test_another_stopping_rule_uses_what_is_recorded(measuring, problems, tmp_path):
+    plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    first = await profile(measuring, problems, folder=tmp_path, sampling=plan)
+    counting = CountingSampler(measuring.sampler)
+    fixed = await profile(measuring, problems, counting, folder=tmp_path, sampling=SamplingPlan(16, 4))
+    assert counting.calls == 3 * 4 - first["rounds"].sum()
+    assert fixed.equals(await profile(measuring, problems, sampling=SamplingPlan(16, 4)))
+    everything = (tmp_path / "rollouts.parquet").read_bytes()
+    back = await profile(measuring, problems, counting, folder=tmp_path, sampling=plan)
+    assert back.equals(first)
+    assert counting.calls == 3 * 4 - first["rounds"].sum(), "nothing is sampled for less"
+    assert (tmp_path / "rollouts.parquet").read_bytes() == everything, "and nothing recorded is lost"
+
+
 async def test_costs_are_tokens_by_price(measuring, problems):
     plan = SamplingPlan(2)
     arguments = (measuring.sampler, measuring.judge, measuring.renderer, SETTINGS)
