@@ -86,8 +86,8 @@ async def measure(
     group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
     earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
     `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
-    prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails, or
-    too much could not be graded; what arrived stays recorded.
+    prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
+    or too much could not be graded; what arrived stays recorded.
     """
     work = _Measurement(problems, sampler, judge, renderer, settings, sampling, groups, on_progress)
     work.take(recorded)
