@@ -112,6 +112,8 @@ class CurateSettings(FlowSettings):
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
+    check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
+    max_solutions: int = Field(3, ge=1, description="reference solutions tried a problem, until one passes")
     profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem")
     temperature: float = Field(1.0, ge=0, description="sampling temperature of the profile")
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")

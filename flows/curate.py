@@ -19,6 +19,7 @@ from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, load_prob
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
+from flows.check_solutions import drop_failing
 from flows.display import Display
 from flows.naming import deployed_name
 from flows.publishing import publish_or_warn
@@ -82,11 +83,14 @@ async def curate(settings: CurateSettings) -> str:
         loaded = load(settings)
         display.say(f"{loaded.read} rows read from {settings.dataset}: {len(loaded.problems)} problems")
         async with open_session(settings, used) as session:
-            fitting, drops = drop_long_prompts(
-                loaded.problems, session.renderer, max_tokens=settings.max_tokens, context=session.context
+            sound, unsound = await drop_failing(session, settings, loaded.problems, folder, display)
+            fitting, long = drop_long_prompts(
+                sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
             )
             measured = await _profile(session, settings, fitting, folder, display)
-    pool = build_pool(loaded, measured, drops=drops, band_low=settings.band_low, band_high=settings.band_high)
+    pool = build_pool(
+        loaded, measured, drops=[*unsound, *long], band_low=settings.band_low, band_high=settings.band_high
+    )
     write_pool(folder, pool, settings.model_dump(mode="json", exclude={"name", "sample_concurrency", "shard_size"}))
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")

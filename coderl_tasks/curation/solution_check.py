@@ -29,13 +29,13 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "split": pl.String(),
     "status": pl.String(),
     "detail": pl.String(),
-    "solutions": pl.Int64(),
-    "tried": pl.Int64(),
+    "n_solutions": pl.Int64(),
+    "n_tried": pl.Int64(),
     "multi_answer_suspect": pl.Boolean(),
     "suspicion": pl.String(),
 }
-"""A row a problem: `status` is a `Status`, `detail` says why; `solutions` counts the distinct ones, `tried` those run;
-`suspicion` says why several answers may be right, null where nothing speaks for it."""
+"""A row a problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried` those
+run; `suspicion` says why several answers may be right, null where nothing speaks for it."""
 
 
 class Status(StrEnum):
@@ -73,8 +73,8 @@ class SolutionCheck:
     split: str
     status: Status
     detail: str = ""
-    solutions: int = 0
-    tried: int = 0
+    n_solutions: int = 0
+    n_tried: int = 0
     suspicion: str | None = None
 
     def to_row(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
     if not first.gradable:
         return None
     for _ in range(runs - 1):
-        again = await judge.grade(patient, code)
+        again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
         if not again.gradable:
             return None
         if not _agree(first, again):

@@ -73,7 +73,7 @@ async def test_planted_faults_are_found_and_named(judge: Judge) -> None:
     for name, (_, status, detail) in planted.items():
         assert found[name]["status"] == status, found[name]
         assert detail in found[name]["detail"]
-    assert found["fourth"]["solutions"] == 4 and found["fourth"]["tried"] == 3
+    assert found["fourth"]["n_solutions"] == 4 and found["fourth"]["n_tried"] == 3
     kept, drops = split_by_solutions(problems, checks)
     assert len(kept) + len(drops) == len(problems)
     assert {drop.problem_id for drop in drops} == {"wrong", "crashing", "old", "fourth", "random", "method"}
