@@ -119,6 +119,14 @@ class CurateSettings(FlowSettings):
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
     band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
     shard_size: int = Field(250, ge=1, description="problems profiled in one Prefect task")
+    shards: Literal["here", "deployment"] = Field(
+        "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
+    )
+    shard_deployment: str = Field("profile-shard/local", description="the deployment that profiles a shard")
+    shard_address: str | None = Field(
+        None, description="where shards and their profiles lie: a path or s3://..., by default the pool's folder"
+    )
+    shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from flows.display import Display
 from flows.naming import deployed_name
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
+from flows.shard_dispatch import NO_CONTENT, profile_elsewhere
 
 
 @task(name="load", **PHASE)
@@ -37,10 +38,13 @@ def load(settings: CurateSettings) -> LoadResult:
 async def profile(
     session: Session, settings: CurateSettings, shard: "Shard", number: int, on_progress: Progress
 ) -> pl.DataFrame:
-    return await session.supervised(_measure(session, settings, shard, on_progress))
+    return await session.supervised(measure_shard(session, settings, shard, on_progress))
 
 
-async def _measure(session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress) -> pl.DataFrame:
+async def measure_shard(
+    session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress
+) -> pl.DataFrame:
+    """The profiles (PROFILE_SCHEMA) of a shard, recorded in its folder."""
     sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
     return await profile_shard(
         shard.problems,
@@ -91,7 +95,7 @@ async def curate(settings: CurateSettings) -> str:
     pool = build_pool(
         loaded, measured, drops=[*unsound, *long], band_low=settings.band_low, band_high=settings.band_high
     )
-    write_pool(folder, pool, settings.model_dump(mode="json", exclude={"name", "sample_concurrency", "shard_size"}))
+    write_pool(folder, pool, settings.model_dump(mode="json", exclude=set(NO_CONTENT)))
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     require_problems(pool, folder)
@@ -108,6 +112,8 @@ async def _profile(
         Shard(problems[start : start + size], folder / "shards" / f"{start // size:04d}")
         for start in range(0, len(problems), size)
     ]
+    if settings.shards == "deployment":
+        return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
     frames = []
     for number, shard in enumerate(shards):
         with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
