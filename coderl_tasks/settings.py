@@ -108,6 +108,15 @@ class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
     nano_preset: ClassVar[Mapping[str, Any]] = {**NANO_COMMON, "profile_samples": 8}
+    no_content: ClassVar[tuple[str, ...]] = (
+        "name",
+        "sample_concurrency",
+        "shard_size",
+        "shards",
+        "shard_deployment",
+        "shard_address",
+        "shards_in_flight",
+    )
 
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
@@ -128,6 +137,10 @@ class CurateSettings(FlowSettings):
     )
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
+
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
+        return self.model_dump(mode="json", exclude=set(self.no_content))
 
     @model_validator(mode="after")
     def _band_is_a_band(self) -> Self:

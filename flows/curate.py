@@ -11,6 +11,7 @@ from coderl_tasks.curation.find_pool import POOLS
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts, profile_shard
+from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
@@ -19,12 +20,12 @@ from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, load_prob
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
-from flows.check_solutions import drop_failing
+from flows.check_solutions import check_all
 from flows.display import Display
 from flows.naming import deployed_name
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
-from flows.shard_dispatch import NO_CONTENT, profile_elsewhere
+from flows.shard_dispatch import profile_elsewhere
 
 
 @task(name="load", **PHASE)
@@ -38,13 +39,10 @@ def load(settings: CurateSettings) -> LoadResult:
 async def profile(
     session: Session, settings: CurateSettings, shard: "Shard", number: int, on_progress: Progress
 ) -> pl.DataFrame:
-    return await session.supervised(measure_shard(session, settings, shard, on_progress))
+    return await session.supervised(_measure(session, settings, shard, on_progress))
 
 
-async def measure_shard(
-    session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress
-) -> pl.DataFrame:
-    """The profiles (PROFILE_SCHEMA) of a shard, recorded in its folder."""
+async def _measure(session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress) -> pl.DataFrame:
     sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
     return await profile_shard(
         shard.problems,
@@ -87,7 +85,8 @@ async def curate(settings: CurateSettings) -> str:
         loaded = load(settings)
         display.say(f"{loaded.read} rows read from {settings.dataset}: {len(loaded.problems)} problems")
         async with open_session(settings, used) as session:
-            sound, unsound = await drop_failing(session, settings, loaded.problems, folder, display)
+            checks = await check_all(session, settings, _cut(loaded.problems, settings.shard_size), folder, display)
+            sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
                 sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
             )
@@ -95,7 +94,7 @@ async def curate(settings: CurateSettings) -> str:
     pool = build_pool(
         loaded, measured, drops=[*unsound, *long], band_low=settings.band_low, band_high=settings.band_high
     )
-    write_pool(folder, pool, settings.model_dump(mode="json", exclude=set(NO_CONTENT)))
+    write_pool(folder, pool, settings.content())
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     require_problems(pool, folder)
@@ -107,10 +106,9 @@ async def _profile(
     session: Session, settings: CurateSettings, problems: list[Problem], folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles of all `problems`, shard by shard."""
-    size = settings.shard_size
     shards = [
-        Shard(problems[start : start + size], folder / "shards" / f"{start // size:04d}")
-        for start in range(0, len(problems), size)
+        Shard(part, folder / "shards" / f"{number:04d}")
+        for number, part in enumerate(_cut(problems, settings.shard_size))
     ]
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
@@ -119,6 +117,10 @@ async def _profile(
         with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await profile(session, settings, shard, number, on_progress))
     return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
+
+
+def _cut(problems: list[Problem], size: int) -> list[list[Problem]]:
+    return [problems[start : start + size] for start in range(0, len(problems), size)]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -30,22 +30,12 @@ from flows.display import Display
 from flows.retries import PHASE
 
 PROBLEMS, JOB, PROFILE = "problems.parquet", "job.json", "profile.parquet"
-NO_CONTENT = (
-    "name",
-    "sample_concurrency",
-    "shard_size",
-    "shards",
-    "shard_deployment",
-    "shard_address",
-    "shards_in_flight",
-)
-"""Settings that decide where and how fast, but nothing of what comes out."""
 MOST_TRIES = 100
 POLL_S = 2.0
 
 
 async def profile_elsewhere(
-    settings: CurateSettings, shards: Sequence[Sequence[Problem]], folder: Path, display: Display
+    settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles (PROFILE_SCHEMA) of the problems of all shards, in order, at most `shards_in_flight` at a time."""
     address = settings.shard_address or str(folder.resolve())
@@ -66,24 +56,25 @@ async def profile_elsewhere(
 
 
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)
-async def dispatch(settings: CurateSettings, problems: Sequence[Problem], address: str, number: int) -> pl.DataFrame:
+async def dispatch(settings: CurateSettings, problems: Iterable[Problem], address: str, number: int) -> pl.DataFrame:
     """The profile of one shard, from the deployment's run that makes it; nothing is run if it is there."""
-    job = await asyncio.to_thread(_put_job, settings, problems, address)
-    profile = await asyncio.to_thread(_read_profile, address)
+    job = await asyncio.to_thread(put_job, settings, problems, address)
+    profile = await asyncio.to_thread(read_profile, address)
     if profile is None:
-        await _run(settings, address, job, number)
-        profile = await asyncio.to_thread(_read_profile, address)
+        await run_shard(settings, address, job, number)
+        profile = await asyncio.to_thread(read_profile, address)
     if profile is None:
         raise CoderlError(f"shard {number}: its run left no {joined(address, PROFILE)}: can the worker write there?")
     return profile
 
 
-def _put_job(settings: CurateSettings, problems: Sequence[Problem], address: str) -> str:
+def put_job(settings: CurateSettings, problems: Iterable[Problem], address: str) -> str:
     """Put the shard's problems and job where the worker finds them, if they are not there; the job's hash."""
     buffer = io.BytesIO()
     problems_frame(list(problems)).write_parquet(buffer, compression="zstd")
-    content = settings.model_dump(mode="json", exclude=set(NO_CONTENT))
-    job = json.dumps({"problems": hashlib.sha256(buffer.getvalue()).hexdigest(), "settings": content}).encode()
+    job = json.dumps(
+        {"problems": hashlib.sha256(buffer.getvalue()).hexdigest(), "settings": settings.content()}
+    ).encode()
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
@@ -96,7 +87,8 @@ def _put_job(settings: CurateSettings, problems: Sequence[Problem], address: str
     return hashlib.sha256(address.encode() + job).hexdigest()
 
 
-def _read_profile(address: str) -> pl.DataFrame | None:
+def read_profile(address: str) -> pl.DataFrame | None:
+    """The profile of the shard at `address`, None if it is not there."""
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
@@ -104,7 +96,7 @@ def _read_profile(address: str) -> pl.DataFrame | None:
         return pl.read_parquet(io.BytesIO(fs.cat_file(path))) if fs.exists(path) else None
 
 
-async def _run(settings: CurateSettings, address: str, job: str, number: int) -> None:
+async def run_shard(settings: CurateSettings, address: str, job: str, number: int) -> None:
     """Run the deployment on the shard, or wait for a run of the same job that is still at work."""
     parameters = {
         "problems": [joined(address, PROBLEMS)],
@@ -116,7 +108,7 @@ async def _run(settings: CurateSettings, address: str, job: str, number: int) ->
             settings.shard_deployment,
             parameters=parameters,
             poll_interval=POLL_S,
-            idempotency_key=await _key(job),
+            idempotency_key=await next_key(job),
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
@@ -131,7 +123,7 @@ async def _run(settings: CurateSettings, address: str, job: str, number: int) ->
         raise InfraError(said) if state is not None and state.is_crashed() else CoderlError(said)
 
 
-async def _key(job: str) -> str:
+async def next_key(job: str) -> str:
     """The idempotency key of a job's next run: that of one still at work, if there is any."""
     keys = [f"{job}-{number}" for number in range(MOST_TRIES)]
     async with get_client() as client:

@@ -24,7 +24,7 @@ class MakeUp:
 class Spending:
     """What profiling a split, or all, took: graded completions, against a fixed number a problem, and tokens sampled.
 
-    `cost` is in dollars, None where no price was known.
+    `cost` is in the currency of the prices given, None where none was.
     """
 
     split: str
@@ -65,7 +65,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
             len(part),
             int(part["n_samples"].sum()),
             _tokens(part),
-            float(part["cost_usd"].sum()) if "cost_usd" in part.columns and part["cost_usd"].count() else None,
+            float(part["cost"].sum()) if "cost" in part.columns and part["cost"].count() else None,
         )
         for split, part in _by_split(profile)
     ]
@@ -79,8 +79,8 @@ def reference_counts(solutions: pl.DataFrame) -> list[tuple[str, int]]:
 
 
 def _tokens(profile: pl.DataFrame) -> int:
-    if "completion_tokens" in profile.columns:
-        return int(profile["completion_tokens"].sum())
+    if "completion_tokens_spent" in profile.columns:
+        return int(profile["completion_tokens_spent"].sum())
     return int((profile["n_samples"] * profile["mean_completion_tokens"]).sum())
 
 

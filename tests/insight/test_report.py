@@ -149,9 +149,9 @@ def test_spending_adds_up(pool_dir: Path) -> None:
     assert everything.split == "all" and everything.samples == profile["n_samples"].sum()
     assert sum(row.samples for row in splits) == everything.samples
     assert everything.fixed == 16 * len(profile) and everything.share == everything.samples / everything.fixed
-    priced = spending(profile.with_columns(cost_usd=pl.lit(0.5), completion_tokens=pl.lit(100)))
+    priced = spending(profile.with_columns(cost=pl.lit(0.5), completion_tokens_spent=pl.lit(100)))
     assert priced[-1].cost == 0.5 * len(profile) and priced[-1].tokens == 100 * len(profile)
-    assert everything.cost is None
+    assert spending(profile.drop("cost", strict=False))[-1].cost is None
 
 
 def test_suspects_name_those_in_the_pool(pool_dir: Path) -> None:
