@@ -62,7 +62,9 @@ def suspects(curation: CurationRecord) -> pl.DataFrame:
         if len(frame)
     ]
     flagged = curation.solutions.filter("multi_answer_suspect").select("problem_id", "split", detail="suspicion")
-    return flagged.join(pl.concat(known), on="problem_id", how="inner", maintain_order="left")
+    # A duplicate was dropped under the name of the problem that stayed.
+    known_once = pl.concat(known).unique("problem_id", keep="first", maintain_order=True)
+    return flagged.join(known_once, on="problem_id", how="inner", maintain_order="left")
 
 
 def examples(rows: pl.DataFrame, limit: int = EXAMPLES) -> tuple[Example, ...]:

@@ -7,11 +7,13 @@ import os
 import fsspec
 import polars as pl
 import pytest
+from prefect import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.logging.handlers import APILogWorker
 
 from coderl_tasks.problems import PROFILE_SCHEMA, load_problems, problems_frame
 from coderl_tasks.settings import CurateSettings
-from flows.profile_shard import profile_shard
+from flows.profile_shard import LIMITS, profile_shard
 
 
 async def test_a_shard_is_profiled_once(flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +31,12 @@ async def test_a_shard_is_profiled_once(flow_environment: dict[str, str], monkey
     assert profile["problem_id"].to_list() == [problem.problem_id for problem in problems[2:5]]
     assert profile.schema == pl.Schema(PROFILE_SCHEMA)
 
-    assert await profile_shard(addresses, output, settings, start=2, count=3) == 3
+    async with get_client() as client:
+        for limit in LIMITS:
+            await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=limit, limit=1))
+        assert await profile_shard(addresses, output, settings, start=2, count=3) == 3
+        taken = [(await client.read_global_concurrency_limit_by_name(limit)).active_slots for limit in LIMITS]
+    assert taken == [0, 0]  # given back
     again = {path for path in fs.find("/profiled/shards") if fs.modified(path) != written.get(path)}
     assert again == {"/profiled/shards/0000/profile.parquet"}  # the record was found, and nothing done again
     fs.rm("/profiled", recursive=True)
