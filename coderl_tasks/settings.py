@@ -133,7 +133,7 @@ class CurateSettings(FlowSettings):
     )
     shard_deployment: str = Field("profile-shard/local", description="the deployment that profiles a shard")
     shard_address: str | None = Field(
-        None, description="where shards and their profiles lie: a path or s3://..., by default the pool's folder"
+        None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
     )
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 from prefect import task
+from prefect.utilities.annotations import quote
 
 from coderl_tasks.curation.measure import Progress
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionSettings, Status
@@ -29,7 +30,7 @@ async def check_all(
         for number, shard in enumerate(shards):
             with display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
                 record = folder / "solutions" / f"{number:04d}"
-                frames.append(await check_shard(session, settings, shard, record, number, on_progress))
+                frames.append(await check_shard(session, settings, quote(shard), record, number, on_progress))
         write_parquet(make_folder(folder) / "solutions.parquet", pl.concat(frames))
     checks = pl.concat(frames)
     undecided = checks.filter(status=Status.UNDECIDED.value).height

@@ -1,9 +1,9 @@
 """Shards of a curation profiled by runs of a deployment: on whatever machines its work pool has workers.
 
-    <address>/shards/0003/problems.parquet   the shard's problems
-                          job.json           what is to be done with them
-                          ...                the record of the run that does it (see `curation.profile`)
-                          profile.parquet    its result, written last
+    <address>/<pool>/shards/0003/problems.parquet   the shard's problems
+                                 job.json           what is to be done with them
+                                 ...                the record of the run that does it (see `curation.profile`)
+                                 profile.parquet    its result, written last
 
 A shard whose profile is there is done. A run that is still at work when a curation is started again is waited for, and
 not started a second time.
@@ -21,6 +21,7 @@ from prefect import get_client, task
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
+from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
@@ -38,7 +39,8 @@ async def profile_elsewhere(
     settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles (PROFILE_SCHEMA) of the problems of all shards, in order, at most `shards_in_flight` at a time."""
-    address = settings.shard_address or str(folder.resolve())
+    own = str(folder.resolve())
+    address = own if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     done = 0
     with display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
@@ -46,7 +48,8 @@ async def profile_elsewhere(
         async def profiled(number: int) -> pl.DataFrame:
             nonlocal done
             async with slots:
-                frame = await dispatch(settings, shards[number], joined(address, "shards", f"{number:04d}"), number)
+                place = joined(address, "shards", f"{number:04d}")
+                frame = await dispatch(settings, quote(shards[number]), place, number)
             done += 1
             on_progress(done, len(shards))
             return frame
