@@ -134,10 +134,21 @@ class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
     nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
+    no_content: ClassVar[tuple[str, ...]] = (
+        "name",
+        "sample_concurrency",
+        "shard_size",
+        "shards",
+        "shard_deployment",
+        "shard_address",
+        "shards_in_flight",
+    )
 
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
+    check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
+    max_solutions: int = Field(3, ge=1, description="reference solutions tried a problem, until one passes")
     profile_mode: Literal["adaptive", "fixed"] = Field(
         "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
     )
@@ -168,7 +179,19 @@ class CurateSettings(FlowSettings):
     )
     pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
     shard_size: int = Field(250, ge=1, description="problems profiled in one Prefect task")
+    shards: Literal["here", "deployment"] = Field(
+        "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
+    )
+    shard_deployment: str = Field("profile-shard/local", description="the deployment that profiles a shard")
+    shard_address: str | None = Field(
+        None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
+    )
+    shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
+
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
+        return self.model_dump(mode="json", exclude=set(self.no_content))
 
     @model_validator(mode="after")
     def _band_is_a_band(self) -> Self:

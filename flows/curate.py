@@ -14,6 +14,7 @@ from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_shard
 from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule
+from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
@@ -23,10 +24,12 @@ from coderl_tasks.problems.sources import PINNED_REVISIONS
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
+from flows.check_solutions import check_all
 from flows.display import Display
 from flows.naming import deployed_name
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
+from flows.shard_dispatch import profile_elsewhere
 
 
 @task(name="load", **PHASE)
@@ -101,16 +104,22 @@ async def curate(settings: CurateSettings) -> str:
         loaded = load(settings)
         display.say(f"{loaded.read} rows read from {settings.dataset}: {len(loaded.problems)} problems")
         async with open_session(settings, used) as session:
-            fitting, drops = drop_long_prompts(
-                loaded.problems, session.renderer, max_tokens=settings.max_tokens, context=session.context
+            checks = await check_all(session, settings, _cut(loaded.problems, settings.shard_size), folder, display)
+            sound, unsound = split_by_solutions(loaded.problems, checks)
+            fitting, long = drop_long_prompts(
+                sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
             )
             measured = await _profile(session, settings, fitting, folder, display)
     pool = build_pool(
-        loaded, measured, drops=drops, band_low=settings.band_low, band_high=settings.band_high, mix=_mix(settings)
+        loaded,
+        measured,
+        drops=[*unsound, *long],
+        band_low=settings.band_low,
+        band_high=settings.band_high,
+        mix=_mix(settings),
     )
-    recorded = settings.model_dump(mode="json", exclude={"name", "sample_concurrency", "shard_size"})
     inputs = {"dataset": settings.dataset, "revision": PINNED_REVISIONS.get(settings.dataset)}
-    write_pool(folder, pool, recorded, inputs=inputs)
+    write_pool(folder, pool, settings.content(), inputs=inputs)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     require_problems(pool, folder)
@@ -124,16 +133,21 @@ async def _profile(
     session: Session, settings: CurateSettings, problems: list[Problem], folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles of all `problems`, shard by shard."""
-    size = settings.shard_size
     shards = [
-        Shard(problems[start : start + size], folder / "shards" / f"{start // size:04d}")
-        for start in range(0, len(problems), size)
+        Shard(part, folder / "shards" / f"{number:04d}")
+        for number, part in enumerate(_cut(problems, settings.shard_size))
     ]
+    if settings.shards == "deployment":
+        return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
     frames = []
     for number, shard in enumerate(shards):
         with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await profile(session, settings, shard, number, on_progress))
     return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
+
+
+def _cut(problems: list[Problem], size: int) -> list[list[Problem]]:
+    return [problems[start : start + size] for start in range(0, len(problems), size)]
 
 
 if __name__ == "__main__":

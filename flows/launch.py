@@ -124,7 +124,7 @@ def up(port: int | None = None) -> int:
     with shared_prefect_server(port) as api_url:
         print(f"Prefect UI: {ui_address(api_url)}", flush=True)
         deploy_all()
-        print("deployments: curate/local, train/local, evaluate/local, pipeline/local", flush=True)
+        print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
         print(f"in another terminal: export PREFECT_API_URL={api_url}", flush=True)
         print("                     prefect deployment run curate/local --watch", flush=True)
         # Until here Ctrl-C ends the command at once; from here on the worker is asked to finish first.

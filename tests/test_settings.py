@@ -73,7 +73,7 @@ def test_smoke_sets_the_steps_unless_they_are_given():
         (CurateSettings, ("profile_samples=17",), "profile_samples='17': must be at most 16"),
         (CurateSettings, ("mix=hrad:1",), "mix.hrad"),
         (CurateSettings, ("mix=hard",), "shares look like"),
-        (CurateSettings, ("mix_splits.taco=0",), "above 0"),
+        (CurateSettings, ("mix_splits=taco:0",), "above 0"),
         (EvaluateSettings, ("temperature=-1",), "temperature='-1'"),
         (PipelineSettings, ("train.x=1",), "unknown setting 'train.x'"),
     ],

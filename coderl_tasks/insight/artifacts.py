@@ -12,12 +12,16 @@ import polars as pl
 
 from coderl_tasks.insight.comparison import WEAK_SPLITS, compare_evals
 from coderl_tasks.insight.diagnosis import hints, smoke_checks
+from coderl_tasks.insight.figure import Plot
+from coderl_tasks.insight.funnel import Example, examples, funnel, suspects
 from coderl_tasks.insight.history_plot import history_plot
 from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
-from coderl_tasks.insight.pool_plot import difficulty_plot, pass_rate_plot
+from coderl_tasks.insight.pool_plot import difficulty_plot, funnel_plot, pass_rate_plot
+from coderl_tasks.insight.pool_tables import make_up, reference_counts, spending
 from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord
 
 LAST_STEPS = 10
+EXCERPT_CHARS = 160
 STEP_COLUMNS = {
     "step": ("step", "d"),
     "mean_reward": ("reward", ".3f"),
@@ -49,25 +53,43 @@ def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
-    """A curation's pool: counts by difficulty and split, the histogram of pass rates, what was dropped and why."""
-    pool, dropped, profile = curation.pool, curation.dropped, curation.profile
+    """A curation: funnel, pass rates, what sampling cost, the pool's make-up, suspects, and examples of each drop."""
+    pool, profile = curation.pool, curation.profile
+    rows = funnel(curation)
     lines = [f"# Pool: {_cell(curation.path.name)}", ""]
-    lines += [f"{len(pool)} problems kept, {len(dropped)} dropped, {len(pool) + len(dropped)} read.", ""]
+    lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
+    lines += _image(funnel_plot(rows))
+    reasons = [[row.stage, reason.reason, reason.dropped] for row in rows for reason in row.reasons]
+    if reasons:
+        lines += [*markdown_table(["stage", "reason", "problems"], reasons), ""]
     if len(profile):
-        plot = pass_rate_plot(profile, band)
-        lines += [f"![{plot.alt}]({plot.data_uri()})", ""]
+        lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
+        heads = ["split", "problems", "samples", "fixed 16", "share", "tokens"]
+        spent = [[s.split, s.problems, s.samples, s.fixed, f"{s.share:.0%}", s.tokens] for s in spending(profile)]
+        lines += ["## Samples spent", "", *markdown_table(heads, spent), ""]
     if len(pool):
-        plot = difficulty_plot(pool)
-        counts = [
-            [split, *[len(pool.filter(split=split, difficulty=name)) for name in DIFFICULTIES]]
-            for split in sorted(pool["split"].unique())
+        counts = [[row.split, *row.counts, row.problems] for row in make_up(pool)]
+        lines += ["## The pool", "", *_image(difficulty_plot(pool))]
+        lines += [*markdown_table(["split", *DIFFICULTIES, "all"], counts), ""]
+    if len(curation.solutions):
+        lines += ["## Reference solutions", ""]
+        lines += [*markdown_table(["status", "problems"], reference_counts(curation.solutions)), ""]
+    suspected = suspects(curation)
+    if len(suspected):
+        lines += [
+            f"## Suspects of several right answers: {len(suspected)}",
+            "",
+            *_example_lines(examples(suspected)),
+            "",
         ]
-        lines += [f"![{plot.alt}]({plot.data_uri()})", "", *markdown_table(["split", *DIFFICULTIES], counts), ""]
-    if len(dropped):
-        reasons = (
-            dropped.group_by("stage", "reason").len("problems").sort("problems", "stage", descending=[True, False])
-        )
-        lines += ["## Dropped", "", *markdown_table(["stage", "reason", "problems"], reasons.rows())]
+    for row in rows:
+        for reason in row.reasons:
+            lines += [
+                f"## Dropped at {_cell(row.stage)}: {_cell(reason.reason)}",
+                "",
+                *_example_lines(reason.examples),
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -121,6 +143,22 @@ async def publish(kind: str, name: str, markdown: str, description: str | None =
     from prefect.artifacts import acreate_markdown_artifact
 
     await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name), description=description)
+
+
+def _image(plot: Plot) -> list[str]:
+    return [f"![{plot.alt}]({plot.data_uri()})", ""]
+
+
+def _example_lines(shown: Sequence[Example]) -> list[str]:
+    lines = []
+    for example in shown:
+        beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
+        lines.append(
+            f"- **{_cell(example.name)}** ({_cell(example.split)})"
+            + (f" {_cell(example.detail)}" if example.detail else "")
+            + (f": {_cell(beginning)}" if beginning else "")
+        )
+    return lines
 
 
 def _step_table(metrics: pl.DataFrame) -> list[str]:

@@ -112,19 +112,27 @@ class Plot:
         return buffer.getvalue()
 
 
-def draw_panels(panels: list[Draw], columns: int, panel_size: tuple[float, float], alt: str, left: float = 0.6) -> Plot:
-    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` the margin, in inches.
+def draw_panels(
+    panels: list[Draw],
+    columns: int,
+    panel_size: tuple[float, float],
+    alt: str,
+    left: float = 0.6,
+    bottom: float = BOTTOM,
+) -> Plot:
+    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins.
 
-    Margins are fixed: fitting them would double the time of a figure that is drawn while training goes on.
+    All in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
+    on.
     """
     rows = -(-len(panels) // columns)
     width, height = panel_size[0] * columns, panel_size[1] * rows
-    inner_width, inner_height = panel_size[0] - left - RIGHT, panel_size[1] - TOP - BOTTOM
+    inner_width, inner_height = panel_size[0] - left - RIGHT, panel_size[1] - TOP - bottom
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height))
         for index, draw in enumerate(panels):
             row, column = divmod(index, columns)
-            x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + BOTTOM
+            x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom
             draw(figure.add_axes((x / width, y / height, inner_width / width, inner_height / height)))
     return Plot(figure, alt)
 

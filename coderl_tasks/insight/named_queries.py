@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from coderl_tasks.insight.record import STAGES
+
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
@@ -172,6 +174,67 @@ _QUERIES = (
         """
         SELECT run, stage, reason, count(*) AS problems, min(problem_id) AS example
         FROM dropped GROUP BY run, stage, reason ORDER BY run, problems DESC, stage, reason
+        """,
+    ),
+    NamedQuery(
+        "funnel",
+        CURATION,
+        "How many problems are left after each stage?",
+        f"""
+        WITH counted AS (
+            SELECT run, stage, reason, count(*) AS dropped, list_position({list(STAGES)}, stage) AS place
+            FROM dropped GROUP BY run, stage, reason
+        ), whole AS (
+            SELECT run, count(*) AS read FROM (SELECT run FROM pool UNION ALL SELECT run FROM dropped) GROUP BY run
+        )
+        SELECT run, stage, reason, dropped,
+               (read - sum(dropped) OVER w)::BIGINT AS remaining
+        FROM counted JOIN whole USING (run)
+        WINDOW w AS (PARTITION BY run ORDER BY place NULLS LAST, stage, dropped DESC, reason)
+        ORDER BY run, remaining DESC, place NULLS LAST, stage, dropped DESC, reason
+        """,
+    ),
+    NamedQuery(
+        "drops",
+        CURATION,
+        "What do dropped problems look like, ten of each reason?",
+        """
+        SELECT run, stage, reason, coalesce(problem_id, 'row ' || source_row) AS problem, split, detail,
+               left(statement, 120) AS beginning
+        FROM dropped
+        QUALIFY row_number() OVER (PARTITION BY run, stage, reason ORDER BY split, source_row) <= 10
+        ORDER BY run, stage, reason, split, source_row
+        """,
+    ),
+    NamedQuery(
+        "samples",
+        CURATION,
+        "How many completions did the profile take, against 16 a problem?",
+        """
+        SELECT run, split, count(*) AS problems, sum(n_samples)::BIGINT AS samples, 16 * count(*) AS fixed_16,
+               round(sum(n_samples) / (16 * count(*)), 3) AS share, round(avg(n_samples), 2) AS a_problem,
+               round(sum(n_samples * mean_completion_tokens))::BIGINT AS tokens
+        FROM profile GROUP BY run, split ORDER BY run, split
+        """,
+    ),
+    NamedQuery(
+        "suspects",
+        CURATION,
+        "Which problems may have several right answers?",
+        """
+        SELECT s.run, s.split, s.problem_id, p.pass_rate, p.problem_id IS NOT NULL AS in_pool, s.suspicion
+        FROM solutions s LEFT JOIN pool p USING (run, problem_id)
+        WHERE multi_answer_suspect ORDER BY s.run, s.split, s.problem_id
+        """,
+    ),
+    NamedQuery(
+        "references",
+        CURATION,
+        "What did the problems' own solutions show?",
+        """
+        SELECT run, split, status, count(*) AS problems, count(*) FILTER (multi_answer_suspect) AS suspects,
+               min(problem_id) AS example
+        FROM solutions GROUP BY run, split, status ORDER BY run, split, problems DESC, status
         """,
     ),
     NamedQuery(

@@ -1,5 +1,6 @@
 """The figures of a curation: pass rates of the profiled problems, and what the pool is made of."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from coderl_tasks.insight.figure import BLUE, INK, ORANGE, ROSE, RULE, SERIES, TEAL, Plot, draw_panels
+from coderl_tasks.insight.funnel import Remaining
 from coderl_tasks.insight.panel import LABELS, WIDTH, add_legend, prepare, short_name
 from coderl_tasks.insight.record import DIFFICULTIES
 
@@ -45,6 +47,55 @@ def pass_rate_counts(rates: np.ndarray) -> np.ndarray:
     inner = rates[(rates > 0) & (rates < 1)]
     tenths = np.minimum((inner * 10 + 1e-9).astype(int), 9)
     return np.concatenate([[np.sum(rates == 0)], np.bincount(tenths, minlength=10), [np.sum(rates == 1)]])
+
+
+def funnel_plot(rows: Sequence[Remaining]) -> Plot:
+    """What is left after each stage, from the rows read to the pool, with what the stage dropped."""
+    alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
+    return draw_panels([partial(_funnel, rows=rows)], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, LABELS, bottom=0.1)
+
+
+def _funnel(axes: Axes, rows: Sequence[Remaining]) -> None:
+    prepare(axes, "Problems left after each stage")
+    axes.grid(visible=False)
+    places = range(len(rows))
+    axes.barh(places, [row.left for row in rows], height=0.68, color=BLUE)
+    axes.barh(
+        places, [row.dropped for row in rows], left=[row.left for row in rows], height=0.68, color=ROSE, alpha=0.45
+    )
+    for place, row in enumerate(rows):
+        text = f"{row.left:,}" + (f"  −{row.dropped:,}" if row.dropped else "")
+        axes.annotate(
+            text, (row.left + row.dropped, place), (5, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axes.set_yticks(places, [row.stage for row in rows])
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_xlim(0, 1.13 * max(1, rows[0].left))
+    axes.invert_yaxis()
+    axes.xaxis.set_visible(False)
+    axes.spines["bottom"].set_visible(False)
+
+
+def samples_plot(profile: pl.DataFrame) -> Plot:
+    """How many problems took how many graded completions, stacked by split."""
+    alt = f"Histogram of the samples spent on {len(profile)} profiled problems."
+    return draw_panels([partial(_samples, profile=profile)], 1, (WIDTH, 2.4), alt)
+
+
+def _samples(axes: Axes, profile: pl.DataFrame) -> None:
+    prepare(axes, "Samples")
+    numbers = sorted(profile["n_samples"].unique())
+    bottom = np.zeros(len(numbers))
+    for split, colour in zip(sorted(profile["split"].unique()), SERIES, strict=False):
+        part = profile.filter(pl.col("split") == split)
+        counts = np.array([part.filter(pl.col("n_samples") == n).height for n in numbers])
+        axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=short_name(split))
+        bottom += counts
+    axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
+    axes.set_xlabel("samples a problem")
+    axes.set_ylabel("problems")
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    add_legend(axes)
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:

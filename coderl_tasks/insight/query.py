@@ -6,7 +6,7 @@ Views, each with a `run` column (the directory's name):
     eval_rollouts  the rollouts of the evaluations, with `eval`
     metrics        metrics.jsonl, one row a line       checkpoints   checkpoints.jsonl
     evals          one row an evaluation               eval_splits   the same by split, `overall` included
-    pool, dropped, profile                             the tables of a curation
+    pool, dropped, profile, solutions                  the tables of a curation
 
 A view of files that are not there is empty, with the columns it would have. Files are read where they lie.
 """

@@ -22,6 +22,19 @@ MAX_POINTS = 250
 BASELINE = "baseline"
 FINAL = "final"
 DIFFICULTIES = ("hard", "medium", "easy")
+STAGES = (
+    "parse",
+    "sanity",
+    "trim",
+    "dedup",
+    "decontaminate",
+    "solution",
+    "prompt",
+    "profile",
+    "band",
+    "mix",
+)
+"""The stages of a curation in order; others follow in the order of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,17 @@ class CurationRecord:
     def profile(self) -> pl.DataFrame:
         """One row a profiled problem."""
         return light_frame(self.path / "profile.parquet")
+
+    @cached_property
+    def solutions(self) -> pl.DataFrame:
+        """One row a problem checked with its own solutions; empty where the check was left out."""
+        return light_frame(self.path / "solutions.parquet")
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """The lowest and the highest pass rate kept, where the manifest names them."""
+        low, high = self.manifest.get("band_low"), self.manifest.get("band_high")
+        return (float(low), float(high)) if low is not None and high is not None else None
 
 
 def is_run(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
 
 METRICS_SCHEMA: dict[str, pl.DataType] = {
@@ -53,4 +54,5 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
     "dropped": DROPPED_SCHEMA,
     "profile": PROFILE_SCHEMA,
+    "solutions": SOLUTION_SCHEMA,
 }

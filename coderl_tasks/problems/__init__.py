@@ -11,6 +11,7 @@ from coderl_tasks.problems.problem import (
     problems_frame,
     problems_from_frame,
 )
+from coderl_tasks.problems.problem_files import read_problem_rows
 from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
@@ -36,5 +37,6 @@ __all__ = [
     "problem_from_row",
     "problems_frame",
     "problems_from_frame",
+    "read_problem_rows",
     "trim_tests",
 ]

@@ -4,6 +4,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.curation.pool import POOL_SCHEMA
+from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.problems import PROFILE_SCHEMA
 
 
@@ -14,6 +15,9 @@ def test_a_pool_has_its_files_and_loses_nothing(pool: Path):
     assert manifest["read"] == 12 == kept.height + dropped.height
     assert kept.schema == pl.Schema(POOL_SCHEMA)
     assert kept["tests_total"].max() <= 3
+    checks = pl.read_parquet(pool / "solutions.parquet")
+    assert checks.schema == pl.Schema(SOLUTION_SCHEMA)
+    assert checks.height == 12 and set(checks["status"]) == {"good", "no_solution"}
     assert pl.read_parquet(pool / "profile.parquet").schema == pl.Schema(PROFILE_SCHEMA)
     assert (pool / "report.html").read_text().startswith("<!doctype html>")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
@@ -69,7 +70,8 @@ def test_a_deployment_runs_on_the_worker_and_nothing_is_left_behind(environment:
             assert lines[-1], up.communicate()[1]
         assert lines[0] == f"Prefect UI: http://127.0.0.1:{port}\n"
         api_url = f"http://127.0.0.1:{port}/api"
-        sizes = {"limit": 4, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
+        sizes = {"limit": 4, "shard_size": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
+        sizes["shards"] = "deployment"
         settings = {"preset": "nano", "name": str(home / "pool"), **sizes}
         command = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
         done = subprocess.run(
@@ -86,7 +88,9 @@ def test_a_deployment_runs_on_the_worker_and_nothing_is_left_behind(environment:
             kind, markdown, states, logs = asyncio.run(recorded())
         assert kind == "process"
         assert "4 problems kept, 0 dropped, 4 read" in markdown
-        assert states == ["Completed"]
+        assert states == ["Completed"] * 3  # the curation and its two shards
+        shards = [pl.read_parquet(home / "pool" / "shards" / f"{n:04d}" / "profile.parquet") for n in range(2)]
+        assert pl.concat(shards).equals(pl.read_parquet(home / "pool" / "profile.parquet"))
         assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
     finally:
         up.send_signal(signal.SIGINT)

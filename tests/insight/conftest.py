@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from coderl_tasks.curation import build_pool, difficulty, write_pool
+from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionCheck, Status
+from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.json_lines import write_rows
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -235,7 +237,7 @@ FAULTS = (
     ("parse", "malformed_json", "line 1 column 3"),
     ("sanity", "too_few_tests", "3 tests"),
     ("dedup", "same_identity", "same as row 7 of taco"),
-    ("reference", "own_solution_fails", "test 4 <script>alert(1)</script>"),
+    ("solution", "own_solution_fails", "test 4 <script>alert(1)</script>"),
 )
 
 
@@ -281,7 +283,24 @@ def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
         )
     pool = build_pool(LoadResult(problems, dropped_frame(drops), size), pl.DataFrame(profile, schema=PROFILE_SCHEMA))
     write_pool(folder, pool, {"model_name": "data/nano", "dataset": "data/mini", "seed": seed})
+    write_parquet(folder / "solutions.parquet", solution_checks(problems, drops))
     return folder
+
+
+def solution_checks(problems: list[Problem], drops: list[Drop]) -> pl.DataFrame:
+    """What the reference solutions showed: every ninth problem is a suspect, those of lcbv5 have no solutions."""
+    checks = [
+        SolutionCheck(
+            problem.problem_id,
+            problem.split,
+            Status.NO_SOLUTION if problem.split == "lcbv5" else Status.GOOD,
+            suspicion=f'the statement says "print any" {HOSTILE}' if number % 9 == 0 else None,
+        )
+        for number, problem in enumerate(problems)
+    ]
+    failing = [drop for drop in drops if drop.stage == "solution"]
+    checks += [SolutionCheck(str(drop.problem_id), drop.split, Status.FAILS, drop.detail) for drop in failing]
+    return pl.DataFrame([check.to_row() for check in checks], schema=SOLUTION_SCHEMA)
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,33 @@
 import base64
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
+from coderl_tasks.insight.funnel import funnel, suspects
 from coderl_tasks.insight.history_plot import history_plot
 from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
-from coderl_tasks.insight.pool_plot import difficulty_plot, pass_rate_counts, pass_rate_plot
+from coderl_tasks.insight.pool_plot import (
+    difficulty_plot,
+    funnel_plot,
+    pass_rate_counts,
+    pass_rate_plot,
+    samples_plot,
+)
+from coderl_tasks.insight.pool_tables import spending
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import render_report, write_report
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
 
+HOSTILE = "<script>document.title='owned'</script>"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
@@ -76,7 +88,7 @@ def test_run_report_says_what_matters(run_html: str, run_dir: Path) -> None:
 
 def test_untrusted_text_stays_text(run_html: str) -> None:
     page = Page(run_html)
-    assert "<script>document.title='owned'</script>" in page.text
+    assert HOSTILE in page.text
     assert "<b>not bold</b>" in page.text
     assert not {"script", "img", "b", "iframe", "object", "link"} & page.tags
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -107,6 +119,56 @@ def test_curation_report_counts_every_problem(pool_dir: Path) -> None:
     curation = load_curation(pool_dir)
     assert f"{len(curation.pool)} of 240" in text
     assert "own_solution_fails" in text and "too_hard" in text
+    for words in ("Samples spent", "Reference solutions", "no_solution", "may have several right answers"):
+        assert words in text
+
+
+def test_curation_report_keeps_untrusted_text_as_text(pool_dir: Path) -> None:
+    page = Page(render_report(pool_dir))
+    assert HOSTILE in page.text and "<script>alert(1)</script>" in page.text
+    assert not {"script", "img", "iframe", "object", "link"} & page.tags
+    assert HOSTILE not in pool_markdown(load_curation(pool_dir))
+
+
+def test_funnel_ends_at_the_pool_and_shows_ten_of_each_reason(pool_dir: Path) -> None:
+    curation = load_curation(pool_dir)
+    rows = funnel(curation)
+    assert [row.stage for row in rows] == ["read", "parse", "sanity", "dedup", "solution", "band"]
+    assert rows[0].left == 240 and rows[-1].left == len(curation.pool)
+    for before, after in pairwise(rows):
+        assert before.left - after.dropped == after.left
+        assert sum(reason.dropped for reason in after.reasons) == after.dropped
+        assert [len(reason.examples) for reason in after.reasons] == [min(10, r.dropped) for r in after.reasons]
+    malformed = rows[1].reasons[0].examples[0]
+    assert malformed.name.startswith("row ") and malformed.statement == ""
+
+
+def test_spending_adds_up(pool_dir: Path) -> None:
+    profile = load_curation(pool_dir).profile
+    *splits, everything = spending(profile)
+    assert everything.split == "all" and everything.samples == profile["n_samples"].sum()
+    assert sum(row.samples for row in splits) == everything.samples
+    assert everything.fixed == 16 * len(profile) and everything.share == everything.samples / everything.fixed
+    priced = spending(profile.with_columns(cost=pl.lit(0.5), completion_tokens_spent=pl.lit(100)))
+    assert priced[-1].cost == 0.5 * len(profile) and priced[-1].tokens == 100 * len(profile)
+    assert spending(profile.drop("cost", strict=False))[-1].cost is None
+
+
+def test_suspects_name_those_in_the_pool(pool_dir: Path) -> None:
+    curation = load_curation(pool_dir)
+    suspected = suspects(curation)
+    assert len(suspected) == curation.solutions["multi_answer_suspect"].sum() > 10
+    assert 0 < suspected["in_pool"].sum() < len(suspected)
+    assert suspected.filter("in_pool")["problem_id"].is_in(curation.pool["problem_id"].to_list()).all()
+
+
+def test_an_empty_curation_has_a_report(tmp_path: Path) -> None:
+    nothing = LoadResult([], dropped_frame([]), 0)
+    pool = build_pool(nothing, pl.DataFrame(schema=PROFILE_SCHEMA))
+    write_pool(tmp_path, pool, {"model_name": "data/nano"})
+    text = Page(render_report(tmp_path)).text
+    assert "The pool is empty" in text and "No problem was profiled" in text
+    assert "0 problems kept" in pool_markdown(load_curation(tmp_path))
 
 
 def test_long_answers_keep_their_ends() -> None:
@@ -122,6 +184,8 @@ def test_figures_are_small_valid_and_named(run_dir: Path, pool_dir: Path) -> Non
         pass_at_1_plot(run.baseline, run.final),
         pass_rate_plot(curation.profile, (0.1, 0.9)),
         difficulty_plot(curation.pool),
+        funnel_plot(funnel(curation)),
+        samples_plot(curation.profile),
     ):
         assert plot.png().startswith(b"\x89PNG")
         svg, inline = plot.svg(), plot.inline_svg()
@@ -164,6 +228,8 @@ def test_pool_and_evaluation_artifacts(run_dir: Path, pool_dir: Path) -> None:
     assert run.final is not None
     pool = pool_markdown(load_curation(pool_dir))
     assert "240 read" in pool and r"too\_hard" in pool
+    for words in ("Samples spent", "Dropped at dedup", "- **taco-", "Suspects of several right answers"):
+        assert words in pool
     evaluation = evaluation_markdown(run.final, run.baseline)
     assert "Against baseline" in evaluation and "weak evidence" in evaluation
     assert artifact_key("step-history", "2026_11_21-10_00_00") == "step-history-2026-11-21-10-00-00"

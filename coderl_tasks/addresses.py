@@ -1,0 +1,58 @@
+"""Addresses of files that several machines reach: a path, file://, s3:// or any other that fsspec knows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
+
+
+def filesystem(address: str) -> tuple[AbstractFileSystem, str]:
+    """The file system of an address and the path in it. ConfigError for one that cannot be used here."""
+    with explained(address):
+        try:
+            fs, path = url_to_fs(address)
+        except ValueError as error:  # no such protocol
+            raise ConfigError(f"{address}: {error}") from error
+        return fs, str(path)
+
+
+def local_path(address: str) -> Path | None:
+    """The path of an address on this machine's own file system, None for any other."""
+    fs, path = filesystem(address)
+    return Path(path) if isinstance(fs, LocalFileSystem) else None
+
+
+def joined(address: str, *names: str) -> str:
+    """The address of `names` below `address`."""
+    return "/".join((address.rstrip("/"), *names))
+
+
+@contextmanager
+def explained(address: str) -> Iterator[None]:
+    """Turns what a file system raises into one line about `address`.
+
+    ConfigError where its protocol or its credentials will not do, DataError for what is not there, InfraError for a
+    service that fails.
+    """
+    try:
+        yield
+    except CoderlError:
+        raise
+    except ImportError as error:
+        extra = "the package s3fs: pip install 'coderl[s3]'" if address.startswith(("s3:", "s3a:")) else str(error)
+        raise ConfigError(f"{address} needs {extra}") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{address}: there is no such file") from error
+    except PermissionError as error:
+        raise ConfigError(f"{address}: access is refused ({error}): check the credentials") from error
+    except OSError as error:
+        raise InfraError(f"{address}: {error}") from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "botocore":
+            raise
+        raise ConfigError(f"{address}: {error}") from error  # no credentials, no region, a malformed name

@@ -1,0 +1,202 @@
+"""What a problem's own reference solutions say of it.
+
+1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
+   what passes only sometimes, or answers differently from run to run, is flaky, and says nothing of the tests. (The
+   driver seeds `random`: a draw from it is the same in every run, and what is flaky draws elsewhere.)
+2. A slow reference is no wrong one. What breaks the time limit is run again with a multiple of it: `slow` passes then.
+   What breaks even that is `too_slow`: nothing is known.
+3. Several right answers make a comparison with one expected output unfair. Such problems are suspects: the statement
+   says so, or a second solution gets half of the tests or more and disagrees on the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.curation.multi_answer import multi_answer_phrase
+from coderl_tasks.grading.extract import extract_code
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.problems import Problem
+
+PLAUSIBLE_SHARE = 0.5
+
+SOLUTION_SCHEMA: dict[str, pl.DataType] = {
+    "problem_id": pl.String(),
+    "split": pl.String(),
+    "status": pl.String(),
+    "detail": pl.String(),
+    "n_solutions": pl.Int64(),
+    "n_tried": pl.Int64(),
+    "multi_answer_suspect": pl.Boolean(),
+    "suspicion": pl.String(),
+}
+"""A row a problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried` those
+run; `suspicion` says why several answers may be right, null where nothing speaks for it."""
+
+
+class Status(StrEnum):
+    """What the check says of a problem; the last two are reasons to drop it."""
+
+    GOOD = "good"
+    SLOW = "slow"
+    TOO_SLOW = "too_slow"
+    NO_SOLUTION = "no_solution"
+    UNDECIDED = "undecided"
+    FAILS = "own_solution_fails"
+    FLAKY = "flaky_solution"
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionSettings:
+    """How solutions are checked: at most `max_solutions` a problem, each run `runs` times if it ends in time.
+
+    `timeout_s` is CPU seconds a test where the problem names none; a slow one gets `time_factor` times the limit.
+    `concurrency` problems are worked on side by side (how many programs run at once is the sandbox client's business).
+    """
+
+    max_solutions: int = 3
+    runs: int = 2
+    timeout_s: float = 6.0
+    time_factor: float = 5.0
+    concurrency: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionCheck:
+    """One row of SOLUTION_SCHEMA."""
+
+    problem_id: str
+    split: str
+    status: Status
+    detail: str = ""
+    n_solutions: int = 0
+    n_tried: int = 0
+    suspicion: str | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """The check as a row of SOLUTION_SCHEMA."""
+        row = asdict(self) | {"status": self.status.value, "multi_answer_suspect": self.suspicion is not None}
+        return {name: row[name] for name in SOLUTION_SCHEMA}
+
+
+async def check_problem(problem: Problem, judge: Judge, settings: SolutionSettings) -> SolutionCheck | None:
+    """The check of one problem; None if a program could not be graded for a reason that is not its own."""
+    codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
+    patient = replace(problem, time_limit_s=settings.time_factor * (problem.time_limit_s or settings.timeout_s))
+    tried: list[_Finding] = []
+    for code in codes[: settings.max_solutions]:
+        if len(tried) > 1 and any(finding.is_good for finding in tried):
+            break  # one passes, and another one's opinion is known
+        finding = await _find(problem, patient, code, judge, settings.runs)
+        if finding is None:
+            return None
+        tried.append(finding)
+    opinion = await _disagreement(patient, judge, tried)
+    if opinion is None:
+        return None
+    status, detail = _status(tried)
+    return SolutionCheck(
+        problem.problem_id, problem.split, status, detail, len(codes), len(tried), suspicion(problem, opinion)
+    )
+
+
+def undecided(problem: Problem) -> SolutionCheck:
+    """The check of a problem whose solutions the sandbox could not run."""
+    detail = "the sandbox could not run its solutions"
+    return SolutionCheck(
+        problem.problem_id, problem.split, Status.UNDECIDED, detail, len(problem.solutions), 0, suspicion(problem)
+    )
+
+
+def suspicion(problem: Problem, disagreement: str = "") -> str | None:
+    """Why several answers may be right: what the statement says, and how solutions disagree. None if nothing does."""
+    phrase = multi_answer_phrase(problem.statement)
+    reasons = [f'the statement says "{phrase}"' if phrase else "", disagreement]
+    return "; ".join(reason for reason in reasons if reason) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What the runs of one solution say, with the grade that says it."""
+
+    code: str
+    status: Status
+    grade: Grade
+
+    @property
+    def is_good(self) -> bool:
+        return self.status in (Status.GOOD, Status.SLOW)
+
+
+async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, runs: int) -> _Finding | None:
+    """What `runs` runs of a solution say; `patient` is the problem with much time. None for an infra error."""
+    first = await judge.grade(problem, code)
+    slow = first.verdict is Verdict.TIME_LIMIT
+    if slow:
+        first = await judge.grade(patient, code)
+        if first.verdict is Verdict.TIME_LIMIT:
+            return _Finding(code, Status.TOO_SLOW, first)
+    if not first.gradable:
+        return None
+    for _ in range(runs - 1):
+        again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
+        if not again.gradable:
+            return None
+        if not _agree(first, again):
+            return _Finding(code, Status.FLAKY, first)
+    passes = Status.SLOW if slow else Status.GOOD
+    return _Finding(code, passes if first.passed else Status.FAILS, first)
+
+
+def _agree(first: Grade, again: Grade) -> bool:
+    if first.verdict is not again.verdict:
+        return False
+    # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
+    return first.verdict is not Verdict.WRONG_ANSWER or first.reason == again.reason
+
+
+async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
+    """How a plausible solution differs from one that passes; empty if none does, None for an infra error."""
+    good = next((number for number, finding in enumerate(tried, 1) if finding.is_good), None)
+    if good is None:
+        return ""
+    for number, finding in enumerate(tried, 1):
+        if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
+            continue
+        whole = await judge.grade(problem, finding.code, run_all=True)
+        if not whole.gradable:
+            return None
+        if whole.tests_passed >= PLAUSIBLE_SHARE * whole.tests_total:
+            differing = whole.tests_total - whole.tests_passed
+            return f"solutions {good} and {number} disagree on {differing} of {whole.tests_total} tests"
+    return ""
+
+
+def _status(tried: Sequence[_Finding]) -> tuple[Status, str]:
+    """The problem's status and its detail: the best that a solution says."""
+    for status in (Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
+        for number, finding in enumerate(tried, 1):
+            if finding.status is status:
+                return status, f"solution {number} of {len(tried)} tried: {_said(finding)}"
+    return Status.NO_SOLUTION, ""
+
+
+def _said(finding: _Finding) -> str:
+    match finding.status:
+        case Status.GOOD:
+            return "passes"
+        case Status.SLOW:
+            return "passes, but not within the time limit"
+        case Status.FLAKY:  # what it answered is left out: a random answer would make each record another
+            return "answers differently from run to run"
+        case _:
+            return f"{finding.grade.verdict.value}, {finding.grade.reason}"
+
+
+def _code(solution: str) -> str:
+    """The program of a reference solution, which may be fenced."""
+    return (extract_code(solution) if "```" in solution or "~~~" in solution else None) or solution

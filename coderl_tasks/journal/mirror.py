@@ -1,0 +1,135 @@
+"""A folder whose record lives elsewhere too, so that another machine can go on where this one was killed.
+
+1. Work is done in a local folder, as always: atomic files, one writer. What an address other than a local path holds is
+   fetched before, and what changes is sent there: when `changed` says so, and at the end, whatever the end was.
+2. Only whole files are sent (atomic writes leave no others), new ones before old ones are deleted. What was not yet
+   sent when a machine died is done again.
+"""
+
+import asyncio
+import hashlib
+import logging
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from stat import S_ISREG
+
+from coderl_tasks.addresses import explained, filesystem, joined, local_path
+from coderl_tasks.errors import InfraError
+from coderl_tasks.journal.atomic import make_folder
+from coderl_tasks.journal.lock import DirectoryLock
+from coderl_tasks.paths import coderl_home
+
+logger = logging.getLogger(__name__)
+Stamp = tuple[int, int, int]
+
+
+class Mirror:
+    """The files of the folder `local`, kept equal to those at `address` by `fetch` and `send`."""
+
+    def __init__(self, address: str, local: Path) -> None:
+        self._address, self._local = address, local
+        self._fs, self._root = filesystem(address)
+        self._sent: dict[str, Stamp] = {}
+        self._sending = threading.Lock()
+
+    def fetch(self) -> None:
+        """Make the local folder hold what is at the address, and nothing else."""
+        shutil.rmtree(self._local, ignore_errors=True)
+        make_folder(self._local)
+        with explained(self._address):
+            self._fs.invalidate_cache()
+            for remote in self._fs.find(self._root) if self._fs.exists(self._root) else []:
+                path = self._local / remote.removeprefix(self._root).lstrip("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(remote, str(path))
+        self._sent = self._stamps()
+
+    def send(self) -> None:
+        """Send what is new or has changed since the last call, then delete there what is gone here."""
+        with self._sending, explained(self._address):
+            now = self._stamps()
+            for name, stamp in now.items():
+                if self._sent.get(name) != stamp and self._put(name):
+                    self._sent[name] = stamp
+            for name in [name for name in self._sent if name not in now]:
+                self._fs.rm_file(joined(self._root, name))
+                del self._sent[name]
+
+    def _put(self, name: str) -> bool:
+        """Send one file; False if it is gone."""
+        source, target = self._local / name, joined(self._root, name)
+        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        try:
+            self._fs.put_file(str(source), target)
+        except FileNotFoundError:
+            if source.exists():
+                raise
+            return False
+        return True
+
+    def _stamps(self) -> dict[str, Stamp]:
+        """What tells whether a file has been written again, by name; a file that vanishes meanwhile is left out."""
+        stamps = {}
+        for path in sorted(self._local.rglob("*")):
+            if path.name.startswith(".") or path.name == "run.lock":
+                continue
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            if not S_ISREG(stat.st_mode):
+                continue
+            stamps[path.relative_to(self._local).as_posix()] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return stamps
+
+
+class RecordedFolder:
+    """A local folder to work in; `changed` asks for what is new in it to be sent to where it is recorded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.news = asyncio.Event()
+
+    def changed(self) -> None:
+        self.news.set()
+
+
+@asynccontextmanager
+async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
+    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes.
+
+    One process at a time works in it (DirectoryBusyError); on other machines that is for the caller to see to.
+    """
+    here = local_path(address)
+    local = here or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    lock = DirectoryLock(make_folder(local) if here else make_folder(local.parent / f"{local.name}.lock"))
+    try:
+        if here is not None:
+            yield RecordedFolder(here)
+            return
+        mirror = Mirror(address, local)
+        await asyncio.to_thread(mirror.fetch)
+        folder = RecordedFolder(local)
+        sending = asyncio.create_task(_send_news(mirror, folder))
+        try:
+            yield folder
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await asyncio.to_thread(mirror.send)
+        shutil.rmtree(local)
+    finally:
+        lock.release()
+
+
+async def _send_news(mirror: Mirror, folder: RecordedFolder) -> None:
+    while True:
+        await folder.news.wait()
+        folder.news.clear()
+        try:
+            await asyncio.to_thread(mirror.send)
+        except InfraError as error:  # sent with the next news, or at the end, where a failure counts
+            logger.warning("not yet sent: %s", error)

@@ -1,0 +1,51 @@
+"""profile-shard: one shard of problems profiled on whatever machine runs it, from address to address."""
+
+import asyncio
+import sys
+
+from prefect import flow
+from prefect.concurrency.asyncio import concurrency
+
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.mirror import recorded_at
+from coderl_tasks.problems import read_problem_rows
+from coderl_tasks.services import for_this_machine, services
+from coderl_tasks.settings import CurateSettings
+from coderl_tasks.training.session import open_session
+from flows.curate import Shard, profile
+from flows.display import Display
+from flows.shard_dispatch import PROFILE
+
+LIMITS = ["coderl-sampler", "coderl-sandbox"]
+"""Prefect's global concurrency limits of which a shard takes a slot each while it runs, where they have been made."""
+
+
+@flow(name="profile-shard")
+async def profile_shard(
+    problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1
+) -> int:
+    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many there are.
+
+    `output` is a folder; it and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in it
+    as it goes, so that a run that was killed goes on there, on any machine; the result is its profile.parquet.
+    """
+    settings = for_this_machine(settings)
+    display = Display()
+    shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
+    async with concurrency(LIMITS), recorded_at(output) as folder:
+        with services(settings.model_name) as used:
+            for line in used.lines:
+                display.say(line)
+            async with open_session(settings, used) as session:
+
+                def on_progress(done: int, total: int) -> None:
+                    folder.changed()
+
+                frame = await profile(session, settings, Shard(shard, folder.path), start, on_progress)
+        write_parquet(folder.path / PROFILE, frame)
+    display.say(f"{frame.height} problems profiled: {output}")
+    return frame.height
+
+
+if __name__ == "__main__":
+    sys.exit("this flow runs as a deployment: prefect deployment run profile-shard/local --params ...")

@@ -1,0 +1,61 @@
+"""Shards handed to a deployment: what is put out, which run is waited for."""
+
+import io
+from collections.abc import Iterator
+
+import fsspec
+import polars as pl
+import pytest
+from prefect import get_client
+from prefect.states import Crashed, Scheduled
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.problems import PROFILE_SCHEMA, Problem, Test, read_problem_rows
+from coderl_tasks.settings import CurateSettings
+from flows.shard_dispatch import next_key, put_job, read_profile, run_shard
+
+ADDRESS = "memory://dispatched/shards/0000"
+PROBLEMS = [
+    Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),), 1, 1, None, (), n) for n in range(3)
+]
+SETTINGS = CurateSettings.model_validate({"preset": "nano"})
+
+
+@pytest.fixture(autouse=True)
+def bucket() -> Iterator[None]:
+    yield
+    fs = fsspec.filesystem("memory")
+    if fs.exists("/dispatched"):
+        fs.rm("/dispatched", recursive=True)
+
+
+def test_a_profile_stands_for_its_job_only() -> None:
+    job = put_job(SETTINGS, PROBLEMS, ADDRESS)
+    assert read_problem_rows([f"{ADDRESS}/problems.parquet"]) == PROBLEMS
+    assert read_profile(ADDRESS) is None
+    buffer = io.BytesIO()
+    pl.DataFrame(schema=PROFILE_SCHEMA).write_parquet(buffer)
+    fsspec.filesystem("memory").pipe_file("/dispatched/shards/0000/profile.parquet", buffer.getvalue())
+    elsewhere = SETTINGS.with_changes(shards="deployment", shards_in_flight=9, name="other")
+    assert put_job(elsewhere, iter(PROBLEMS), ADDRESS) == job
+    assert read_profile(ADDRESS) is not None
+    assert put_job(SETTINGS.with_changes(seed=1), PROBLEMS, ADDRESS) != job
+    assert read_profile(ADDRESS) is None
+
+
+async def test_a_run_at_work_is_waited_for_and_one_that_ended_is_not(prefect_api: str) -> None:
+    async with get_client() as client:
+        flow_id = await client.create_flow_from_name("a-shard")
+        deployment_id = await client.create_deployment(flow_id=flow_id, name="somewhere")
+        assert await next_key("job") == "job-0"
+        run = await client.create_flow_run_from_deployment(deployment_id, state=Scheduled(), idempotency_key="job-0")
+        assert await next_key("job") == "job-0"
+        assert await next_key("other") == "other-0"
+        await client.set_flow_run_state(run.id, Crashed(), force=True)
+        assert await next_key("job") == "job-1"
+
+
+async def test_a_deployment_that_is_not_there_is_one_line(prefect_api: str) -> None:
+    settings = SETTINGS.with_changes(shard_deployment="profile-shard/nowhere")
+    with pytest.raises(ConfigError, match="there is no deployment profile-shard/nowhere: `coderl up`"):
+        await run_shard(settings, ADDRESS, "missing", 0)
