@@ -1,13 +1,16 @@
-"""The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments or configuration, 130 interrupted.
+"""The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration or data,
+130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 
 What a user or a machine can cause (our own errors, the system's, Ctrl-C) ends with one line on stderr; only a bug shows
 a traceback.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,8 +31,19 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "evaluate": EvaluateSettings,
     "pipeline": PipelineSettings,
 }
+LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more)
+RECORDS = "a run directory (as coderl train printed it), or a curation's (data/pools/<name>)"
+FREE_SPACE = "free some space and run the same command again: what is recorded stays"
+NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
+OS_HINTS = {
+    errno.ENOSPC: FREE_SPACE,
+    errno.EDQUOT: FREE_SPACE,
+    errno.EACCES: NOT_ALLOWED,
+    errno.EPERM: NOT_ALLOWED,
+    errno.EROFS: NOT_ALLOWED,
+}
+USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)
 
   curate    profile the base model on problems and keep a mixed-difficulty pool
   train     GRPO steps on a pool; log_path=DIR resumes a run
@@ -50,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0 if words else ConfigError.exit_code
+    if words == ["--version"]:
+        print(f"coderl {version('coderl')}")
+        return 0
     command, rest = words[0], words[1:]
     try:
         if command in FLOWS:
@@ -60,9 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CoderlError as error:
         return _fail(command, error, error.exit_code)
     except OSError as error:  # no space left, permission denied, ...
-        return _fail(command, " ".join(str(error).split()) or type(error).__name__, CoderlError.exit_code)
+        return _fail(command, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:
         return _fail(command, "interrupted", INTERRUPTED)
+
+
+def _explain(error: OSError) -> str:
+    """What the system refused, where, and what to do about it."""
+    what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
+    where = f": {error.filename}" if error.filename else ""
+    hint = OS_HINTS.get(error.errno or 0)
+    return f"{what}{where}{f': {hint}' if hint else ''}"
 
 
 def _fail(command: str, why: object, code: int) -> int:
@@ -89,6 +114,22 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message} (see --help)")
 
 
+def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
+    """An argparse type: a whole number from `low` to `high` (None: without limit); `what` names it in the message."""
+    limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+        return number
+
+    return parse
+
+
 def _parser(command: str, description: str) -> argparse.ArgumentParser:
     return _Parser(prog=f"coderl {command}", description=description)
 
@@ -97,9 +138,15 @@ def _serve(arguments: list[str]) -> int:
     parser = _parser("serve", "Run an embedded server until it is stopped.")
     parser.add_argument("server", choices=("tinker", "sandbox"))
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
-    parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default)")
+    parser.add_argument(
+        "--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)"
+    )
     parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
-    parser.add_argument("--concurrency", type=int, help="sandbox: programs run at once (default: one a core)")
+    parser.add_argument(
+        "--concurrency",
+        type=_number(1, None, "a number"),
+        help="sandbox: programs run at once (default: one a core)",
+    )
     parser.add_argument("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous)")
     options = parser.parse_args(arguments)
     if options.server == "tinker":
@@ -118,7 +165,7 @@ def _up(arguments: list[str]) -> int:
     parser = _parser("up", "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends.")
     parser.add_argument(
         "--port",
-        type=int,
+        type=_number(1, LAST_PORT, "a port"),
         help="an embedded server on this port, even if another answers (default: 4200 if it is free)",
     )
     options = parser.parse_args(arguments)
@@ -169,20 +216,26 @@ def _grade(arguments: list[str]) -> int:
 
 def _query(arguments: list[str]) -> int:
     parser = _parser("query", "DuckDB over a run directory, a folder of runs, or a curation.")
-    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("run", type=Path, nargs="?", help=f"{RECORDS}, or a folder of them")
     parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
     parser.add_argument("--name", help="a named query instead of SQL")
     parser.add_argument("--list", action="store_true", help="list the named queries")
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="of an answer (default: table; csv is whole)",
+    )
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.query import print_query
 
-    print_query(options.run, options.sql, options.name, list_names=options.list)
+    print_query(options.run, options.sql, options.name, list_names=options.list, output=options.format)
     return 0
 
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write a run (or a curation) as one self-contained HTML page.")
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help=RECORDS)
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.report import write_report
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
-from coderl_tasks.orchestration import DEFAULT_API_URL, DEFAULT_PORT, configured_api_url, is_up
+from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, wants_embedded
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_URL,
@@ -26,7 +26,7 @@ LOW_DISK_GIB = 5
 DEADLINE_S = 20.0
 LOCAL_PACKAGES = ("torch", "safetensors")
 
-EMBEDDED_PREFECT = f"embedded (no PREFECT_API_URL set, nothing on port {DEFAULT_PORT})"
+EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {DEFAULT_PORT}"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ def _has_configured_sandbox() -> bool:
 def check_prefect(_: str | None) -> Finding:
     url = configured_api_url()
     if url is None:
-        return Finding("prefect", True, DEFAULT_API_URL if is_up(DEFAULT_API_URL) else EMBEDDED_PREFECT)
+        why = "PREFECT_API_URL is empty" if wants_embedded() else EMBEDDED_REASON
+        return Finding("prefect", True, found_api_url() or f"embedded ({why})")
     fault = asyncio.run(_prefect_fault())
     if fault is None:
         return Finding("prefect", True, url)

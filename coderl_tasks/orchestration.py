@@ -1,5 +1,7 @@
 """The Prefect server a command reports to: the configured one, else one on port 4200, else an embedded one.
 
+An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere.
+
 1. Only `coderl up` offers its embedded server on port 4200, for other commands to report to. Those of other commands
    take any free port, so that no command loses its server because another one ended.
 2. They all keep one database under `CODERL_HOME`, so that `coderl up` shows the runs of earlier commands.
@@ -33,13 +35,15 @@ QUIET = {
 
 
 def configured_api_url() -> str | None:
-    """The API address that the environment or the active Prefect profile names, if any.
-
-    A `PREFECT_API_URL` that is set but empty says that there is none, whatever `.env` or the profile say.
-    """
+    """The API address that the environment or the active Prefect profile names; None if none, or `wants_embedded`."""
     from prefect.settings import PREFECT_API_URL
 
-    return None if os.environ.get("PREFECT_API_URL") == "" else PREFECT_API_URL.value()
+    return None if wants_embedded() else PREFECT_API_URL.value()
+
+
+def wants_embedded() -> bool:
+    """Whether `PREFECT_API_URL` is set but empty: an embedded server, whatever the profile or port 4200 offer."""
+    return os.environ.get("PREFECT_API_URL") == ""
 
 
 def is_up(api_url: str) -> bool:
@@ -72,7 +76,12 @@ def shared_prefect_server(port: int | None = None) -> Iterator[str]:
 
 
 def found_api_url() -> str | None:
-    """The API address of a Prefect server that need not be started: the configured one, or one on port 4200."""
+    """The API address of a Prefect server that need not be started: the configured one, or one on port 4200.
+
+    None if there is neither, or `wants_embedded`.
+    """
+    if wants_embedded():
+        return None
     return configured_api_url() or (DEFAULT_API_URL if is_up(DEFAULT_API_URL) else None)
 
 

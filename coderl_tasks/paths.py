@@ -11,7 +11,7 @@ MINI_DATASET = "data/mini"
 
 def coderl_home() -> Path:
     """The cache shared by all runs of this user (embedded servers' checkpoints, Prefect's database): `CODERL_HOME`."""
-    return Path(os.environ.get("CODERL_HOME", "~/.cache/coderl")).expanduser()
+    return Path(os.environ.get("CODERL_HOME") or "~/.cache/coderl").expanduser()
 
 
 def find_local(name: str) -> Path | None:

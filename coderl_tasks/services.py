@@ -63,15 +63,24 @@ def sandbox_concurrency() -> int:
     return int(text)
 
 
-def configured_sandboxes() -> tuple[str, ...]:
-    """The sandbox servers that the environment names or localhost offers; empty if the embedded one is needed."""
+def named_sandboxes() -> tuple[str, ...]:
+    """The sandbox servers in `SANDBOX_URL`."""
     urls = tuple(url.strip().rstrip("/") for url in os.environ.get("SANDBOX_URL", "").split(",") if url.strip())
     for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"SANDBOX_URL: {url!r} is not an http(s) address")
-    if urls:
+        _check_address("SANDBOX_URL", url)
+    return urls
+
+
+def configured_sandboxes() -> tuple[str, ...]:
+    """The sandbox servers that the environment names or localhost offers; empty if the embedded one is needed."""
+    if urls := named_sandboxes():
         return urls
     return (DEFAULT_SANDBOX_URL,) if answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
+
+
+def _check_address(variable: str, url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{variable}: {url!r} is not an http(s) address")
 
 
 def uses_tinker_service() -> bool:
@@ -97,7 +106,21 @@ def tinker_credentials() -> tuple[str | None, str]:
         raise ConfigError("TINKER_BASE_URL is set but TINKER_API_KEY is not: set both")
     if not key.startswith("tml-"):
         raise ConfigError("a Tinker API key starts with tml-: check TINKER_API_KEY")
-    return os.environ.get("TINKER_BASE_URL") or None, key
+    url = os.environ.get("TINKER_BASE_URL") or None
+    if url is not None:
+        _check_address("TINKER_BASE_URL", url)
+    return url, key
+
+
+def check_environment(model_name: str | None = None) -> None:
+    """Raise ConfigError for what is wrong with the environment, or with `model_name` in it. Asks no service."""
+    load_environment()
+    sandbox_concurrency()
+    named_sandboxes()
+    if uses_tinker_service():
+        tinker_credentials()
+    elif model_name is not None:
+        embedded_tinker(model_name)
 
 
 def log_folder() -> Path:

@@ -4,6 +4,7 @@
 2. An unknown key, a wrong type or a batch that does not divide is a `ConfigError` of one line.
 """
 
+import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -19,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from coderl_tasks.arguments import all_settings
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
 
@@ -37,8 +39,32 @@ def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _split_shares(value: Any) -> Any:
+    """A text such as "hard:0.3,easy:0.7" as a mapping."""
+    if not isinstance(value, str):
+        return value
+    shares = {}
+    for part in _split_at_commas(value):
+        name, colon, share = part.partition(":")
+        if not colon:
+            raise ValueError("shares look like hard:0.3,medium:0.5,easy:0.2")
+        shares[name.strip()] = share
+    return shares
+
+
+def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
+    if shares and not sum(shares.values()) > 0:
+        raise ValueError("at least one share has to be above 0")
+    return shares
+
+
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Names = Annotated[list[str] | None, BeforeValidator(_split_at_commas)]
+Share = Annotated[float, Field(ge=0)]
+DifficultyShares = Annotated[
+    dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
+]
+SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
@@ -107,7 +133,7 @@ NANO_COMMON = {"model_name": NANO_MODEL, "dataset": MINI_DATASET, "max_tokens": 
 class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
-    nano_preset: ClassVar[Mapping[str, Any]] = {**NANO_COMMON, "profile_samples": 8}
+    nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
     no_content: ClassVar[tuple[str, ...]] = (
         "name",
         "sample_concurrency",
@@ -123,10 +149,35 @@ class CurateSettings(FlowSettings):
     max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
     check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
     max_solutions: int = Field(3, ge=1, description="reference solutions tried a problem, until one passes")
-    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem")
+    profile_mode: Literal["adaptive", "fixed"] = Field(
+        "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
+    )
+    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem, at most")
+    profile_round: int = Field(2, ge=1, description="completions asked for at a time")
+    profile_risk_keep: float = Field(
+        0.12,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have dropped a problem kept early",
+    )
+    profile_risk_drop: float = Field(
+        0.05,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have kept a problem dropped early",
+    )
+    price_prompt: float | None = Field(None, ge=0, description="price of a million prompt tokens, for the cost column")
+    price_completion: float | None = Field(None, ge=0, description="price of a million completion tokens")
     temperature: float = Field(1.0, ge=0, description="sampling temperature of the profile")
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
     band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
+    mix: DifficultyShares = Field(
+        default_factory=dict, description="shares of difficulty, hard:0.3,medium:0.5,easy:0.2; by default as it comes"
+    )
+    mix_splits: SplitShares = Field(
+        default_factory=dict, description="shares of splits, taco:0.4,lcbv5:0.6; by default as it comes"
+    )
+    pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
     shard_size: int = Field(250, ge=1, description="problems profiled in one Prefect task")
     shards: Literal["here", "deployment"] = Field(
         "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
@@ -265,12 +316,44 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(item) for item in error.errors())) from None
+        keys = [key for key, _ in all_settings(model)]
+        raise ConfigError("; ".join(_explain(item, keys) for item in error.errors())) from None
 
 
-def _explain(item: Any) -> str:
+def _explain(item: Any, keys: list[str]) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        return f"unknown setting {key!r}: see --help for those there are"
-    message = item["msg"].removeprefix("Value error, ")
+        near = _near(key, keys)
+        return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
+    if item["type"] == "model_type":
+        return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
+    if isinstance(item["input"], Mapping) and key in keys:
+        return f"{key} is a setting, not a group of them: write {key}=value"
+    words = _WORDS.get(item["type"])
+    message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
     return f"{key}={item['input']!r}: {message}" if key else message
+
+
+_WORDS = {
+    "int_parsing": "not a whole number",
+    "int_type": "not a whole number",
+    "int_from_float": "not a whole number",
+    "float_parsing": "not a number",
+    "float_type": "not a number",
+    "finite_number": "not a finite number",
+    "bool_parsing": "neither true nor false",
+    "bool_type": "neither true nor false",
+    "string_type": "needs a value",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}
+"""Pydantic's types of errors in words for people who do not know pydantic."""
+
+
+def _near(key: str, keys: list[str]) -> str:
+    """The settings that `key` may be meant for: of the same name in a group, else spelled alike; empty if none is."""
+    found = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return " or ".join(found or difflib.get_close_matches(key, keys, n=1))

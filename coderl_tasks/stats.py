@@ -92,6 +92,13 @@ def jeffreys_interval(successes: int, n: int, confidence: float = CONFIDENCE) ->
     return Interval(0.0 if successes == 0 else interval.low, 1.0 if successes == n else interval.high)
 
 
+def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
+    """P(`successes` of `n` further samples) where the rate is Beta(alpha, beta): what a posterior predicts."""
+    _check_counts(successes, n)
+    log_ratio = _log_beta(alpha + successes, beta + n - successes) - _log_beta(alpha, beta)
+    return math.comb(n, successes) * math.exp(log_ratio)
+
+
 def pass_at_k(n: int, correct: int, k: int) -> float:
     """The unbiased estimate of pass@k from `correct` of `n` samples: 1 - C(n - correct, k) / C(n, k).
 
@@ -186,6 +193,10 @@ def _phi(both: int, only_first: int, only_second: int, neither: int) -> float:
     if numerator > 0:
         numerator = max(numerator - (both + only_first + only_second + neither) / 2, 0.0)
     return numerator / math.sqrt(product)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
 def _check_counts(successes: int, n: int) -> None:

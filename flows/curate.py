@@ -7,16 +7,20 @@ from pathlib import Path
 import polars as pl
 from prefect import flow, task
 
+from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.find_pool import POOLS
 from coderl_tasks.curation.measure import MeasureSettings, Progress
+from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import drop_long_prompts, profile_shard
+from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_shard
+from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule
 from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, load_problems
+from coderl_tasks.problems.sources import PINNED_REVISIONS
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
@@ -52,16 +56,31 @@ async def _measure(session: Session, settings: CurateSettings, shard: "Shard", o
         MeasureSettings(
             purpose="profile",
             policy=settings.model_name,
-            num_samples=settings.profile_samples,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             context=session.context,
             seed=settings.seed,
             concurrency=settings.sample_concurrency,
         ),
+        sampling=_sampling_plan(settings),
+        prices=Prices(settings.price_prompt, settings.price_completion),
         folder=shard.folder,
         on_progress=on_progress,
     )
+
+
+def _sampling_plan(settings: CurateSettings) -> SamplingPlan:
+    rule = StoppingRule(
+        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
+    )
+    adaptive = settings.profile_mode == "adaptive"
+    return SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None)
+
+
+def _mix(settings: CurateSettings) -> Mix:
+    size = None if settings.pool_size == -1 else settings.pool_size
+    shares: dict[str, float] = dict(settings.mix.items())
+    return Mix(shares, settings.mix_splits, size, settings.seed)
 
 
 class Shard:
@@ -77,7 +96,7 @@ async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems and keep those in the band. Returns the pool's folder."""
     settings = for_this_machine(settings)
     display = Display()
-    folder = POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")
+    folder = (POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")).resolve()
     display.say(f"pool directory: {folder}")
     with services(settings.model_name) as used:
         for line in used.lines:
@@ -92,13 +111,21 @@ async def curate(settings: CurateSettings) -> str:
             )
             measured = await _profile(session, settings, fitting, folder, display)
     pool = build_pool(
-        loaded, measured, drops=[*unsound, *long], band_low=settings.band_low, band_high=settings.band_high
+        loaded,
+        measured,
+        drops=[*unsound, *long],
+        band_low=settings.band_low,
+        band_high=settings.band_high,
+        mix=_mix(settings),
     )
-    write_pool(folder, pool, settings.content())
+    inputs = {"dataset": settings.dataset, "revision": PINNED_REVISIONS.get(settings.dataset)}
+    write_pool(folder, pool, settings.content(), inputs=inputs)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     require_problems(pool, folder)
     display.say(f"{pool.pool.height} of {pool.read} problems kept")
+    if pool.short:
+        display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     return str(folder)
 
 

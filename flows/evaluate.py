@@ -59,7 +59,6 @@ async def _measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.Da
         MeasureSettings(
             purpose="evaluate",
             policy=path or settings.model_name,
-            num_samples=1,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             context=session.context,
@@ -113,7 +112,7 @@ INHERITED = ("model_name", "renderer_name", "dataset", "max_tokens", "reward_tim
 def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     """Where the record goes: `log_path`, else a new folder under the run's (or the default root's) evals/."""
     if settings.log_path is not None:
-        return Path(settings.log_path).expanduser().absolute()
+        return Path(settings.log_path).expanduser().resolve()
     name = f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
     return (policy.run or Path(DEFAULT_ROOT).expanduser()) / "evals" / name
 

@@ -1,14 +1,15 @@
 """train: GRPO steps on a pool, each phase a retried task; `coderl train log_path=DIR` goes on where DIR ends."""
 
+import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 
-from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.curation.measure import Progress
-from coderl_tasks.errors import CoderlError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
@@ -20,8 +21,16 @@ from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
-from coderl_tasks.training.evaluations import BASELINE, BEFORE_TRAINING, FINAL, eval_metrics, evaluate_run
-from coderl_tasks.training.run import TrainingRun, complete_settings, open_run, run_config
+from coderl_tasks.training.evaluations import (
+    BASELINE,
+    BEFORE_TRAINING,
+    FINAL,
+    eval_metrics,
+    evaluate_run,
+    is_finished,
+)
+from coderl_tasks.training.repair import differences, lost_scores
+from coderl_tasks.training.run import TrainingRun, open_run, planned, pool_warning, run_config
 from flows.display import Display
 from flows.naming import run_path
 from flows.publishing import publish_or_warn
@@ -59,13 +68,19 @@ async def evaluate_policy(run: TrainingRun, name: str, step: int, on_progress: P
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
     path = run_path(settings.log_path)
-    settings = complete_settings(settings, path)
-    settings = settings.with_changes(pool=str(find_pool(settings.pool, settings.model_name).file))
-    with RunDirectory.open(path, run_config(settings)) as directory:
+    settings, pool = planned(settings, path)
+    finished = partial(is_finished, settings=settings)
+    with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         display.say(f"run directory: {directory.path}")
+        if directory.finished:
+            display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
+            await _finish(directory, settings, display)
+            return str(directory.path)
         display.say(f"pool: {settings.pool}")
-        display.say(f"to resume: coderl train log_path={directory.path}")
+        if warning := pool_warning(pool, settings.model_name):
+            display.say(warning)
+        display.say(f"to resume: {resume_command(directory)}")
         logger = setup_logging(
             directory.path,
             wandb_project=settings.wandb_project,
@@ -80,17 +95,32 @@ async def train(settings: TrainSettings) -> str:
             try:
                 async with open_run(settings, directory, used) as run:
                     await _train(run, logger, display)
-            except BaseException:
-                display.say(
-                    f"stopped before step {directory.next_step}; coderl train log_path={directory.path} goes on"
-                )
+            except BaseException as error:
+                display.say(f"stopped before step {directory.next_step}; {what_next(directory, error)}")
                 raise
         await _finish(directory, settings, display)
     return str(directory.path)
 
 
+def resume_command(directory: RunDirectory) -> str:
+    """The command that goes on with a run, as a shell takes it."""
+    return f"coderl train log_path={shlex.quote(str(directory.path))}"
+
+
+def what_next(directory: RunDirectory, error: BaseException) -> str:
+    """How a run that `error` stopped goes on: some errors come again until what they name is put right."""
+    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
+    return f"{first}{resume_command(directory)} goes on"
+
+
 async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
+    for step in lost_scores(run):
+        display.say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
+        await score(run, step)
+        scored = run.directory.step(step).read_scored()
+        if scored is not None and (different := differences(run, step, scored)):
+            display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
     evaluating = run.settings.eval_every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)

@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: one of each server for the whole session, on loopback, with a home of its own."""
 
 import os
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import embedded_prefect, used
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.services import (
@@ -56,6 +58,19 @@ def embedded(coderl_home: Path) -> Iterator[Services]:
             (f"Tinker: embedded server, {tinker.url}", f"Sandbox: embedded server, {sandbox.url}"),
             (tinker, sandbox),
         )
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def closed() -> str:
+    """An address where nothing listens."""
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="session")

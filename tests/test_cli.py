@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
 from coderl_tasks.arguments import parse_key_values
-from coderl_tasks.cli import COMMANDS, FLOWS, USAGE, main
+from coderl_tasks.cli import COMMANDS, FLOWS, FREE_SPACE, NOT_ALLOWED, USAGE, main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import TrainSettings
 
@@ -13,6 +14,11 @@ def test_no_command_and_help_print_the_usage(capsys):
     assert main([]) == 2
     assert main(["--help"]) == 0
     assert capsys.readouterr().out.count(USAGE) == 2
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"coderl {version('coderl')}\n"
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -49,7 +55,12 @@ def test_the_installed_command_and_the_flow_files_are_the_same_door():
     [
         (["grade"], "the following arguments are required: --problems"),
         (["serve", "x"], "invalid choice: 'x'"),
-        (["up", "--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["up", "--port", "x"], "argument --port: 'x' is not a port from 1 to 65535"),
+        (["up", "--port", "99999"], "argument --port: '99999' is not a port from 1 to 65535"),
+        (["up", "--port", "-1"], "argument --port: '-1' is not a port from 1 to 65535"),
+        (["serve", "tinker", "--port", "65536"], "'65536' is not a port from 0 to 65535"),
+        (["serve", "sandbox", "--concurrency", "0"], "'0' is not a number of at least 1"),
+        (["serve", "sandbox", "--concurrency", "-1"], "'-1' is not a number of at least 1"),
         (["doctor", "x"], "unrecognized arguments: x"),
     ],
 )
@@ -68,8 +79,14 @@ def test_bad_options_end_with_one_line_and_exit_2(words, says, capsys):
         (
             OSError(28, "No space left on device", "pool.parquet"),
             1,
-            "[Errno 28] No space left on device: 'pool.parquet'",
+            f"No space left on device: pool.parquet: {FREE_SPACE}",
         ),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            1,
+            f"Permission denied: /root/x: {NOT_ALLOWED}",
+        ),
+        (ConnectionResetError(104, "Connection reset by peer"), 1, "Connection reset by peer"),
         (TimeoutError(), 1, "TimeoutError"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

@@ -1,27 +1,10 @@
-import socket
-from collections.abc import Iterator
-
 import pytest
 
 from coderl_tasks import doctor
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.sandbox import interpreter
-from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import used
 from coderl_tasks.services import Services
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """A server that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.fixture
-def closed() -> str:
-    """An address where nothing listens."""
-    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture

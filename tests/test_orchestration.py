@@ -8,15 +8,18 @@ import pytest
 import yaml
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from coderl_tasks import orchestration
 from coderl_tasks.cli import FLOWS
+from coderl_tasks.doctor import check_prefect
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.orchestration import (
     DEFAULT_API_URL,
     WORK_POOL,
     configured_api_url,
     deploy_all,
+    found_api_url,
     is_up,
     prefect_server,
     shared_prefect_server,
@@ -44,6 +47,16 @@ def test_an_empty_address_says_that_there_is_none():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PREFECT_API_URL", "")
             assert configured_api_url() is None
+
+
+def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(prefect_api: str, monkeypatch):
+    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
+    monkeypatch.delenv("PREFECT_API_URL")
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert found_api_url() == prefect_api
+        monkeypatch.setenv("PREFECT_API_URL", "")
+        assert found_api_url() is None
+        assert check_prefect(None).detail == "embedded (PREFECT_API_URL is empty)"
 
 
 def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.services import configured_sandboxes, for_this_machine, sandbox_concurrency, services
+from coderl_tasks.paths import coderl_home
+from coderl_tasks.services import (
+    check_environment,
+    configured_sandboxes,
+    for_this_machine,
+    sandbox_concurrency,
+    services,
+)
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 
 HUB_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
@@ -40,6 +47,7 @@ def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch):
     [
         ({}, "set TINKER_API_KEY to use the Tinker service, or model_name=data/nano"),
         ({"TINKER_BASE_URL": "http://127.0.0.1:9"}, "TINKER_API_KEY is not"),
+        ({"TINKER_API_KEY": "tml-x", "TINKER_BASE_URL": "foo"}, "TINKER_BASE_URL: 'foo' is not an http(s) address"),
         ({"TINKER_API_KEY": "sk-1"}, "starts with tml-"),
         ({"TINKER_API_KEY": "tml-x", "SANDBOX_URL": "localhost:8080"}, "is not an http(s) address"),
         ({"TINKER_API_KEY": "tml-x", "SANDBOX_URL": "http://a", "SANDBOX_MAX_CONCURRENCY": "0"}, "positive number"),
@@ -51,6 +59,9 @@ def test_a_bad_environment_is_a_configuration_error(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError) as caught, services(HUB_MODEL):
         pass
     assert says in str(caught.value)
+    with pytest.raises(ConfigError) as early:
+        check_environment(HUB_MODEL)
+    assert str(early.value) == str(caught.value)
 
 
 def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
@@ -59,6 +70,11 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
     assert sandbox_concurrency() == 34
     assert configured_sandboxes() in ((), ("http://localhost:8080",))
+
+
+def test_an_empty_home_is_the_default_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CODERL_HOME", "")
+    assert coderl_home() == Path.home() / ".cache" / "coderl"
 
 
 def test_a_bare_command_takes_the_nano_preset_where_nothing_else_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -1,11 +1,23 @@
-"""Difficulty labels by pass rate."""
+"""What a pass rate says of a problem: its difficulty label, and whether it lies in the band that can teach."""
 
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 Difficulty = Literal["hard", "medium", "easy"]
+DIFFICULTIES: tuple[Difficulty, ...] = get_args(Difficulty)
 
 HARD_BELOW = 0.35
 EASY_FROM = 0.65
+
+
+class Band(NamedTuple):
+    """The pass rates that are kept, ends included."""
+
+    low: float
+    high: float
+
+    def has(self, n_correct: int, n: int) -> bool:
+        """Whether `n_correct` of `n` samples is a rate in the band."""
+        return self.low <= n_correct / n <= self.high
 
 
 def difficulty(pass_rate: float) -> Difficulty:

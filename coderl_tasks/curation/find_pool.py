@@ -26,6 +26,11 @@ class FoundPool:
         """The folder's name, or the file's where it does not lie in a pool's folder."""
         return self.file.parent.name if self.manifest else self.file.name
 
+    def profiled_with(self) -> str | None:
+        """The model whose pass rates chose the problems, as the manifest says; None if nothing says it."""
+        name = self.manifest.get("model_name")
+        return None if name is None else str(name)
+
 
 def find_pool(pool: str, model_name: str, *, pools: Path = POOLS) -> FoundPool:
     """The pool that `pool` names: "latest", the folder of a finished pool, or a parquet file of problems.
@@ -56,7 +61,7 @@ def _latest(model_name: str, pools: Path) -> FoundPool:
             manifest = read_json(manifest_file)
         except DataError:
             continue  # a damaged pool is not a finished one; naming it says what is wrong with it
-        if file.is_file() and manifest.get("kept") and _same_model(str(manifest.get("model_name")), model_name):
+        if file.is_file() and manifest.get("kept") and same_model(str(manifest.get("model_name")), model_name):
             return FoundPool(file, manifest)
     raise ConfigError(
         f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
@@ -64,7 +69,7 @@ def _latest(model_name: str, pools: Path) -> FoundPool:
     )
 
 
-def _same_model(one: str, other: str) -> bool:
+def same_model(one: str, other: str) -> bool:
     """Whether two names mean the same model: equal, or the same local folder."""
     folder = local_model_folder(one)
     return one == other or (folder is not None and folder == local_model_folder(other))

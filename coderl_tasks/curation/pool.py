@@ -2,18 +2,21 @@
 
     data/pools/NAME/{pool,dropped,profile}.parquet, manifest.json
 
-The manifest is written last and marks the pool as finished. It holds no time and no path of the machine: the same
-problems, profile and settings give the same bytes.
+The manifest is written last and marks the pool as finished. It holds no time and no path of the machine, but the hashes
+of the tables: the same problems, profile and settings give the same bytes.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.difficulty import EASY_FROM, HARD_BELOW
+from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
+from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.problems import (
@@ -28,7 +31,7 @@ from coderl_tasks.problems import (
 
 POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
-DIFFICULTIES = ("hard", "medium", "easy")
+TABLES = ("pool", "dropped", "profile")
 
 
 class EmptyPoolError(CoderlError):
@@ -39,7 +42,8 @@ class EmptyPoolError(CoderlError):
 class Pool:
     """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
 
-    `band` is the lowest and highest pass rate kept.
+    `band` is the lowest and highest pass rate kept, `mix` what was asked of the pool's make-up and `short` what of it
+    there was too little of, by cell.
     """
 
     pool: pl.DataFrame
@@ -47,6 +51,8 @@ class Pool:
     profile: pl.DataFrame
     read: int
     band: tuple[float, float]
+    mix: Mix = EVERYTHING
+    short: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pool.height + self.dropped.height != self.read:
@@ -62,8 +68,10 @@ def build_pool(
     drops: Iterable[Drop] = (),
     band_low: float = BAND_LOW,
     band_high: float = BAND_HIGH,
+    mix: Mix = EVERYTHING,
 ) -> Pool:
-    """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included.
+    """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
+    these the ones that `mix` takes.
 
     `profile` (PROFILE_SCHEMA) has a row for each problem of `loaded` but for those of `drops`, which were dropped
     between loading and profiling. Raises ValueError if a problem is in neither or in both.
@@ -75,14 +83,19 @@ def build_pool(
     measured = {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if left.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
-    kept: list[Problem] = []
+    in_band: list[Problem] = []
     out: list[Drop] = []
     for problem in left.values():
         drop = band_drop(problem, measured[problem.problem_id], band_low, band_high)
         if drop is None:
-            kept.append(problem)
+            in_band.append(problem)
         else:
             out.append(drop)
+    selection = select(profile.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
+    kept = [problem for problem in in_band if problem.problem_id not in selection.left_out]
+    for problem in in_band:
+        if problem.problem_id in selection.left_out:
+            out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
     extra = pl.DataFrame(
         [{name: measured[problem.problem_id][name] for name in PROFILE_COLUMNS} for problem in kept],
         schema=PROFILE_COLUMNS,
@@ -93,12 +106,17 @@ def build_pool(
         profile=profile,
         read=loaded.read,
         band=(band_low, band_high),
+        mix=mix,
+        short=selection.short,
     )
 
 
 def band_drop(problem: Problem, measured: Mapping[str, Any], low: float, high: float) -> Drop | None:
-    """Why a profiled problem does not enter the pool; None if it does."""
-    if not measured["n_samples"]:
+    """Why a profiled problem lies outside the band; None if it does not.
+
+    One with infra errors is not judged by the rest: its sampling was not brought to an end.
+    """
+    if measured["infra_errors"]:
         return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
     if low <= measured["pass_rate"] <= high:
         return None
@@ -106,23 +124,27 @@ def band_drop(problem: Problem, measured: Mapping[str, Any], low: float, high: f
     return Drop.of(problem, "band", "too_hard" if measured["pass_rate"] < low else "too_easy", detail)
 
 
-def write_pool(folder: Path, pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
+def write_pool(
+    folder: Path, pool: Pool, settings: Mapping[str, Any], *, inputs: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Write a finished pool to `folder` and return its manifest.
 
-    `settings` is recorded as it is, and must have `model_name` (see `find_pool`).
+    `settings` is recorded as it is, and must have `model_name` (see `find_pool`); so is `inputs`, which says what was
+    read (a data set's revision, files' hashes).
     """
-    manifest = pool_manifest(pool, settings)
     make_folder(folder)
-    write_parquet(folder / "pool.parquet", pool.pool)
-    write_parquet(folder / "dropped.parquet", pool.dropped)
-    write_parquet(folder / "profile.parquet", pool.profile)
+    for name in TABLES:
+        write_parquet(folder / f"{name}.parquet", getattr(pool, name))
+    hashes = {f"{name}.parquet": sha256((folder / f"{name}.parquet").read_bytes()).hexdigest() for name in TABLES}
+    manifest = pool_manifest(pool, settings) | {"inputs": dict(inputs or {}), "sha256": hashes}
     write_json(folder / "manifest.json", manifest)
     return manifest
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a pool is made of and from: model, settings, counts by split, difficulty and drop reason."""
+    """What a pool is made of and from: model, settings, counts by split, difficulty and drop reason, what was spent."""
     low, high = pool.band
+    profile = pool.profile
     return {
         "model_name": settings["model_name"],
         "read": pool.read,
@@ -134,8 +156,16 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES},
         "by_split": _counts(pool.pool, ["split"]),
+        "mix": pool.mix.as_dict(),
+        "short": dict(pool.short),
         "dropped_by_reason": _counts(pool.dropped, ["stage", "reason"]),
-        "infra_errors": int(pool.profile["infra_errors"].sum()),
+        "infra_errors": int(profile["infra_errors"].sum()),
+        "spent": {
+            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]),
+            "prompt_tokens": sum(profile["prompt_tokens_spent"]),
+            "completion_tokens": sum(profile["completion_tokens_spent"]),
+            "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
+        },
         "settings": {name: settings[name] for name in sorted(settings)},
     }
 
@@ -148,6 +178,9 @@ def require_problems(pool: Pool, folder: Path) -> None:
     reasons = ", ".join(
         f"{n} {reason.split('/')[-1]}" for reason, n in _counts(pool.dropped, ["stage", "reason"]).items()
     )
+    if pool.dropped.filter(stage="mix").height:
+        lack = pool.mix.shortfall(pool.short)
+        raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
     raise EmptyPoolError(
         f"Nothing lies in the band: of {pool.read} problems none has a pass rate from {low:g} to {high:g} "
         f"({reasons or 'nothing was read'}). Profile and report are in {folder}."

@@ -1,6 +1,7 @@
 """Profiles problems: how often the base model solves each, and what its answers look like."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,34 @@ from coderl_tasks.curation.measure import (
     measure,
     read_fingerprint,
 )
+from coderl_tasks.curation.sampling_plan import SamplingPlan
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.test_order import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.policy.rollout_frames import TRUNCATED, first_failures
+from coderl_tasks.policy.rollout_frames import ORDER, TRUNCATED, first_failures
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer, problem_prompt
 from coderl_tasks.stats import jeffreys_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a million tokens cost, in any one currency; None where that is not known."""
+
+    prompt: float | None = None
+    completion: float | None = None
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """What so many tokens cost; None if no price is known. One that is not known counts as 0 beside one that is."""
+        if self.prompt is None and self.completion is None:
+            return None
+        return (prompt_tokens * (self.prompt or 0.0) + completion_tokens * (self.completion or 0.0)) / 1e6
+
+
+NO_PRICES = Prices()
 
 
 def drop_long_prompts(
@@ -50,34 +69,44 @@ async def profile_shard(
     renderer: Renderer,
     settings: MeasureSettings,
     *,
+    sampling: SamplingPlan,
+    prices: Prices = NO_PRICES,
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row a problem, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
-    same problems and settings it samples only what is missing, and nothing once it is finished. Raises InfraError when
-    sampling fails.
+    same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
+    graded is graded again. Another stopping rule uses what there is, and leaves alone what it does not need. Raises
+    InfraError if sampling fails.
     """
+    arguments = (problems, sampler, judge, renderer, settings, sampling)
     if folder is None:
-        rollouts = await measure(problems, sampler, judge, renderer, settings, on_progress=on_progress)
-        return profile_frame(problems, rollouts)
-    request = fingerprint(problems, settings)
-    finished = read_frame(folder / "rollouts.parquet", ROLLOUT_SCHEMA)
-    if finished is not None and read_fingerprint(folder) == request:
-        return profile_frame(problems, finished)
+        return profile_frame(problems, await measure(*arguments, on_progress=on_progress), prices)
+    request = fingerprint(problems, settings, sampling)
+    file = folder / "rollouts.parquet"
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if read_fingerprint(folder) == request else None
     groups = GroupFiles(folder / "groups")
-    rollouts = await measure(problems, sampler, judge, renderer, settings, groups=groups, on_progress=on_progress)
-    write_parquet(make_folder(folder) / "rollouts.parquet", rollouts)
-    write_json(folder / FINGERPRINT_FILE, request)
+    rollouts = await measure(*arguments, groups=groups, recorded=recorded, on_progress=on_progress)
+    everything = rollouts
+    if recorded is None:
+        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # it belongs to the file that is replaced now
+    else:
+        unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
+        everything = pl.concat([rollouts, unused]).sort(ORDER)
+    if recorded is None or not everything.equals(recorded):
+        write_parquet(make_folder(folder) / file.name, everything)
+        write_json(folder / FINGERPRINT_FILE, request)
     groups.remove()
-    return profile_frame(problems, rollouts)
+    return profile_frame(problems, rollouts, prices)
 
 
-def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame) -> pl.DataFrame:
+def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
     """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, a row a problem, in order.
 
-    Infra errors are counted, and nothing else is made of them.
+    Infra errors are counted, and nothing else is made of them. A prompt is counted once a round, since each round is a
+    request of its own.
     """
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(
@@ -88,20 +117,26 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame) -> pl.Dat
         infra_errors=(~graded).sum(),
         mean_completion_tokens=pl.col("completion_tokens").list.len().mean(),
         prompt_tokens=pl.col("prompt_tokens").list.len().first(),
+        rounds=pl.col("attempt").n_unique(),
+        completion_tokens_spent=pl.col("completion_tokens").list.len().sum(),
     )
     measured = {row["problem_id"]: row for row in by_problem.iter_rows(named=True)}
     failures = first_failures(rollouts)
     rows = [
-        _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []))
+        _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []), prices)
         for problem in problems
     ]
     return pl.DataFrame(rows, schema=PROFILE_SCHEMA)
 
 
-def _profile_row(problem: Problem, measured: dict[str, Any], failures: list[int | None]) -> dict[str, Any]:
+def _profile_row(
+    problem: Problem, measured: dict[str, Any], failures: list[int | None], prices: Prices
+) -> dict[str, Any]:
     n, correct = measured["n_samples"], measured["n_correct"]
     counts = count_catches(len(problem.tests), failures)
     row = measured | {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
+    row["prompt_tokens_spent"] = measured["rounds"] * measured["prompt_tokens"]
+    row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
     if n:
         interval = jeffreys_interval(correct, n)
         row |= {

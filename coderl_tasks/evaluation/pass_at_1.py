@@ -28,7 +28,7 @@ async def evaluate_policy(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """One completion a problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
 
-    The problems should come with all their tests, the settings with one sample a problem. Draws depend on the seed and
+    The problems should come with all their tests. Draws depend on the seed and
     the problem alone, so two policies face the same ones. With `groups`, what an unfinished evaluation recorded there
     is not sampled again. Raises InfraError if sampling fails or nothing at all could be graded, ValueError without
     problems.

@@ -1,14 +1,18 @@
 """Tables for the terminal. Model output is untrusted there too: no escape sequence or markup in it takes effect."""
 
+import json
+from itertools import accumulate
 from typing import Any
 
 import polars as pl
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 LONGEST_TEXT = 200
 NARROW = 36
+GAP = 2  # between two columns
 
 
 def plain_table(title: str | None = None, **options: Any) -> Table:
@@ -25,28 +29,58 @@ def printable(text: str) -> str:
 def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None, max_rows: int = 200) -> None:
     """Prints a frame: numbers to the right with one number of decimals a column, text on one line, long text cut.
 
-    Says how many rows are left out when there are more than `max_rows`.
+    On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be. Says how many
+    columns and (beyond `max_rows`) rows are left out.
     """
-    table = plain_table(title)
     shown = frame.head(max_rows)
-    columns = []
-    for series in shown.iter_columns():
-        cells = _column_cells(series)
-        width = max([len(series.name), *map(len, cells)])
+    columns = [(series, _column_cells(series)) for series in shown.iter_columns()]
+    widths = [max([cell_len(series.name), *map(cell_len, cells)]) for series, cells in columns]
+    least = [
+        width if series.dtype.is_numeric() else min(width, NARROW)
+        for (series, _), width in zip(columns, widths, strict=True)
+    ]
+    if console.is_terminal:
+        count = _fitting(least, console.width)
+    else:
+        count = len(columns)
+        console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
+    table = plain_table(title)
+    for (series, _), width in zip(columns[:count], least, strict=False):
         right = series.dtype.is_numeric()
         table.add_column(
             Text(series.name),
             justify="right" if right else "left",
             overflow="ellipsis",
             no_wrap=True,
-            min_width=width if right else min(width, NARROW),
+            min_width=width,
         )
-        columns.append(cells)
-    for row in zip(*columns, strict=True):
+    for row in zip(*(cells for _, cells in columns[:count]), strict=True):
         table.add_row(*[Text(cell) for cell in row])
     console.print(table)
+    if count < len(columns):
+        console.print(f"+{len(columns) - count} columns not shown (use --format csv)", style="dim", highlight=False)
     if len(frame) > max_rows:
         console.print(f"… {len(frame) - max_rows} more rows", style="dim")
+
+
+def _fitting(widths: list[int], width: int) -> int:
+    """How many of the first columns fit in `width`, at least one."""
+    ends = accumulate(column + GAP for column in widths)
+    return max(1, sum(end - GAP <= width for end in ends))
+
+
+def plain_values(frame: pl.DataFrame, *, for_terminal: bool) -> pl.DataFrame:
+    """`frame` as CSV can hold it, lists and structs as JSON; `for_terminal` without control characters."""
+    columns = []
+    for series in frame.iter_columns():
+        if series.dtype.is_nested():
+            texts = [None if value is None else json.dumps(value, default=str) for value in series.to_list()]
+            columns.append(pl.Series(series.name, texts, pl.String))
+        elif for_terminal and series.dtype == pl.String:
+            columns.append(pl.Series(series.name, [value and printable(value) for value in series], pl.String))
+        else:
+            columns.append(series)
+    return pl.DataFrame(columns)
 
 
 def _column_cells(series: pl.Series) -> list[str]:
@@ -54,7 +88,7 @@ def _column_cells(series: pl.Series) -> list[str]:
         short = [f"{value:.6g}" for value in series.drop_nulls()]
         if not any("e" in text or "n" in text for text in short):
             decimals = max((len(text.partition(".")[2]) for text in short), default=0)
-            return ["–" if value is None else f"{value:.{decimals}f}" for value in series]
+            return ["–" if value is None else f"{value + 0.0:.{decimals}f}" for value in series]  # no -0
     return [_cell(value) for value in series.to_list()]
 
 

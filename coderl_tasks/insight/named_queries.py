@@ -25,7 +25,9 @@ _QUERIES = (
         """
         SELECT run, step, round(mean_reward, 3) AS reward, round(mean_correct, 3) AS correct,
                round(format_rate, 3) AS format, round(truncated_rate, 3) AS truncated, groups_skipped AS skipped,
-               groups_total AS groups, n_datums AS datums, round(kl_sample_train, 5) AS kl, infra_errors AS infra,
+               groups_total AS groups, n_datums AS datums, CASE WHEN kl_sample_train <> 0
+               THEN round(kl_sample_train, 2 - floor(log10(abs(kl_sample_train)))::INT)
+               ELSE kl_sample_train END AS kl, infra_errors AS infra,
                round(time_step_s, 1) AS seconds
         FROM metrics WHERE groups_total IS NOT NULL ORDER BY run, step
         """,

@@ -12,7 +12,7 @@ A view of files that are not there is empty, with the columns it would have. Fil
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import polars as pl
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import plain_table, render_frame
+from coderl_tasks.insight.console import plain_table, plain_values, render_frame
 from coderl_tasks.insight.named_queries import NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
 from coderl_tasks.insight.view_schemas import (
@@ -35,6 +35,7 @@ from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
+Output = Literal["table", "csv", "json"]
 VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "evals", "eval_splits", *CURATION_SCHEMAS)
 
 
@@ -106,19 +107,32 @@ def print_query(
     name: str | None = None,
     *,
     list_names: bool = False,
+    output: Output = "table",
     console: Console | None = None,
 ) -> None:
-    """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns."""
+    """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns.
+
+    An answer is a table for people, or all of it as CSV or JSON (an array of objects).
+    """
     console = console or Console()
+    if output != "table" and (list_names or (sql is None and name is None)):
+        raise ConfigError(f"--format {output} is for answers: give SQL or --name")
     if list_names:
+        if path is not None:
+            find_directories(path)
         print_names(console)
     elif path is None:
         raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
     elif sql is None and name is None:
         print_views(path, console)
     else:
-        title = NAMED_QUERIES[name].question if name in NAMED_QUERIES else None
-        render_frame(query(path, sql, name), console, title)
+        answer = query(path, sql, name)
+        if output == "csv":
+            console.file.write(plain_values(answer, for_terminal=console.is_terminal).write_csv())
+        elif output == "json":
+            console.file.write(answer.write_json() + "\n")
+        else:
+            render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
 
 
 def print_names(console: Console) -> None:

@@ -9,7 +9,8 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Put `data` at `path`, atomically and durably. The folder must exist."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with naming(path), temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -39,6 +40,17 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put `path` into an OSError of the block that names no file, as that of a write to a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

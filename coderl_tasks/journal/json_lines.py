@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.journal.atomic import DamagedFileError, write_bytes
+from coderl_tasks.journal.atomic import DamagedFileError, naming, write_bytes
 
 Row = dict[str, Any]
 
@@ -20,7 +20,7 @@ def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
     if not _ends_with_newline(path):
         repair(path)
-    with path.open("ab") as file:
+    with naming(path), path.open("ab") as file:
         file.write(_encode(row))
         file.flush()
         os.fsync(file.fileno())

@@ -24,6 +24,10 @@ class MetricsLog:
         self.path = path
         self._known = {row_identity(row) for row in read_rows(path)}
 
+    def has_eval(self, name: str, step: int) -> bool:
+        """Whether there is a row of evaluation `name` after `step`."""
+        return (step, True, name) in self._known
+
     def append(self, row: Row) -> None:
         """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
         identity = row_identity(row)

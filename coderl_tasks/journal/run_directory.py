@@ -9,7 +9,8 @@ Whoever starts next opens the directory and goes on at `next_step`. One process 
 lock that ends with the process. Reading needs none.
 """
 
-from collections.abc import Iterable, Mapping
+import errno
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,8 @@ DEFAULT_ROOT = "~/code-rl-logs"
 class RunDirectory:
     """A run's directory, held by this process until `close` (or the end of a `with` block).
 
-    `changes` are the settings that differ from the recorded ones, for the log; `resumed` says whether there were any.
+    `changes` are the settings that differ from the recorded ones, for the log; `resumed` says whether there were any;
+    `finished` that nothing was left to do when it was opened.
     """
 
     def __init__(
@@ -40,35 +42,43 @@ class RunDirectory:
         self.config = config
         self.changes = changes
         self.resumed = resumed
+        self.finished = False
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self._lock = lock
         self._commits: list[Commit] = []
 
     @classmethod
     def open(
-        cls, path: Path | str | None, config: Mapping[str, Any], *, may_change: Iterable[str] = MAY_CHANGE
+        cls,
+        path: Path | str | None,
+        config: Mapping[str, Any],
+        *,
+        may_change: Iterable[str] = MAY_CHANGE,
+        is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
         """The run at `path`: created with `config` if there is none, resumed if there is. None is a new default place.
 
         Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows), and records the
-        new configuration. Raises ConfigError if the directory is in use, holds something else, or was started with
-        settings that may not change (`may_change` are patterns of those that may).
+        new configuration, unless the run `is_finished`, so that it would have no effect. Raises ConfigError if the
+        directory is in use, holds something else, or was started with settings that may not change (`may_change` are
+        patterns of those that may).
         """
-        folder = new_run_path() if path is None else Path(path).expanduser().absolute()
+        folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / "config.json"
         if folder.is_dir() and not config_path.exists() and any(_visible(folder)):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
-        make_folder(folder)
+        _make_run_folder(folder)
         lock = DirectoryLock(folder)
         try:
             remove_leftovers(folder)
             resumed = config_path.exists()
             changes = check_resume(read_json(config_path), config, may_change=may_change) if resumed else []
-            if changes or not resumed:
-                write_json(config_path, dict(config))
             run = cls(folder, dict(config), lock, changes, resumed)
+            run.finished = resumed and is_finished(run)
+            if not resumed or (changes and not run.finished):
+                write_json(config_path, dict(config))
             run._remove_recorded_groups()
             repair(run.checkpoints_path)
             run.metrics.reconcile(commit.metrics for commit in run.commits())
@@ -139,8 +149,8 @@ class RunDirectory:
 
 def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -> Path:
     """A new directory under `root`, named by the time (YYYY_MM_DD-HH_MM_SS, with -2, -3, ... if taken) and created."""
-    folder = Path(root).expanduser()
-    make_folder(folder)
+    folder = Path(root).expanduser().resolve()
+    _make_run_folder(folder)
     name = f"{now or datetime.now():%Y_%m_%d-%H_%M_%S}"
     number = 1
     while True:
@@ -151,6 +161,16 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
             number += 1
         else:
             return path
+
+
+def _make_run_folder(folder: Path) -> None:
+    """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: it can be cured."""
+    try:
+        make_folder(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(f"{folder} cannot be created ({error.strerror}): choose another log_path") from error
 
 
 def _visible(folder: Path) -> Iterable[Path]:

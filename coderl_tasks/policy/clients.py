@@ -13,6 +13,7 @@ from typing import TypeVar
 import tinker
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.policy.reachable import notice
 from coderl_tasks.policy.sdk_errors import tinker_errors
 from coderl_tasks.policy.seeds import seed_for
 
@@ -29,7 +30,7 @@ async def connect(base_url: str | None = None, api_key: str | None = None) -> ti
         raise ConfigError(f"a Tinker API key starts with {KEY_PREFIX}: check TINKER_API_KEY")
     service = tinker.ServiceClient(base_url=base_url, api_key=api_key)
     # The SDK opens its session on first use and blocks meanwhile.
-    with tinker_errors("opening a session"):
+    with tinker_errors("opening a session"), notice(base_url):
         await _in_daemon_thread(lambda: service.holder)
     return service
 
@@ -42,7 +43,7 @@ async def disconnect(service: tinker.ServiceClient) -> None:
 
 async def supported_models(base_url: str | None = None, api_key: str | None = None) -> dict[str, int | None]:
     """The models the service has, each with its context in tokens (None where it states none). Opens no session."""
-    with tinker_errors("asking for the models it has"):
+    with tinker_errors("asking for the models it has"), notice(base_url):
         rest = await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
         models = (await rest.get_server_capabilities()).supported_models
     return {model.model_name: model.max_context_length for model in models if model.model_name is not None}

@@ -39,8 +39,9 @@ def group_frame(
     attempt: int,
     sampler_step: int,
     decode: Callable[[list[int]], str],
+    first_sample: int = 0,
 ) -> pl.DataFrame:
-    """One sampled group as a frame of SAMPLED_SCHEMA, a row a completion.
+    """One sampled group as a frame of SAMPLED_SCHEMA, a row a completion, numbered from `first_sample`.
 
     `sampler_step` is the last step trained into the policy that sampled (-1: the base model). `decode` turns completion
     tokens into the text that is graded.
@@ -60,7 +61,7 @@ def group_frame(
             "completion": decode(completion.tokens),
             "stop_reason": completion.stop_reason,
         }
-        for sample_index, completion in enumerate(completions)
+        for sample_index, completion in enumerate(completions, first_sample)
     ]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 

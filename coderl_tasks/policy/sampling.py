@@ -9,7 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tinker
@@ -18,6 +18,8 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.policy.sdk_errors import tinker_errors
 
 Stop = Sequence[int] | Sequence[str] | None
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,36 +102,49 @@ async def sample_groups(
 
     `on_group(request, completions)` is called as each group arrives, one call at a time if it is a plain function; if
     it is a coroutine function, it is awaited without holding up further sampling. Raises the first failure in request
-    order once all groups have had their try; a ConfigError, or an error of `on_group`, stops the others at once.
+    order once all groups have had their try; a ConfigError, or any other error, stops the others at once.
     """
     if max_concurrency < 1:
         raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
     slots = asyncio.Semaphore(max_concurrency)
 
-    async def one(request: GroupRequest) -> list[Completion] | InfraError:
-        try:
-            async with slots:
-                completions = await sample_group(
-                    sampling_client,
-                    request.prompt_tokens,
-                    num_samples=request.num_samples,
-                    max_tokens=request.max_tokens,
-                    temperature=temperature,
-                    seed=request.seed,
-                    stop=stop,
-                )
-        except InfraError as error:
-            return error
+    async def one(request: GroupRequest) -> list[Completion]:
+        async with slots:
+            completions = await sample_group(
+                sampling_client,
+                request.prompt_tokens,
+                num_samples=request.num_samples,
+                max_tokens=request.max_tokens,
+                temperature=temperature,
+                seed=request.seed,
+                stop=stop,
+            )
         if on_group is not None:
             outcome = on_group(request, completions)
             if inspect.isawaitable(outcome):
                 await outcome
         return completions
 
+    return await try_all(one, requests)
+
+
+async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT]) -> list[ResultT]:
+    """What `work` gives for each of `items`, all worked on together, in order.
+
+    An InfraError leaves the others their try: the first in order is raised once all are through. Any other error stops
+    the others at once.
+    """
+
+    async def one(item: ItemT) -> ResultT | InfraError:
+        try:
+            return await work(item)
+        except InfraError as error:
+            return error
+
     stopped: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one(request)) for request in requests]
+            running = [tasks.create_task(one(item)) for item in items]
     except BaseExceptionGroup as group:
         stopped = _first(group)
     if stopped is not None:  # outside the handler, so that it keeps its own cause
@@ -137,7 +152,7 @@ async def sample_groups(
     results = [task.result() for task in running]
     failures = [result for result in results if isinstance(result, InfraError)]
     if failures:
-        raise InfraError(f"{len(failures)} of {len(requests)} groups failed; first: {failures[0]}") from failures[0]
+        raise InfraError(f"{len(failures)} of {len(items)} groups failed; first: {failures[0]}") from failures[0]
     return [result for result in results if not isinstance(result, InfraError)]
 
 

@@ -62,6 +62,9 @@ def describe(error: BaseException) -> str:
     root = next((cause for cause in causes(error) if isinstance(cause, tinker.TinkerError)), error)
     text = " ".join(str(root).split()) or type(root).__name__
     status = status_code(error)
+    if isinstance(root, tinker.APIConnectionError):
+        url = root.request.url
+        return f"{text} ({url.scheme}://{url.netloc.decode()}: check TINKER_BASE_URL and the network, coderl doctor)"
     if status is None:
         return text
     hint = f" ({_HINTS[status]})" if status in _HINTS else ""

@@ -7,10 +7,11 @@
 """
 
 import logging
+from typing import Any
 
 import tinker
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.checkpoints import read_checkpoints, save_checkpoint_async
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
@@ -47,6 +48,11 @@ class Learner:
         """Apply the recorded rollouts of `step` to the policy before it."""
         client = await self._client_before(step)
         return await self._apply(client, step, self.adam_params())
+
+    def steps_to_replay(self) -> range:
+        """The committed steps whose updates are applied again when the run goes on: those since the last checkpoint."""
+        newest = max((int(row["step"]) for row in self._states(self._directory.next_step)), default=-1)
+        return range(newest + 1, self._directory.next_step)
 
     def is_saved(self, step: int) -> bool:
         """Whether a checkpoint of the policy after `step` is recorded."""
@@ -86,7 +92,10 @@ class Learner:
     async def _apply(self, client: tinker.TrainingClient, step: int, adam: tinker.AdamParams) -> UpdateResult:
         scored = self._directory.step(step).read_scored()
         if scored is None:
-            raise ConfigError(f"{self._directory.path}: the scored rollouts of step {step} are missing")
+            raise DataError(
+                f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: "
+                "start the run again to score its samples again"
+            )
         self._client = None  # not trusted again unless the update succeeds
         result = await update_policy_async(client, scored, adam)
         self._client, self.applied = client, step + 1
@@ -95,7 +104,7 @@ class Learner:
     async def _restore(self, step: int) -> tuple[tinker.TrainingClient, int]:
         """A client at the newest checkpoint before `step` (a new adapter without one), and the updates it holds."""
         service = await self._session.service()
-        rows = [row for row in read_checkpoints(self._directory.path) if "state_path" in row and row["step"] < step]
+        rows = self._states(step)
         if rows:
             newest = max(rows, key=lambda row: int(row["step"]))
             return await restore_training_client(service, newest["state_path"]), int(newest["step"]) + 1
@@ -110,6 +119,10 @@ class Learner:
             client, INITIAL, self._directory.path, {"step": -1, "dataset_offset": 0}, kind="state"
         )
         return client, 0
+
+    def _states(self, step: int) -> list[dict[str, Any]]:
+        """The checkpoints before `step` that training can go on from."""
+        return [row for row in read_checkpoints(self._directory.path) if "state_path" in row and row["step"] < step]
 
     def _offset(self, step: int) -> int:
         return (step + 1) * self._settings.group_size

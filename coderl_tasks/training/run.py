@@ -2,19 +2,20 @@
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
+from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems.loading import load_problems
-from coderl_tasks.problems.problem import Problem, problems_from_frame
-from coderl_tasks.services import Services, for_this_machine
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
+from coderl_tasks.services import Services, check_environment, for_this_machine
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
@@ -83,15 +84,40 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         yield TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
 
 
-def read_pool(path: Path) -> list[Problem]:
-    """The problems of a pool's parquet file; DataError if it cannot be read, ConfigError if it is empty."""
-    try:
-        problems = problems_from_frame(pl.read_parquet(path))
-    except (OSError, pl.exceptions.PolarsError, KeyError) as error:
-        raise DataError(f"the pool {path} cannot be read: {error}") from error
-    if not problems:
+def check_pool(path: Path) -> None:
+    """Look at a pool's parquet file without reading its problems.
+
+    Raises DataError if it cannot be read or is no pool, ConfigError if it is empty.
+    """
+    with _pool_errors(path):
+        schema = pl.read_parquet_schema(path)
+        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+    missing = [name for name in PROBLEM_SCHEMA if name not in schema]
+    if missing:
+        columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        raise DataError(f"the pool {path} has no {columns}: it has to be one that `coderl curate` wrote")
+    if schema["tests"] != PROBLEM_SCHEMA["tests"]:
+        raise DataError(
+            f"the pool {path}: column tests is {schema['tests']}, not {PROBLEM_SCHEMA['tests']}: "
+            "it has to be one that `coderl curate` wrote"
+        )
+    if not rows:
         raise ConfigError(f"the pool {path} is empty")
-    return problems
+
+
+def read_pool(path: Path) -> list[Problem]:
+    """The problems of a pool's parquet file, which `check_pool` accepts; raises as it does."""
+    check_pool(path)
+    with _pool_errors(path):
+        return problems_from_frame(pl.read_parquet(path))
+
+
+@contextmanager
+def _pool_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"the pool {path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def fitting_problems(session: Session, problems: list[Problem], max_tokens: int) -> list[Problem]:
@@ -127,6 +153,29 @@ def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[
 
 def _keyed_hash(seed: int, problem_id: str) -> bytes:
     return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()
+
+
+def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
+    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool.
+
+    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written.
+    """
+    settings = complete_settings(settings, path)
+    check_environment(settings.model_name)
+    pool = find_pool(settings.pool, settings.model_name)
+    check_pool(pool.file)
+    return settings.with_changes(pool=str(pool.file)), pool
+
+
+def pool_warning(pool: FoundPool, model_name: str) -> str | None:
+    """What to know of a pool that was profiled with another model than `model_name`; None where nothing says so."""
+    other = pool.profiled_with()
+    if other is None or same_model(other, model_name):
+        return None
+    return (
+        f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
+        "(coderl curate makes a pool for it)"
+    )
 
 
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:

@@ -12,6 +12,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy.clients import connect, context_length, disconnect
+from coderl_tasks.policy.reachable import require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -92,8 +93,10 @@ class Session:
 async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[Session]:
     """The services `used`, opened for a run of `settings`; closed when the block ends.
 
-    Raises ConfigError if the service does not have the model, or no renderer is known for it.
+    Raises ConfigError if the service does not have the model, or no renderer is known for it, InfraError if nothing
+    answers at the service's address.
     """
+    await require_answer(used.tinker_url)
     tokenizer = await asyncio.to_thread(load_tokenizer, settings.model_name)
     renderer = get_renderer(settings.renderer_name or recommended_renderer(settings.model_name), tokenizer)
     context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)

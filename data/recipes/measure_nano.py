@@ -15,6 +15,7 @@ from pathlib import Path
 
 from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.curation.profile import profile_shard
+from coderl_tasks.curation.sampling_plan import SamplingPlan
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
@@ -39,14 +40,15 @@ async def measure(settings: EvaluateSettings, used: Services) -> None:
             sampler,
             session.judge,
             session.renderer,
-            MeasureSettings("profile", settings.model_name, SAMPLES, 1.0, **common),
+            MeasureSettings("profile", settings.model_name, 1.0, **common),
+            sampling=SamplingPlan(SAMPLES),
         )
         _, summary = await evaluate_policy(
             test,
             sampler,
             session.judge,
             session.renderer,
-            MeasureSettings("evaluate", settings.model_name, 1, 0.0, **common),
+            MeasureSettings("evaluate", settings.model_name, 0.0, **common),
         )
     solved = Counter(profile["n_correct"].to_list())
     print(f"\n| of {SAMPLES} samples right | train problems | share |\n|---|---|---|")

@@ -1,11 +1,13 @@
 import json
 import os
+from hashlib import sha256
 
 import polars as pl
 import pytest
 
 from coderl_tasks.curation import (
     EmptyPoolError,
+    Mix,
     build_pool,
     difficulty,
     find_pool,
@@ -43,8 +45,11 @@ def profiled(problem, correct: int, n: int = 8) -> dict:
         "format_rate": 1.0,
         "mean_completion_tokens": 30.0,
         "truncated_rate": 0.0,
-        "infra_errors": 8 - n,
+        "infra_errors": 0 if n else 8,
         "prompt_tokens": 200,
+        "rounds": -(-n // 4),
+        "prompt_tokens_spent": 200 * -(-n // 4),
+        "completion_tokens_spent": 30 * n,
     }
 
 
@@ -93,6 +98,33 @@ def test_the_bands_ends_are_in_it(loaded):
     assert pool.pool["pass_rate"].to_list() == [0.1, 0.9]
     narrow = build_pool(whole, pl.DataFrame(rows, schema=PROFILE_SCHEMA), band_low=0.0, band_high=0.1)
     assert narrow.pool["pass_rate"].to_list() == [0.0, 0.1]
+
+
+def test_a_mix_leaves_out_and_says_so(pool, loaded, tmp_path):
+    """Of one hard, one easy and three medium problems in the band."""
+    profile = pool.profile
+    drops = [Drop.of(loaded.problems[8], "prompt", "prompt_too_long")]
+    mixed = build_pool(loaded, profile, drops=drops, mix=Mix({"hard": 1, "medium": 1}, size=4))
+    assert mixed.read == mixed.pool.height + mixed.dropped.height == 10
+    assert sorted(mixed.pool["difficulty"]) == ["hard", "medium", "medium"]
+    left_out = mixed.dropped.filter(stage="mix")
+    assert sorted(left_out["reason"]) == ["not_in_mix", "over_share"]
+    manifest = write_pool(tmp_path, mixed, SETTINGS, inputs={"dataset": "somewhere", "revision": "abc"})
+    assert manifest["short"] == {"hard": 1}
+    assert manifest["mix"]["size"] == 4
+    assert manifest["inputs"]["revision"] == "abc"
+    assert manifest["sha256"]["pool.parquet"] == sha256((tmp_path / "pool.parquet").read_bytes()).hexdigest()
+    assert manifest["spent"]["samples"] == 7 * 8 + 8
+    nothing = build_pool(loaded, profile, drops=drops, mix=Mix(split={"primeintellect": 1}))
+    with pytest.raises(EmptyPoolError, match="The mix leaves nothing: a cell"):
+        require_problems(nothing, tmp_path)
+
+
+def test_what_could_not_be_graded_is_not_judged_by_the_rest(loaded):
+    problems = loaded.problems[:1]
+    row = profiled(problems[0], 2, n=4) | {"infra_errors": 1}
+    pool = build_pool(LoadResult(problems, dropped_frame([]), 1), pl.DataFrame([row], schema=PROFILE_SCHEMA))
+    assert pool.dropped["reason"].to_list() == ["not_graded"]
 
 
 def test_a_profile_of_other_problems_is_refused(loaded):

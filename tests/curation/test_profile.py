@@ -3,7 +3,15 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from coderl_tasks.curation import drop_long_prompts, profile_frame, profile_shard
+from coderl_tasks.curation import (
+    Band,
+    Prices,
+    SamplingPlan,
+    StoppingRule,
+    drop_long_prompts,
+    profile_frame,
+    profile_shard,
+)
 from coderl_tasks.curation.measure import MeasureSettings, measure
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
@@ -13,7 +21,8 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import PROFILE_SCHEMA
 
 CONTEXT = 256
-SETTINGS = MeasureSettings("profile", "two answers", 24, 1.0, 24, CONTEXT, seed=5)
+SETTINGS = MeasureSettings("profile", "two answers", 1.0, 24, CONTEXT, seed=5)
+FIXED = SamplingPlan(24, 24)
 
 
 class CountingSampler:
@@ -36,13 +45,14 @@ def problems(make_problem):
     return [make_problem("one", "1"), make_problem("two", "2"), make_problem("three", "3")]
 
 
-async def profile(measuring, problems, sampler=None, *, folder=None, on_progress=None, **changes):
+async def profile(measuring, problems, sampler=None, *, folder=None, on_progress=None, sampling=FIXED, **changes):
     return await profile_shard(
         problems,
         sampler or measuring.sampler,
         measuring.judge,
         measuring.renderer,
         replace(SETTINGS, **changes),
+        sampling=sampling,
         folder=folder,
         on_progress=on_progress,
     )
@@ -102,10 +112,12 @@ async def test_a_restart_samples_only_what_is_missing(measuring, problems, tmp_p
 
 async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuring, problems, tmp_path):
     groups = GroupFiles(tmp_path / "groups")
-    settings = replace(SETTINGS, num_samples=8)
+    eight = SamplingPlan(8, 8)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
         with pytest.raises(InfraError, match=r"profile: \d+ of \d+ programs could not be graded"):
-            await measure(problems, measuring.sampler, Judge(nowhere), measuring.renderer, settings, groups=groups)
+            await measure(
+                problems, measuring.sampler, Judge(nowhere), measuring.renderer, SETTINGS, eight, groups=groups
+            )
     out = pl.concat(frame.select(ROLLOUT_SCHEMA.keys()) for _, frame in sorted(groups.read().items()))
     assert set(out["verdict"]) == {"infra_error", "format_error"}
     assert (
@@ -114,7 +126,7 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     row = profile_frame(problems, out).row(0, named=True)
     assert row["infra_errors"] + row["n_samples"] == 8 and row["infra_errors"] > 0
     counting = CountingSampler(measuring.sampler)
-    again = await measure(problems, counting, measuring.judge, measuring.renderer, settings, groups=groups)
+    again = await measure(problems, counting, measuring.judge, measuring.renderer, SETTINGS, eight, groups=groups)
     assert counting.calls == 0
     assert "infra_error" not in set(again["verdict"])
     assert again["completion_tokens"].equals(out["completion_tokens"])
@@ -126,7 +138,7 @@ async def test_a_prompt_without_room(measuring, make_problem):
     kept, drops = drop_long_prompts([long, short], measuring.renderer, max_tokens=8, context=CONTEXT)
     assert kept == [short]
     assert [(d.problem_id, d.stage, d.reason) for d in drops] == [("long", "prompt", "prompt_too_long")]
-    row = (await profile(measuring, [long], num_samples=2)).row(0, named=True)
+    row = (await profile(measuring, [long], sampling=SamplingPlan(2))).row(0, named=True)
     assert (row["n_correct"], row["truncated_rate"], row["format_rate"]) == (0, 1.0, 0.0)
 
 
@@ -139,3 +151,88 @@ def test_a_problem_that_could_not_be_graded_has_no_rates(problems):
     row = frame.row(0, named=True)
     assert (row["n_samples"], row["infra_errors"], row["pass_rate"], row["difficulty"]) == (0, 1, None, None)
     assert (row["test_runs"], row["test_catches"]) == ([0], [0])
+
+
+def correct_in_order(frame: pl.DataFrame, name: str) -> list[bool]:
+    return (frame.filter(problem_id=name).sort("sample_index")["correctness_score"] == 1.0).to_list()
+
+
+async def test_adaptive_sampling_sees_the_fixed_plans_samples_and_stops_by_the_rule(measuring, problems, tmp_path):
+    fixed, adaptive = SamplingPlan(16, 4), SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    await profile(measuring, problems, folder=tmp_path / "fixed", sampling=fixed)
+    all_samples = pl.read_parquet(tmp_path / "fixed" / "rollouts.parquet")
+    frame = await profile(measuring, problems, folder=tmp_path / "adaptive", sampling=adaptive)
+    samples = pl.read_parquet(tmp_path / "adaptive" / "rollouts.parquet")
+    for row in frame.iter_rows(named=True):
+        draws = correct_in_order(all_samples, row["problem_id"])
+        n = next(n for n in (4, 8, 12, 16) if adaptive.is_enough(sum(draws[:n]), n))
+        assert (row["n_samples"], row["n_correct"], row["rounds"]) == (n, sum(draws[:n]), n // 4)
+        mine = samples.filter(problem_id=row["problem_id"])
+        assert mine["attempt"].to_list() == [place // 4 for place in range(n)]
+        assert row["completion_tokens_spent"] == mine["completion_tokens"].list.len().sum()
+        assert row["prompt_tokens_spent"] == row["prompt_tokens"] * n // 4
+        programs = mine.drop_nulls("code").unique("code")
+        assert row["test_runs"] == [programs.height], "the same program of two rounds counts once"
+        assert row["test_catches"] == [programs.filter(pl.col("verdict") != "passed").height]
+    together = all_samples.join(samples, on=["problem_id", "sample_index"], suffix="_adaptive")
+    assert together.height == samples.height == frame["n_samples"].sum()
+    assert together["completion_tokens"].equals(together["completion_tokens_adaptive"], check_names=False)
+    assert frame.filter(problem_id="three")["n_samples"].item() == 12, "nothing of 12"
+
+
+async def test_a_restart_goes_on_in_the_middle_of_a_problem(measuring, problems, tmp_path):
+    plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    counting = CountingSampler(measuring.sampler)
+    whole = await profile(measuring, problems, counting, sampling=plan)
+    asked = 0
+    for _ in range(counting.calls):
+        one_more = CountingSampler(measuring.sampler, fail_from=1)
+        try:
+            resumed = await profile(measuring, problems, one_more, folder=tmp_path, concurrency=1, sampling=plan)
+        except InfraError:
+            asked += 1
+        else:
+            asked += one_more.calls
+            break
+    assert asked == counting.calls, "each round was sampled once"
+    assert resumed.equals(whole)
+
+
+async def test_rounds_wait_for_what_could_not_be_graded_and_nothing_is_sampled_twice(measuring, problems, tmp_path):
+    plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    whole = await profile(measuring, problems, sampling=plan)
+    async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
+        counting = CountingSampler(measuring.sampler)
+        broken = replace(measuring, judge=Judge(nowhere))
+        with pytest.raises(InfraError, match="could not be graded"):
+            await profile(broken, problems, counting, folder=tmp_path, sampling=plan)
+    assert counting.calls < whole["rounds"].sum(), "what comes next hangs on the grades"
+    again = CountingSampler(measuring.sampler)
+    resumed = await profile(measuring, problems, again, folder=tmp_path, sampling=plan)
+    assert resumed.equals(whole)
+    assert again.calls + counting.calls == whole["rounds"].sum()
+    assert not (tmp_path / "groups").exists()
+
+
+async def test_another_stopping_rule_uses_what_is_recorded(measuring, problems, tmp_path):
+    plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    first = await profile(measuring, problems, folder=tmp_path, sampling=plan)
+    counting = CountingSampler(measuring.sampler)
+    fixed = await profile(measuring, problems, counting, folder=tmp_path, sampling=SamplingPlan(16, 4))
+    assert counting.calls == 3 * 4 - first["rounds"].sum()
+    assert fixed.equals(await profile(measuring, problems, sampling=SamplingPlan(16, 4)))
+    everything = (tmp_path / "rollouts.parquet").read_bytes()
+    back = await profile(measuring, problems, counting, folder=tmp_path, sampling=plan)
+    assert back.equals(first)
+    assert counting.calls == 3 * 4 - first["rounds"].sum(), "nothing is sampled for less"
+    assert (tmp_path / "rollouts.parquet").read_bytes() == everything, "and nothing recorded is lost"
+
+
+async def test_costs_are_tokens_by_price(measuring, problems):
+    plan = SamplingPlan(2)
+    arguments = (measuring.sampler, measuring.judge, measuring.renderer, SETTINGS)
+    free = await profile_shard(problems[:1], *arguments, sampling=plan)
+    assert free["cost"].to_list() == [None]
+    row = (await profile_shard(problems[:1], *arguments, sampling=plan, prices=Prices(2.0, 5.0))).row(0, named=True)
+    spent = 2.0 * row["prompt_tokens_spent"] + 5.0 * row["completion_tokens_spent"]
+    assert row["cost"] == pytest.approx(spent / 1e6)

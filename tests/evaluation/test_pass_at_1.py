@@ -22,7 +22,7 @@ async def evaluate(embedded):
     async with SandboxClient(embedded.sandbox_urls) as client:
 
         async def run(problems, sampler=sampler, concurrency=64, **recording):
-            settings = MeasureSettings("evaluate", MODEL, 1, 0.0, 128, 8192, seed=0, concurrency=concurrency)
+            settings = MeasureSettings("evaluate", MODEL, 0.0, 128, 8192, seed=0, concurrency=concurrency)
             return await evaluate_policy(problems, sampler, Judge(client), renderer, settings, **recording)
 
         yield run

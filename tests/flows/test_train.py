@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,6 +185,73 @@ def test_a_hub_model_without_a_service_names_both_ways_out(flow_environment, poo
     assert done.returncode == 2
     assert "TINKER_API_KEY" in done.stderr
     assert "preset=nano" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_finished_run_says_so_and_records_no_change(coderl, run: Path):
+    before = (run / "config.json").read_bytes()
+    done = coderl("train", f"log_path={run}", "learning_rate=1")
+    assert done.returncode == 0, done.stderr
+    assert "finished: 3 steps, nothing is left to do; max_steps=N adds steps" in done.stdout
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_what_is_wrong_is_said_before_anything_starts(flow_environment, pool: Path, tmp_path: Path):
+    nowhere = {**flow_environment, "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    bad_pool = tmp_path / "pool.parquet"
+    pl.DataFrame({"a": [1]}).write_parquet(bad_pool)
+    cases = (
+        ({"TINKER_API_KEY": "garbage"}, pool, "starts with tml-"),
+        ({"SANDBOX_URL": "foo"}, pool, "SANDBOX_URL: 'foo'"),
+        ({"SANDBOX_MAX_CONCURRENCY": "abc"}, pool, "SANDBOX_MAX_CONCURRENCY='abc'"),
+        ({}, bad_pool, "has no columns problem_id"),
+    )
+    for variables, named, says in cases:
+        path = tmp_path / "run"
+        words = ("train", "preset=nano", f"pool={named}", f"log_path={path}")
+        done = subprocess.run(
+            [sys.executable, "-m", "coderl_tasks.cli", *words],
+            env={**nowhere, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert not path.exists()
+
+
+def test_damaged_scores_of_a_committed_step_are_drawn_again_from_the_samples(coderl, run: Path, tmp_path: Path):
+    path = tmp_path / "a run"
+    shutil.copytree(run, path)
+    (path / "steps/000002/commit.json").unlink()
+    for name in ("steps/000000", "steps/000001"):
+        scored = path / name / "scored.parquet"
+        scored.write_bytes(scored.read_bytes()[:-100])
+    checkpoints = rows(path / "checkpoints.jsonl")
+    (path / "checkpoints.jsonl").write_text(json.dumps(checkpoints[0]) + "\n")
+    done = coderl("train", f"log_path={path}")
+    assert done.returncode == 0, done.stderr
+    assert "step 1: its scored rollouts are missing or damaged: its samples are scored again" in done.stdout
+    assert "warning" not in done.stdout
+    assert f"to resume: coderl train log_path='{path}'" in done.stdout
+    assert step_rows(path) == step_rows(run)
+    assert rollouts(path).equals(rollouts(run))
+
+
+def test_a_stop_that_needs_a_hand_says_so(coderl, run: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    (path / "steps/000002/commit.json").unlink()
+    (path / "steps/000001/scored.parquet").unlink()
+    (path / "steps/000001/sampled.parquet").unlink()
+    checkpoints = rows(path / "checkpoints.jsonl")
+    (path / "checkpoints.jsonl").write_text(json.dumps(checkpoints[0]) + "\n")
+    done = coderl("train", f"log_path={path}")
+    assert done.returncode == 2
+    assert "stopped before step 2; put right what the error below names, then coderl train" in done.stdout
+    assert "remove the folders of the steps from 000001 on, to train these steps anew" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -276,6 +276,9 @@ def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
                 "truncated_rate": 0.0,
                 "infra_errors": 0,
                 "prompt_tokens": 200,
+                "rounds": -(-n // 4),
+                "prompt_tokens_spent": 200 * -(-n // 4),
+                "completion_tokens_spent": 30 * n,
             }
         )
     pool = build_pool(LoadResult(problems, dropped_frame(drops), size), pl.DataFrame(profile, schema=PROFILE_SCHEMA))

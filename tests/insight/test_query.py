@@ -1,5 +1,6 @@
 """DuckDB over runs and curations."""
 
+import json
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import printable, render_frame
+from coderl_tasks.insight.console import plain_values, printable, render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.query import print_query, query
 from coderl_tasks.insight.record import load_run
@@ -101,6 +102,62 @@ def test_what_the_command_prints(run_dir: Path) -> None:
     text = console.file.getvalue()
     assert all(name in text for name in NAMED_QUERIES)
     assert "eval_rollouts" in text and "Where does the time go?" in text
+
+
+def test_elsewhere_than_on_a_terminal_nothing_is_left_out() -> None:
+    wide = pl.DataFrame({f"column_{number}": [number + 0.5] for number in range(20)} | {"text": ["x" * 100]})
+    console = Console(file=StringIO(), width=80)
+    render_frame(wide, console)
+    assert isinstance(console.file, StringIO)
+    head, row = console.file.getvalue().splitlines()
+    assert head.split() == wide.columns
+    assert row.split()[-2:] == ["19.5", "x" * 100]
+
+
+def test_a_narrow_terminal_shows_whole_columns_and_counts_the_rest() -> None:
+    wide = pl.DataFrame({f"column_{number:02}": [number] for number in range(20)})
+    text = printed(wide, width=80)
+    assert text.splitlines()[0].split() == wide.columns[:7]
+    assert "+13 columns not shown (use --format csv)" in text
+    assert "not shown" not in printed(wide, width=220)
+
+
+def test_small_numbers_are_not_zero(run_dir: Path, tmp_path: Path) -> None:
+    rows = [{"step": step, "mean_reward": 0.5, "groups_total": 2, "kl_sample_train": kl} for step, kl in enumerate(KLS)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "steps").mkdir()
+    assert query(tmp_path, name="steps")["kl"].to_list() == [9.02e-11, -0.00123, 0.0, None]
+    assert "-0" not in printed(pl.DataFrame({"kl": [-0.0, 0.25]}))
+
+
+KLS = [9.0158e-11, -0.001234, 0.0, None]
+
+
+def test_an_answer_as_csv_and_json_is_whole(run_dir: Path) -> None:
+    sql = "SELECT problem_id, completion_tokens, completion FROM rollouts ORDER BY ALL LIMIT 3"
+    expected = query(run_dir, sql)
+    texts = {}
+    for output in ("csv", "json"):
+        console = Console(file=StringIO(), width=40)
+        print_query(run_dir, sql, output=output, console=console)
+        assert isinstance(console.file, StringIO)
+        texts[output] = console.file.getvalue()
+    assert json.loads(texts["json"]) == expected.to_dicts()
+    read = pl.read_csv(StringIO(texts["csv"]), infer_schema=False)
+    assert read["completion"].to_list() == expected["completion"].to_list()
+    assert [json.loads(text) for text in read["completion_tokens"]] == expected["completion_tokens"].to_list()
+
+
+def test_csv_cannot_drive_the_terminal() -> None:
+    frame = plain_values(pl.DataFrame({"code": ["\x1b[2J", None]}), for_terminal=True)
+    assert frame["code"].to_list() == ["·[2J", None]
+
+
+def test_the_list_of_queries_checks_the_run_it_is_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a directory"):
+        print_query(tmp_path / "none", list_names=True)
+    with pytest.raises(ConfigError, match="--format csv is for answers"):
+        print_query(tmp_path, output="csv")
 
 
 def test_model_output_cannot_drive_the_terminal() -> None:

@@ -1,5 +1,6 @@
 """Atomic files and JSON lines: whole or not at all, and damage is recognised."""
 
+import resource
 import stat
 from pathlib import Path
 
@@ -45,6 +46,18 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         write_bytes(tmp_path / "folder", b"data")
     assert read_json(path) == {"a": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "folder"]
+
+
+def test_a_write_that_the_system_refuses_names_its_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        for write, path in ((write_bytes, tmp_path / "a"), (append_row, tmp_path / "b")):
+            with pytest.raises(OSError) as caught:
+                write(path, b"x" * 100 if write is write_bytes else {"text": "x" * 100})
+            assert caught.value.filename == str(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_leftovers_are_removed(tmp_path: Path) -> None:

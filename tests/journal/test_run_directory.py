@@ -123,6 +123,17 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, config: Config
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_place_where_nothing_can_be_created_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"/proc/nope cannot be created \(.*\): choose another log_path"):
+        RunDirectory.open("/proc/nope", config)
+
+
+def test_the_path_is_the_shortest(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "a").mkdir()
+    with RunDirectory.open(tmp_path / "a" / ".." / "run", config) as run:
+        assert run.path == tmp_path / "run"
+
+
 def test_default_names_are_times_and_never_shared(tmp_path: Path) -> None:
     now = datetime(2026, 11, 21, 5, 6, 7)
     names = [new_run_path(tmp_path / "root", now).name for _ in range(3)]

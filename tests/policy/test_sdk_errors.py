@@ -34,6 +34,12 @@ def test_passing_troubles_are_retried(status: int) -> None:
     assert isinstance(caught(status_error(status)), InfraError)
 
 
+def test_a_lost_connection_names_the_address() -> None:
+    error = caught(tinker.APIConnectionError(request=REQUEST))
+    assert isinstance(error, InfraError)
+    assert "Connection error. (http://127.0.0.1:9: check TINKER_BASE_URL" in str(error)
+
+
 def test_missing_model_is_fatal_when_a_client_is_created() -> None:
     assert isinstance(caught(status_error(404), missing_is_fatal=True), ConfigError)
 

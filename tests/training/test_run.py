@@ -4,10 +4,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.run import complete_settings, read_pool, run_config, split_validation
+from coderl_tasks.training.run import complete_settings, planned, pool_warning, read_pool, run_config, split_validation
 
 
 def problems(count: int) -> list[Problem]:
@@ -29,9 +31,29 @@ def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path):
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(ConfigError, match="is empty"):
         read_pool(tmp_path / "empty.parquet")
-    for name in ("text.parquet", "other.parquet", "missing.parquet"):
+    with pytest.raises(DataError, match="has no columns problem_id, split, statement"):
+        read_pool(tmp_path / "other.parquet")
+    problems_frame(problems(1)).drop("kind").write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(DataError, match="has no column kind:"):
+        read_pool(tmp_path / "other.parquet")
+    problems_frame(problems(1)).with_columns(tests=pl.lit("[]")).write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(DataError, match="column tests is String"):
+        read_pool(tmp_path / "other.parquet")
+    for name in ("text.parquet", "missing.parquet"):
         with pytest.raises(DataError, match="cannot be read"):
             read_pool(tmp_path / name)
+
+
+def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
+    problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
+    write_json(tmp_path / "manifest.json", {"model_name": "another/model", "kept": 2})
+    settings, pool = planned(TrainSettings(pool=str(tmp_path)), None)
+    assert settings.pool == str(tmp_path / "pool.parquet")
+    assert settings.model_name == "data/nano"
+    warning = pool_warning(pool, settings.model_name)
+    assert warning is not None and "profiled with another/model, and data/nano is trained" in warning
+    assert pool_warning(pool, "another/model") is None
+    assert pool_warning(find_pool(str(tmp_path / "pool.parquet"), "x"), "another/model") is None
 
 
 def test_validation_problems_are_held_out_the_same_every_time():

@@ -1,0 +1,244 @@
+"""Kills a curation at random moments and starts it again until it is done: same pool, nothing recorded sampled twice.
+
+    python benchmarks/curation_kills.py [--kills 10] [--problems 120] [--seed 0] [--json]
+
+A real `coderl curate` of data/mini with the nano model is killed with SIGKILL at moments drawn from the seed: after so
+many sampling requests of that start, and then up to a second and a half later, so that starting up, sampling, grading
+and writing are all hit. Servers are the embedded ones, or those that the environment names. A gateway in front of the
+Tinker server notes each sampling request; a request's seed names its problem and round, and so tells whether what is
+asked for was recorded before that start. What was in flight at a kill is asked for again: it was not recorded.
+
+Exit code 1 if a file of the pool differs from that of an undisturbed run, or a recorded round was asked for again.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import aiohttp
+import polars as pl
+from aiohttp import web
+from rich.console import Console
+from rich.table import Table
+
+from coderl_tasks.orchestration import embedded_prefect, found_api_url
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.services import EMBEDDED_API_KEY, configured_sandboxes, embedded_sandbox, embedded_tinker
+
+FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
+DELAY_S = 1.5
+FINISH_S = 600.0
+
+
+class Gateway:
+    """Passes requests on to a Tinker server and notes the seeds of those that sample, each request once."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.seeds: list[int] = []
+        self.url = ""
+        self._seen: set[tuple[str, int]] = set()
+        self._arrived = threading.Condition()
+
+    def wait_for(self, count: int, process: "subprocess.Popen[str]") -> bool:
+        """Wait until `count` requests have been noted; False if the process ended before."""
+        with self._arrived:
+            while len(self.seeds) < count:
+                if process.poll() is not None:
+                    return False
+                self._arrived.wait(0.1)
+        return True
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Serve on a free port of 127.0.0.1, in a thread, until the block ends."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        runner = asyncio.run_coroutine_threadsafe(self._start(), loop).result()
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(self._stop(runner), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    async def _start(self) -> web.AppRunner:
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{path:.*}", self._pass_on)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    async def _stop(self, runner: web.AppRunner) -> None:
+        await runner.cleanup()
+        await self._session.close()
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        if request.path == "/api/v1/asample":
+            self._note(json.loads(body))
+        own = {"host", "content-length", "transfer-encoding", "connection"}
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
+        url = self.target + request.raw_path
+        async with self._session.request(request.method, url, headers=headers, data=body) as response:
+            kept = {name: value for name, value in response.headers.items() if name.lower() not in own}
+            return web.Response(status=response.status, headers=kept, body=await response.read())
+
+    def _note(self, sample: dict[str, object]) -> None:
+        key = (str(sample["sampling_session_id"]), int(str(sample["seq_id"])))
+        params = sample["sampling_params"]
+        assert isinstance(params, dict)
+        with self._arrived:
+            if key not in self._seen:  # else it is sent again, and answered once
+                self._seen.add(key)
+                self.seeds.append(int(params["seed"]))
+                self._arrived.notify_all()
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of the command: rounds recorded before it, requests it made, those of rounds already recorded."""
+
+    recorded: int
+    requests: int
+    again: int
+    killed: bool
+
+
+class Curation:
+    """`coderl curate` of some problems in `folder`, as often as it takes."""
+
+    def __init__(self, folder: Path, gateway: Gateway, problems: int, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.gateway = gateway
+        self.environment = environment
+        sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
+        settings = ("preset=nano", "seed=0", *sizes, f"name={folder}")
+        self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
+
+    def recorded(self) -> set[int]:
+        """The seeds of the rounds recorded so far."""
+        seeds = set()
+        for file in [*self.folder.glob("shards/*/groups/*.parquet"), *self.folder.glob("shards/*/rollouts.parquet")]:
+            for name, number in pl.read_parquet(file, columns=["problem_id", "attempt"]).unique().iter_rows():
+                seeds.add(seed_for(0, "profile", number, name))
+        return seeds
+
+    def start(self, moment: tuple[int, float] | None) -> Start:
+        """Start the command and let it end, or kill it at `moment`: (requests of this start, seconds after them)."""
+        before, first = self.recorded(), len(self.gateway.seeds)
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                self.command, env=self.environment, stdout=subprocess.DEVNULL, stderr=errors, text=True
+            )
+            killed = False
+            try:
+                if moment is not None:
+                    self.gateway.wait_for(first + moment[0], process)
+                process.wait(FINISH_S if moment is None else moment[1])
+            except subprocess.TimeoutExpired:
+                killed = True
+            finally:
+                process.kill()
+                process.wait()
+            if not killed and process.returncode != 0:
+                errors.seek(0)
+                raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {errors.read()}")
+        asked = self.gateway.seeds[first:]
+        return Start(len(before), len(asked), sum(seed in before for seed in asked), killed)
+
+    def hashes(self) -> dict[str, str]:
+        return {name: sha256((self.folder / name).read_bytes()).hexdigest() for name in FILES}
+
+
+@contextmanager
+def environment() -> Iterator[tuple[Gateway, dict[str, str]]]:
+    """The gateway, and the environment that makes a command use it; servers that are missing are started."""
+    with ExitStack() as stack:
+        target = os.environ.get("TINKER_BASE_URL") or stack.enter_context(embedded_tinker(NANO_MODEL)).url
+        sandboxes = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).url,)
+        prefect = found_api_url() or stack.enter_context(embedded_prefect())
+        gateway = Gateway(target)
+        stack.enter_context(gateway.serving())
+        named = {
+            "TINKER_BASE_URL": gateway.url,
+            "TINKER_API_KEY": os.environ.get("TINKER_API_KEY") or EMBEDDED_API_KEY,
+            "SANDBOX_URL": ",".join(sandboxes),
+            "PREFECT_API_URL": prefect,
+        }
+        yield gateway, {**os.environ, **named}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--problems", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of tables")
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    with environment() as (gateway, names), tempfile.TemporaryDirectory(prefix="curation-kills-") as temporary:
+        quiet = Curation(Path(temporary) / "quiet", gateway, arguments.problems, names)
+        undisturbed = quiet.start(None)
+        harmed = Curation(Path(temporary) / "harmed", gateway, arguments.problems, names)
+        starts: list[Start] = []
+        first = len(gateway.seeds)
+        for kills_left in range(arguments.kills, 0, -1):
+            missing = undisturbed.requests - len(harmed.recorded())
+            starts.append(harmed.start((draw.randint(0, 2 * missing // (kills_left + 1)), draw.uniform(0, DELAY_S))))
+        starts.append(harmed.start(None))
+        times = Counter(gateway.seeds[first:])
+        same = {name: digest == quiet.hashes()[name] for name, digest in harmed.hashes().items()}
+    kills, again = sum(start.killed for start in starts), sum(start.again for start in starts)
+    outcome = {
+        "kills": kills,
+        "starts": [[start.recorded, start.requests, start.again, start.killed] for start in starts],
+        "undisturbed_requests": undisturbed.requests,
+        "requests": sum(times.values()),
+        "rounds": len(times),
+        "recorded_asked_again": again,
+        "same_files": same,
+    }
+    if arguments.json:
+        print(json.dumps(outcome))
+    else:
+        show(starts, outcome, arguments)
+    sys.exit(0 if all(same.values()) and not again else 1)
+
+
+def show(starts: list[Start], outcome: dict[str, object], arguments: argparse.Namespace) -> None:
+    table = Table(
+        title=f"{outcome['kills']} kills of a curation of {arguments.problems} problems, seed {arguments.seed}"
+    )
+    for title in ("start", "rounds recorded before", "requests", "of them recorded before", "end"):
+        table.add_column(title, justify="right")
+    for number, start in enumerate(starts, 1):
+        end = "killed" if start.killed else "done"
+        table.add_row(str(number), str(start.recorded), str(start.requests), str(start.again), end)
+    console = Console()
+    console.print(table)
+    console.print(f"requests {outcome['requests']}, undisturbed {outcome['undisturbed_requests']}")
+    console.print(f"same bytes: {outcome['same_files']}")
+
+
+if __name__ == "__main__":
+    main()

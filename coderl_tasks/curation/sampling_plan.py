@@ -1,0 +1,93 @@
+"""How many completions a problem gets: a fixed number, or rounds until its place in or out of the band is clear.
+
+The rule looks ahead, not at an interval. After k of n samples, k / n lies in the band or not. The samples still to
+come, N - n of them, are beta-binomial under the posterior of k of n, and
+
+    chance of change = P(k_N / N on the other side of the band's edge | k of n)
+
+Sampling stops when that chance is at most `risk_keep` (the problem is in the band now) or `risk_drop` (it is not).
+
+1. With both risks 0 the rule is exact curtailment: it stops when no outcome could change the decision (2 passes and 2
+   failures settle 2 <= k <= 14 of 16), and always decides what all N samples would have decided.
+2. The two risks differ because the mistakes do. A problem kept that 16 samples would have dropped costs some groups
+   without signal; one dropped that could be learned is gone. With the defaults 0 of 8 goes on, since a pass rate
+   of 0.1 shows that with probability 0.43, 0 of 12 is dropped, and 1 of 2 is kept.
+3. Small rounds decide better for the same number of samples, at the price of more requests, one prompt each
+   (benchmarks/adaptive_profiling.py has the curve). What is kept early has few samples: its interval is wide, and its
+   difficulty label a guess. Who needs labels takes risks of 0.05 or a fixed number.
+4. Stopping when the news is good biases k / n: a stopped 1 of 2 overstates a low rate. The likelihood, and so the
+   posterior, is the same with and without the rule, so intervals are taken from the posterior.
+5. Whatever the rule, sample i of a problem is the same draw: the fixed plan and the adaptive one see the same prefix.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.stats import beta_binomial
+
+ROUND_SIZE = 2
+RISK_KEEP, RISK_DROP = 0.1, 0.05
+JEFFREYS = (0.5, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """When the decision about `band` is clear. Risks are probabilities; `prior` is the Beta of pass rates."""
+
+    band: Band
+    risk_keep: float = RISK_KEEP
+    risk_drop: float = RISK_DROP
+    prior: tuple[float, float] = JEFFREYS
+
+    def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
+        """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
+        risk = self.risk_keep if self.band.has(n_correct, n) else self.risk_drop
+        return chance_of_change(self.band, n_correct, n, max_samples, self.prior) <= risk
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """At most `max_samples` completions a problem, asked for in rounds of `round_size`; `rule` None takes them all."""
+
+    max_samples: int
+    round_size: int = ROUND_SIZE
+    rule: StoppingRule | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_samples < 1 or self.round_size < 1:
+            raise ValueError(f"a plan needs samples: {self.max_samples=}, {self.round_size=}")
+
+    @property
+    def round_sizes(self) -> list[int]:
+        """The sizes of all rounds; the last may be smaller."""
+        return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
+
+    def is_enough(self, n_correct: int, n: int) -> bool:
+        """Whether no further round is needed after `n_correct` of `n` samples."""
+        if n >= self.max_samples:
+            return True
+        return self.rule is not None and self.rule.is_clear(n_correct, n, self.max_samples)
+
+
+ONE_SAMPLE = SamplingPlan(1, 1)
+
+
+@lru_cache(maxsize=4096)  # a few dozen counts, asked for once a round of every problem
+def chance_of_change(
+    band: Band, n_correct: int, n: int, max_samples: int, prior: tuple[float, float] = JEFFREYS
+) -> float:
+    """The probability that `max_samples` samples decide otherwise about the band than these `n_correct` of `n` do.
+
+    Exactly 0 where no outcome would. Raises ValueError for n = 0, or more samples than `max_samples`.
+    """
+    left = max_samples - n
+    if n < 1 or left < 0:
+        raise ValueError(f"{n} of at most {max_samples} samples decide nothing")
+    now = band.has(n_correct, n)
+    alpha, beta = prior[0] + n_correct, prior[1] + n - n_correct
+    return sum(
+        beta_binomial(more, left, alpha, beta)
+        for more in range(left + 1)
+        if band.has(n_correct + more, max_samples) != now
+    )

@@ -1,0 +1,68 @@
+"""Whether anything answers at the Tinker service's address, and a word to whoever waits for it.
+
+The SDK tries for five minutes without a word, which a service that comes back deserves and a mistyped address does not:
+so the address is asked once, with less patience, when a run starts.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from tinker.lib.base_url import resolve_base_url
+
+from coderl_tasks.errors import ConfigError, InfraError
+
+PATIENCE_S = 30.0
+SDK_PATIENCE_S = 300.0
+NOTICE_S = 10.0
+ATTEMPT_S = 10.0
+PAUSE_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+def named_address(base_url: str | None) -> str:
+    """The service's address as people are told it, with the variable that sets it, if one does."""
+    named = " (TINKER_BASE_URL)" if os.environ.get("TINKER_BASE_URL") else ""
+    return f"{resolve_base_url(base_url)}{named}"
+
+
+async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S, notice_s: float = NOTICE_S) -> None:
+    """Return as soon as the address (None: the SDK's own) answers anything; what it answers is for the SDK to judge.
+
+    Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
+    """
+    url = f"{resolve_base_url(base_url)}/api/v1/healthz"
+    fault = "no answer"
+    try:
+        with notice(base_url, patience_s, after_s=notice_s):
+            async with asyncio.timeout(patience_s), httpx.AsyncClient(timeout=ATTEMPT_S) as client:
+                while True:
+                    try:
+                        await client.get(url)
+                        return
+                    except httpx.TransportError as error:
+                        fault = " ".join(str(error).split()) or type(error).__name__
+                    await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise InfraError(
+            f"no answer from Tinker at {named_address(base_url)} in {patience_s:g} s ({fault}): check the address and "
+            "the network (coderl doctor), then run the same command again"
+        ) from None
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"{named_address(base_url)} is not an address: {error}") from error
+
+
+@contextmanager
+def notice(base_url: str | None, patience_s: float = SDK_PATIENCE_S, *, after_s: float = NOTICE_S) -> Iterator[None]:
+    """Say, if the block lasts longer than `after_s`, what is waited for, and until when."""
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + patience_s))
+    line = f"no answer yet from {named_address(base_url)}; still trying until {until}"
+    timer = asyncio.get_running_loop().call_later(after_s, logger.warning, "%s", line)
+    try:
+        yield
+    finally:
+        timer.cancel()

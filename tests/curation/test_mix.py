@@ -1,0 +1,118 @@
+from collections import Counter
+from fractions import Fraction
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coderl_tasks.curation.mix import Mix, apportion, select
+
+
+def candidates(**counts: int) -> pl.DataFrame:
+    """So many problems by cell, named `difficulty_split`."""
+    rows = [
+        {"problem_id": f"{cell}-{number}", "difficulty": cell.split("_")[0], "split": cell.split("_")[1]}
+        for cell, count in counts.items()
+        for number in range(count)
+    ]
+    return pl.DataFrame(rows, schema={"problem_id": pl.String, "difficulty": pl.String, "split": pl.String})
+
+
+THERE = candidates(hard_taco=30, hard_lcbv5=10, medium_taco=40, medium_lcbv5=5, easy_taco=20)
+
+
+def kept(mix: Mix, frame: pl.DataFrame = THERE) -> list[str]:
+    left_out = select(frame, mix).left_out
+    return [name for name in frame["problem_id"] if name not in left_out]
+
+
+def cells(names: list[str], part: int | None = None) -> Counter[str]:
+    return Counter(name.split("-")[0] if part is None else name.split("-")[0].split("_")[part] for name in names)
+
+
+def test_no_mix_keeps_all():
+    assert select(THERE, Mix()).left_out == {}
+    assert kept(Mix()) == THERE["problem_id"].to_list()
+
+
+def test_a_size_alone_takes_so_many():
+    assert len(kept(Mix(size=17))) == 17
+    assert select(THERE, Mix(size=200)).short == {"": 95}
+
+
+def test_shares_by_difficulty_and_a_size():
+    selection = select(THERE, Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50))
+    assert cells(kept(Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50)), 0) == {
+        "hard": 25,
+        "medium": 15,
+        "easy": 10,
+    }
+    assert selection.short == {}
+    reasons = Counter(selection.left_out.values())
+    assert reasons == {
+        ("over_share", "25 of 40 hard taken"): 15,
+        ("over_share", "15 of 45 medium taken"): 30,
+        ("over_share", "10 of 20 easy taken"): 10,
+    }
+
+
+def test_without_a_size_the_pool_is_as_large_as_the_shares_allow():
+    assert cells(kept(Mix({"easy": 1, "hard": 1})), 0) == {"easy": 20, "hard": 20}
+    assert cells(kept(Mix(split={"taco": 0.9, "lcbv5": 0.1})), 1) == {"taco": 90, "lcbv5": 10}
+
+
+def test_both_axes_are_independent():
+    names = kept(Mix({"hard": 2, "medium": 1}, {"taco": 3, "lcbv5": 1}, size=24))
+    assert cells(names) == {"hard_taco": 12, "hard_lcbv5": 4, "medium_taco": 6, "medium_lcbv5": 2}
+
+
+def test_what_there_is_too_little_of_is_counted_and_not_filled_in():
+    mix = Mix({"hard": 0.5, "easy": 0.5}, size=60)
+    selection = select(THERE, mix)
+    assert selection.short == {"easy": 10}
+    assert cells(kept(mix), 0) == {"hard": 30, "easy": 20}
+    assert mix.shortfall(selection.short) == "short of 10 easy"
+    assert selection.left_out["medium_taco-0"] == ("not_in_mix", "medium has no share")
+
+
+def test_a_share_of_what_there_is_none_of_leaves_nothing():
+    mix = Mix(split={"taco": 1, "primeintellect": 1})
+    assert kept(mix) == []
+    assert "no problem" in mix.shortfall(select(THERE, mix).short)
+
+
+def test_who_is_taken_depends_on_seed_and_problem_only():
+    mix = Mix({"hard": 1}, size=15)
+    taken = kept(mix)
+    assert kept(mix, THERE.sort("problem_id", descending=True))[::-1] == sorted(taken)
+    assert set(taken) < set(kept(Mix({"hard": 1}, size=25))), "a larger pool adds to the smaller one"
+    assert set(taken) != set(kept(Mix({"hard": 1}, size=15, seed=1)))
+
+
+@given(weights=st.lists(st.integers(1, 50), min_size=1, max_size=8), size=st.integers(0, 500))
+def test_parts_add_up_and_are_off_by_less_than_one(weights, size):
+    shares = {(f"c{index}",): Fraction(weight, sum(weights)) for index, weight in enumerate(weights)}
+    parts = apportion(shares, size)
+    assert sum(parts.values()) == size
+    assert all(abs(parts[cell] - shares[cell] * size) < 1 for cell in shares)
+
+
+@given(
+    there=st.lists(st.integers(0, 40), min_size=3, max_size=3),
+    weights=st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any),
+)
+def test_the_largest_size_is_the_largest(there, weights):
+    names = ("hard", "medium", "easy")
+    frame = candidates(**{f"{name}_taco": count for name, count in zip(names, there, strict=True)})
+    mix = Mix(dict(zip(names, weights, strict=True)))
+    size = len(kept(mix, frame))
+    assert select(frame, mix).short == {}
+    for larger in range(size + 1, sum(there) + 2):
+        assert select(frame, Mix(mix.difficulty, size=larger)).short
+
+
+def test_shares_that_make_no_sense():
+    for bad in ({"hrad": 1.0}, {"hard": -1.0, "easy": 2.0}, {"hard": 0.0}):
+        with pytest.raises(ValueError, match=r"difficult|shares"):
+            Mix(bad)
