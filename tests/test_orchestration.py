@@ -26,6 +26,7 @@ from coderl_tasks.orchestration import (
     used,
 )
 from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.settings import CurateSettings
 
 DEPLOYMENTS = yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())["deployments"]
 
@@ -91,13 +92,13 @@ async def deployed() -> tuple[int | None, dict[str, dict[str, Any]]]:
     """The pool's limit, and each deployment's parameters."""
     async with get_client() as client:
         pool = await client.read_work_pool(WORK_POOL)
-        found = await client.read_deployments()
+        found = [item for item in await client.read_deployments() if item.work_pool_name == WORK_POOL]
         return pool.concurrency_limit, {flow_of({"entrypoint": item.entrypoint}): item.parameters for item in found}
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["entrypoint"])
 def test_the_form_of_the_ui_sends_what_the_preset_means(deployment: dict[str, Any]):
-    model = FLOWS[flow_of(deployment)]
+    model = {**FLOWS, "profile_shard": CurateSettings}[flow_of(deployment)]
     sent = merged(model().model_dump(), deployment["parameters"]["settings"])  # the form sends every field
     assert model.model_validate(sent).model_dump() == model.model_validate({"preset": "nano"}).model_dump()
 
