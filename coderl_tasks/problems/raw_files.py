@@ -10,7 +10,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,7 +59,8 @@ class RawFile:
 class Segment:
     """Rows of one file: of row groups or bytes `start` to `stop`, the first being number `first_row` of its split.
 
-    `rows` counts them, `size` their bytes, uncompressed.
+    `rows` counts them, `size` their bytes, uncompressed; `block` is the most of these that have to be held at once: the
+    largest row group, or the longest line.
     """
 
     file: RawFile
@@ -68,6 +69,11 @@ class Segment:
     first_row: int
     rows: int
     size: int
+    block: int = 0
+
+    def shifted(self, rows: int) -> "Segment":
+        """The same rows, numbered `rows` higher."""
+        return replace(self, first_row=self.first_row + rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,39 +150,43 @@ def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
     with _readable(file), file.path.open("rb") as handle:
         sha256 = hashlib.file_digest(handle, "sha256").hexdigest()
         metadata = pq.read_metadata(file.path)
-    number = first_row = first_group = rows = size = 0
+    number = first_row = first_group = rows = size = block = 0
     for group in range(metadata.num_row_groups):
         rows += metadata.row_group(group).num_rows
         size += metadata.row_group(group).total_byte_size
+        block = max(block, metadata.row_group(group).total_byte_size)
         number += metadata.row_group(group).num_rows
         if size >= segment_bytes or group == metadata.num_row_groups - 1:
-            segments.append(Segment(file, first_group, group + 1, first_row, rows, size))
-            first_group, first_row, rows, size = group + 1, number, 0, 0
+            segments.append(Segment(file, first_group, group + 1, first_row, rows, size, block))
+            first_group, first_row, rows, size, block = group + 1, number, 0, 0, 0
     return FileIndex(sha256, tuple(segments), number)
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    line = last = first_row = start = position = rows = 0
+    line = last = first_row = start = position = rows = length = longest = 0
     blank = True
     with _readable(file), file.path.open("rb") as handle:
         while piece := handle.readline(CHUNK_BYTES):
             digest.update(piece)
             position += len(piece)
+            length += len(piece)
+            longest = max(longest, length)
             blank = blank and not piece.strip()
             if not piece.endswith(b"\n"):
                 continue
+            length = 0
             if not blank:
                 rows, last = rows + 1, line + 1
             line, blank = line + 1, True
             if position - start >= segment_bytes:
-                segments.append(Segment(file, start, position, first_row, rows, position - start))
-                start, first_row, rows = position, line, 0
+                segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
+                start, first_row, rows, longest = position, line, 0, 0
     if not blank:
         rows, last = rows + 1, line + 1
     if position > start:
-        segments.append(Segment(file, start, position, first_row, rows, position - start))
+        segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
     return FileIndex(digest.hexdigest(), tuple(segments), last)
 
 

@@ -74,7 +74,7 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     if path is None and (Path(source).suffix in SUFFIXES or source.startswith(("/", ".", "~"))):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
-    revision = PINNED_REVISIONS.get(source)
+    revision = revision_of(source)
     found = [
         RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
         for name, addresses in _data_files(source, location, revision, splits, role).items()
@@ -82,6 +82,11 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     if not found:
         raise NoSplitsError(f"{source} has no {role} split.")
     return found
+
+
+def revision_of(source: str) -> str | None:
+    """The revision at which a hub data set is read, where one is pinned."""
+    return PINNED_REVISIONS.get(source)
 
 
 def is_file(source: str) -> bool:
@@ -131,10 +136,15 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
         path = Path(address)
         return RawFile(path, path.relative_to(folder).as_posix(), SUFFIXES[suffix])
     from huggingface_hub import HfFileSystem, hf_hub_download
+    from huggingface_hub.hf_file_system import HfFileSystemResolvedRepositoryPath
 
     try:
         place = HfFileSystem().resolve_path(address)
+        if not isinstance(place, HfFileSystemResolvedRepositoryPath):
+            raise DataError(f"{source}: {address} is not in a repository.")
         local = hf_hub_download(place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision)
+    except DataError:
+        raise
     except Exception as error:  # the hub client's errors have no common base
         raise unreadable(f"{source} ({address})", error) from error
     return RawFile(Path(local), place.path_in_repo, SUFFIXES[suffix])
