@@ -17,10 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from datasketch import MinHashLSH
 
-from coderl_tasks.screening.duplicates import BANDS, FEWEST_WORDS, Entry, Fault
-from coderl_tasks.screening.signature import PERMUTATIONS, WINDOW_WORDS, Hashes, as_minhash, resemblance, shared_tests
+from coderl_tasks.screening.duplicates import FEWEST_WORDS, Entry, Fault
+from coderl_tasks.screening.signature import WINDOW_WORDS, Alike, Hashes, resemblance, shared_tests
 
 MANY, SOME = 40, 10
 ALL, SAME = 0.8, 0.9
@@ -47,15 +46,15 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> list[Fault]:
     """The entries of `train` that give one of `evaluation` away, in order."""
     overlaps = _Overlaps(train, evaluation, rules)
-    index = MinHashLSH(num_perm=PERMUTATIONS, params=BANDS)
+    near = Alike(rules.resemblance)
     same: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
         same.setdefault(entry.signature.statement, number)
         if entry.signature.words >= FEWEST_WORDS:
-            index.insert(number, as_minhash(entry.signature.sketch))
+            near.add(number, entry.signature)
     faults = []
     for number, entry in enumerate(train):
-        alike = sorted(index.query(as_minhash(entry.signature.sketch))) if entry.signature.words else []
+        alike = near.like(entry.signature) if entry.signature.words else []
         if entry.signature.statement in same:
             alike.insert(0, same[entry.signature.statement])
         detail = overlaps.detail(entry)

@@ -14,19 +14,9 @@ the pairs worth a look (`datasketch`), the exact similarity and the tests decide
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from datasketch import MinHashLSH
-
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
-from coderl_tasks.screening.signature import (
-    PERMUTATIONS,
-    Signature,
-    as_minhash,
-    resemblance,
-    shared_tests,
-)
+from coderl_tasks.screening.signature import Alike, Signature, resemblance, shared_tests
 
-BANDS = (32, 4)
-"""Bands and rows of the LSH index: of pairs that are 0.6 alike it finds 99%, of those that are 0.2 alike 5%."""
 FEWEST_WORDS = 8
 """Statements of fewer words are too short to be told apart by their words."""
 
@@ -60,11 +50,10 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
     """The entries that an earlier one already is, in order."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}
-    index = MinHashLSH(num_perm=PERMUTATIONS, params=BANDS)
+    alike = Alike(rules.resemblance)
     faults = []
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
-        minhash = as_minhash(entry.signature.sketch)
         earlier = by_id.get(entry.problem_id)
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
             faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
@@ -74,11 +63,11 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
             faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
             continue
         if entry.signature.words >= FEWEST_WORDS:
-            near = _near_duplicate(entry, [entries[other] for other in sorted(index.query(minhash))], rules)
+            near = _near_duplicate(entry, [entries[other] for other in alike.like(entry.signature)], rules)
             if near is not None:
                 faults.append(Fault(number, "near_duplicate", near))
                 continue
-            index.insert(number, minhash)
+            alike.add(number, entry.signature)
         by_id[entry.problem_id] = number
         by_content[content] = number
     return faults

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from datasketch import MinHash
+from datasketch import MinHash, MinHashLSH
 
 from coderl_tasks.problems import Problem, Test
 
@@ -28,6 +28,9 @@ Sketch = npt.NDArray[np.uint32]
 SHINGLE_WORDS = 5
 WINDOW_WORDS = 13
 PERMUTATIONS = 128
+LEAST_RECALL = 0.98
+SKETCH_ERROR = 0.2
+"""More than the error of an estimate from PERMUTATIONS values, whose standard deviation is 0.044 at most."""
 MAX_TESTS = 64
 LONG_TEXT = 4096
 _WORD = re.compile(r"\w+")
@@ -116,8 +119,49 @@ def shared_tests(one: Signature, other: Signature) -> SharedTests:
     return SharedTests(len(at_one), equal, min(known))
 
 
-def as_minhash(sketch: Sketch) -> MinHash:
-    """A stored sketch as the object that an LSH index takes."""
+class Alike:
+    """Finds the signatures added so far that may be `threshold` alike with a given one.
+
+    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most;
+    of these the sketches rule out what is far below, all at once: boilerplate makes every statement a bit like others.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._index = MinHashLSH(num_perm=PERMUTATIONS, params=_bands(threshold))
+        self._least = threshold - SKETCH_ERROR
+        self._rows: dict[int, int] = {}
+        self._sketches = np.empty((256, PERMUTATIONS), dtype=np.uint32)
+
+    def add(self, number: int, signature: Signature) -> None:
+        """Add a signature under a number of its own."""
+        row = len(self._rows)
+        if row == len(self._sketches):
+            self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
+        self._sketches[row] = signature.sketch
+        self._rows[number] = row
+        self._index.insert(number, _as_minhash(signature.sketch))
+
+    def like(self, signature: Signature) -> list[int]:
+        """The numbers of those that may be alike, in order."""
+        candidates = sorted(self._index.query(_as_minhash(signature.sketch)))
+        if not candidates:
+            return []
+        sketches = self._sketches[[self._rows[number] for number in candidates]]
+        estimates = (sketches == signature.sketch).mean(axis=1)
+        return [number for number, estimate in zip(candidates, estimates, strict=True) if estimate >= self._least]
+
+
+def _bands(threshold: float) -> tuple[int, int]:
+    """Bands and rows of an LSH index: as many rows as still find a pair at the threshold with LEAST_RECALL."""
+    for rows in range(16, 1, -1):
+        bands = PERMUTATIONS // rows
+        if 1 - (1 - threshold**rows) ** bands >= LEAST_RECALL:
+            return bands, rows
+    return PERMUTATIONS, 1
+
+
+def _as_minhash(sketch: Sketch) -> MinHash:
+    """A sketch as the object that an LSH index takes."""
     return MinHash(hashvalues=sketch, permutations=_EMPTY.permutations, seed=1, hashfunc=int, scheme="affine32")
 
 
@@ -144,13 +188,21 @@ def signatures_of(table: pa.Table, known_windows: Hashes | None = None) -> list[
         statement, tests, words = (column[row].as_py() for column in columns[:3])
         shingles, windows, *rest = (_array(column, row) for column in columns[3:])
         if known_windows is not None:
-            windows = np.intersect1d(windows, known_windows, assume_unique=True)
+            windows = _among(windows, known_windows)
         signatures.append(Signature(statement, tests, words, shingles, windows, *rest))
     return signatures
 
 
 def _array(column: pa.LargeListArray, row: int) -> Any:
     return column[row].values.to_numpy(zero_copy_only=False).copy()
+
+
+def _among(some: Hashes, known: Hashes) -> Hashes:
+    """Those of `some` that are in `known`, sorted and by far the longer one."""
+    if not len(known):
+        return known
+    places = np.minimum(np.searchsorted(known, some), len(known) - 1)
+    return some[known[places] == some]
 
 
 def _sketch(shingles: Hashes) -> Sketch:
