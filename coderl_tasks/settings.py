@@ -136,6 +136,7 @@ class CurateSettings(FlowSettings):
     nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
     no_content: ClassVar[tuple[str, ...]] = (
         "name",
+        "readers",
         "sample_concurrency",
         "shard_size",
         "shards",
@@ -147,6 +148,23 @@ class CurateSettings(FlowSettings):
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
+    min_tests: int = Field(5, ge=1, description="different tests a problem needs, counted before max_tests")
+    max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
+    max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
+    near_duplicate: float = Field(
+        0.8, gt=0, le=1, description="likeness of two statements from which their tests decide whether they are one"
+    )
+    evaluation_dataset: str | None = Field(
+        None, description="data set whose test splits decontaminate the pool; by default dataset's own; none: no check"
+    )
+    ngram_overlap: float = Field(
+        0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
+    )
+    near_evaluation: float = Field(
+        0.6, gt=0, le=1, description="likeness to an evaluation problem that drops a problem, where their tests agree"
+    )
+    common_passage: int = Field(10, ge=1, description="a passage that more problems than this have is boilerplate")
+    readers: int | None = Field(None, ge=1, description="processes that read the data set; by default one a core")
     check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
     max_solutions: int = Field(3, ge=1, description="reference solutions tried a problem, until one passes")
     profile_mode: Literal["adaptive", "fixed"] = Field(

@@ -1,6 +1,7 @@
 """curate: raw problems -> pass rates of the base model -> a mixed-difficulty pool in data/pools/."""
 
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -19,8 +20,17 @@ from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, load_problems
-from coderl_tasks.problems.sources import PINNED_REVISIONS
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
+from coderl_tasks.screening import (
+    DuplicateRules,
+    KeptProblems,
+    OnRows,
+    OverlapRules,
+    Screening,
+    ScreeningRequest,
+    ScreenRules,
+    screen_dataset,
+)
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
@@ -32,10 +42,22 @@ from flows.retries import PHASE
 from flows.shard_dispatch import profile_elsewhere
 
 
-@task(name="load", **PHASE)
-def load(settings: CurateSettings) -> LoadResult:
-    return load_problems(
-        settings.dataset, settings.splits, role="train", limit=settings.limit, max_tests=settings.max_tests
+@task(name="screen", **PHASE)
+def screen(settings: CurateSettings, folder: Path, on_rows: OnRows) -> Screening:
+    return screen_dataset(folder, screening_request(settings), on_rows)
+
+
+def screening_request(settings: CurateSettings) -> ScreeningRequest:
+    """The stages that need no model, as `settings` want them."""
+    return ScreeningRequest(
+        settings.dataset,
+        settings.splits,
+        settings.limit,
+        settings.evaluation_dataset,
+        ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
+        DuplicateRules(settings.near_duplicate),
+        OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
+        settings.readers,
     )
 
 
@@ -49,7 +71,7 @@ async def profile(
 async def _measure(session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress) -> pl.DataFrame:
     sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
     return await profile_shard(
-        shard.problems,
+        list(shard.problems),
         sampler,
         session.judge,
         session.renderer,
@@ -84,9 +106,9 @@ def _mix(settings: CurateSettings) -> Mix:
 
 
 class Shard:
-    """Some hundred problems profiled in one task, and the folder that records them."""
+    """Some hundred problems profiled in one task, read when it runs, and the folder that records them."""
 
-    def __init__(self, problems: list[Problem], folder: Path) -> None:
+    def __init__(self, problems: Iterable[Problem], folder: Path) -> None:
         self.problems = problems
         self.folder = folder
 
@@ -101,15 +123,20 @@ async def curate(settings: CurateSettings) -> str:
     with services(settings.model_name) as used:
         for line in used.lines:
             display.say(line)
-        loaded = load(settings)
-        display.say(f"{loaded.read} rows read from {settings.dataset}: {len(loaded.problems)} problems")
+        with display.reading(f"reading {settings.dataset}") as on_rows:
+            screening = screen(settings, folder / "screening", on_rows)
+        for line in screening.lines():
+            display.say(line)
+        # The stages that follow need the problems' tests only shard by shard, and to write the pool.
+        loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
         async with open_session(settings, used) as session:
-            checks = await check_all(session, settings, _cut(loaded.problems, settings.shard_size), folder, display)
+            checks = await check_all(session, settings, screening.kept.shards(settings.shard_size), folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
                 sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
             )
-            measured = await _profile(session, settings, fitting, folder, display)
+            whole = screening.kept.only([problem.problem_id for problem in fitting])
+            measured = await _profile(session, settings, whole, folder, display)
     pool = build_pool(
         loaded,
         measured,
@@ -118,8 +145,7 @@ async def curate(settings: CurateSettings) -> str:
         band_high=settings.band_high,
         mix=_mix(settings),
     )
-    inputs = {"dataset": settings.dataset, "revision": PINNED_REVISIONS.get(settings.dataset)}
-    write_pool(folder, pool, settings.content(), inputs=inputs)
+    write_pool(folder, pool, settings.content(), inputs=screening.manifest, whole=screening.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     require_problems(pool, folder)
@@ -130,12 +156,12 @@ async def curate(settings: CurateSettings) -> str:
 
 
 async def _profile(
-    session: Session, settings: CurateSettings, problems: list[Problem], folder: Path, display: Display
+    session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles of all `problems`, shard by shard."""
     shards = [
         Shard(part, folder / "shards" / f"{number:04d}")
-        for number, part in enumerate(_cut(problems, settings.shard_size))
+        for number, part in enumerate(problems.shards(settings.shard_size))
     ]
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
@@ -144,10 +170,6 @@ async def _profile(
         with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await profile(session, settings, shard, number, on_progress))
     return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
-
-
-def _cut(problems: list[Problem], size: int) -> list[list[Problem]]:
-    return [problems[start : start + size] for start in range(0, len(problems), size)]
 
 
 if __name__ == "__main__":

@@ -9,10 +9,19 @@ from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.runtime import deployment
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from coderl_tasks.curation.measure import Progress as OnProgress
 from coderl_tasks.insight.progress import StepProgress, step_line
+from coderl_tasks.screening import OnRows, RowsProgress
 from flows.publishing import courtesy
 
 
@@ -51,6 +60,29 @@ class Display:
         else:
             self.say(text)
             yield lambda done, total: None
+
+    @contextmanager
+    def reading(self, text: str) -> Iterator[OnRows]:
+        """A progress callback for the block that reads a data set: a bar of rows, bytes, speed and time left."""
+        if not self._console.is_terminal:
+            self.say(text)
+            yield lambda read: None
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console, transient=True) as progress:
+            task = progress.add_task(text, total=None)
+
+            def show(read: RowsProgress) -> None:
+                what = f"{text}: {read.rows:,} rows"
+                progress.update(task, completed=read.bytes_read, total=read.bytes_total, description=what)
+
+            yield show
 
     @asynccontextmanager
     async def steps(self, last_step: int | None, done: int) -> AsyncIterator[None]:

@@ -9,7 +9,7 @@ of the tables: the same problems, profile and settings give the same bytes.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from coderl_tasks.problems import (
     dropped_frame,
     problems_frame,
 )
+from coderl_tasks.screening import KeptProblems
 
 POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
@@ -125,20 +126,35 @@ def band_drop(problem: Problem, measured: Mapping[str, Any], low: float, high: f
 
 
 def write_pool(
-    folder: Path, pool: Pool, settings: Mapping[str, Any], *, inputs: Mapping[str, Any] | None = None
+    folder: Path,
+    pool: Pool,
+    settings: Mapping[str, Any],
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
     """Write a finished pool to `folder` and return its manifest.
 
     `settings` is recorded as it is, and must have `model_name` (see `find_pool`); so is `inputs`, which says what was
-    read (a data set's revision, files' hashes).
+    read (a data set's revision, files' hashes). `whole` are the problems that `pool` has only outlines of: pool.parquet
+    gets them with their tests.
     """
     make_folder(folder)
     for name in TABLES:
-        write_parquet(folder / f"{name}.parquet", getattr(pool, name))
-    hashes = {f"{name}.parquet": sha256((folder / f"{name}.parquet").read_bytes()).hexdigest() for name in TABLES}
+        if name == "pool" and whole is not None:
+            kept = whole.only(pool.pool["problem_id"].to_list())
+            kept.write(folder / "pool.parquet", pool.pool.select(*PROFILE_COLUMNS))
+        else:
+            write_parquet(folder / f"{name}.parquet", getattr(pool, name))
+    hashes = {f"{name}.parquet": _sha256(folder / f"{name}.parquet") for name in TABLES}
     manifest = pool_manifest(pool, settings) | {"inputs": dict(inputs or {}), "sha256": hashes}
     write_json(folder / "manifest.json", manifest)
     return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -27,12 +27,16 @@ class DamagedFileError(DataError):
         self.path = path
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, atomically and durably. The folder must exist."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """An open file whose content is at `path`, atomically and durably, when the block has ended without an error.
+
+    The folder must exist.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -40,6 +44,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, atomically and durably. The folder must exist."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 @contextmanager

@@ -55,6 +55,8 @@ def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
 
 
 def _printable(text: str) -> str:
-    """One line of storable text, at most `DETAIL_CHARS` characters."""
+    """One line of printable text, at most `DETAIL_CHARS` characters: a terminal is not to obey what a row holds."""
     line = " ".join(text[: 2 * DETAIL_CHARS].split())
-    return line[:DETAIL_CHARS].encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line[:DETAIL_CHARS]
+    )[:DETAIL_CHARS]

@@ -9,8 +9,9 @@ import polars as pl
 
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
+from coderl_tasks.problems.raw_files import RawRow
 from coderl_tasks.problems.raw_row import problem_from_row
-from coderl_tasks.problems.sources import RawRow, Role, open_source
+from coderl_tasks.problems.sources import Role, open_source
 from coderl_tasks.problems.trimming import trim_tests
 
 ItemT = TypeVar("ItemT")
@@ -45,7 +46,7 @@ def load_rows(
 
     With a `limit`, at most so many rows, taken in turn from the splits, so that each is represented; None or -1: all.
     """
-    sources = [split_source.rows for split_source in open_source(source, splits, role)]
+    sources = [split_source.rows() for split_source in open_source(source, splits, role)]
     if limit is None or limit == -1:
         for rows in sources:
             yield from rows
@@ -73,7 +74,7 @@ def load_problems(
     for row in load_rows(source, splits, role=role, limit=limit):
         read += 1
         try:
-            problem = trim_tests(_problem(row), max_tests)
+            problem = trim_tests(parse_row(row), max_tests)
         except RowDropped as drop:
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
@@ -85,7 +86,8 @@ def load_problems(
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
 
-def _problem(row: RawRow) -> Problem:
+def parse_row(row: RawRow) -> Problem:
+    """The problem in a raw row, or in one of a pool. Raises RowDropped."""
     if not _is_normalised(row.values):
         return problem_from_row(row.values, split=row.split, source_row=row.source_row)
     missing = [

@@ -1,6 +1,6 @@
 """The normalised problem: what every room after loading works with, and its parquet schema."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -45,19 +45,21 @@ class Problem:
 
     def to_row(self) -> dict[str, Any]:
         """The problem as one row of `PROBLEM_SCHEMA`."""
-        return asdict(self) | {
-            "tests": [asdict(test) for test in self.tests],
+        return {name: getattr(self, name) for name in _FIELDS} | {
+            "tests": [{"input": test.input, "expected": test.expected} for test in self.tests],
             "solutions": list(self.solutions),
         }
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> "Problem":
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
-        values = {field.name: row[field.name] for field in fields(cls)}
+        values = {name: row[name] for name in _FIELDS}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])
         values["solutions"] = tuple(row["solutions"] or ())
         return cls(**values)
 
+
+_FIELDS = tuple(field.name for field in fields(Problem))
 
 PROBLEM_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),

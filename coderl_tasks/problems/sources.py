@@ -1,80 +1,123 @@
 """Where raw rows come from: a data set on the hub or in a local folder, a parquet file or a JSONL file.
 
-Rows with tests of 200 MB exist, so files are read in batches of a few rows.
+All of them end as files of rows (`raw_files`): those of a hub data set are downloaded at its revision, once.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.paths import MINI_DATASET, find_local
+from coderl_tasks.paths import find_local
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
+from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, RawRow, Segment, read_segment, unreadable, whole_file
 from coderl_tasks.settings import HUB_DATASET
 
 Role = Literal["train", "test"]
 
 
 PINNED_REVISIONS = {HUB_DATASET: "177913a7bd43791646ef6a43645caa3c871ab3db"}
-ROWS_PER_BATCH = 8
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """One row as it was read. `values` is a mapping, or the line's text where that is not a JSON object."""
-
-    split: str
-    source_row: int
-    values: Any
+class NoSplitsError(DataError):
+    """A source has nothing on the side that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """The rows of one split of a source."""
+    """One split of a source: its files, in order.
+
+    With `named_by_row` a row's own column `split` says which split it is in, where it has one, and `only` the splits
+    that are wanted of these (None: all).
+    """
 
     split: str
-    rows: Iterator[RawRow]
+    files: tuple[RawFile, ...]
+    named_by_row: bool = False
+    only: tuple[str, ...] | None = None
+
+    def rows(self) -> Iterator[RawRow]:
+        """All rows, file by file, numbered through. Raises DataError if one cannot be read."""
+        number = 0
+        for file in self.files:
+            for row in self.read(whole_file(file, number)):
+                number = row.source_row + 1
+                yield row
+
+    def read(self, segment: Segment, *, max_row_bytes: int | None = None) -> Iterator[RawRow]:
+        """The rows of one segment of one of the files (see `read_segment`)."""
+        for row in read_segment(segment, self.split, max_row_bytes=max_row_bytes):
+            if not self.named_by_row:
+                yield row
+                continue
+            split = _own_split(row.values) or self.split
+            if self.only is None or split in self.only:
+                yield RawRow(split, row.source_row, row.values, row.size)
 
 
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
-    """The splits of `source`, each with its rows still to be read.
+    """The splits of `source`, their rows still to be read.
 
     A parquet or JSONL file is one source whose rows name their split in a column `split`, else the file's name does;
-    `splits` then keeps the rows that are in one of them. Anything else goes to `load_dataset`, config by config,
-    `role` being the split that is read: the configs named in `splits`, by default those of the project's
-    `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of these, all. Raises DataError.
+    `splits` then keeps the rows that are in one of them. Anything else is a data set folder or hub name for
+    `datasets`, config by config, `role` being the split that is read: the configs named in `splits`, by default those
+    of the project's `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of these, all.
+    Raises DataError; NoSplitsError where nothing was named and there is nothing on that side.
     """
     path = find_local(source)
     if path is not None and path.is_file():
-        if path.suffix == ".parquet":
-            rows = _parquet_rows(path)
-        elif path.suffix in JSONL_SUFFIXES:
-            rows = _jsonl_rows(path)
-        else:
+        if path.suffix not in SUFFIXES:
             raise DataError(f"{path}: expected a .parquet or .jsonl file, or a data set folder.")
-        kept = (row for row in rows if splits is None or row.split in splits)
-        return [RowSource(path.stem, kept)]
-    if path is None and (Path(source).suffix in (".parquet", *JSONL_SUFFIXES) or source.startswith(("/", ".", "~"))):
+        only = None if splits is None else tuple(splits)
+        return [RowSource(path.stem, (RawFile(path, path.name, SUFFIXES[path.suffix]),), True, only)]
+    if path is None and (Path(source).suffix in SUFFIXES or source.startswith(("/", ".", "~"))):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
-    revision = PINNED_REVISIONS.get(source)
-    names = _config_names(source, location, revision, splits, role)
-    return [RowSource(name, _dataset_rows(source, location, name, revision, role)) for name in names]
+    revision = revision_of(source)
+    found = [
+        RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
+        for name, addresses in _data_files(source, location, revision, splits, role).items()
+    ]
+    if not found:
+        raise NoSplitsError(f"{source} has no {role} split.")
+    return found
 
 
-def _config_names(
+def revision_of(source: str) -> str | None:
+    """The revision at which a hub data set is read, where one is pinned."""
+    return PINNED_REVISIONS.get(source)
+
+
+def is_file(source: str) -> bool:
+    """Whether `source` is one file, which has no other side."""
+    path = find_local(source)
+    return path is not None and path.is_file()
+
+
+def _data_files(
     source: str, location: str, revision: str | None, splits: Sequence[str] | None, role: Role
-) -> list[str]:
-    from datasets import get_dataset_config_names
+) -> dict[str, list[str]]:
+    """Addresses of the files of each config that has the side `role`, as `datasets` finds them."""
+    from datasets import get_dataset_config_names, load_dataset_builder
 
     try:
         available = get_dataset_config_names(location, revision=revision)
+        files = {
+            name: load_dataset_builder(location, name, revision=revision).config.data_files or {}
+            for name in _wanted(source, available, splits, role)
+        }
+    except DataError:
+        raise
     except Exception as error:  # the hub client's, the file system's and the data set's own errors have no common base
-        raise _unreadable(source, error) from error
+        raise unreadable(source, error) from error
+    lacking = [name for name in files if not files[name].get(role)]
+    if splits is not None and lacking:
+        raise DataError(f"{source} has no {role} files in its split {', '.join(lacking)}.")
+    return {name: list(files[name][role]) for name in files if name not in lacking}
+
+
+def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None, role: Role) -> list[str]:
     if splits is not None:
         missing = [name for name in splits if name not in available]
         if missing:
@@ -84,68 +127,29 @@ def _config_names(
     return [name for name in usual if name in available] or list(available)
 
 
-def _dataset_rows(source: str, location: str, name: str, revision: str | None, role: Role) -> Iterator[RawRow]:
-    from datasets import load_dataset
+def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
+    """The file at `address`, one of the data set's; a hub file is downloaded first, unless it was before."""
+    suffix = Path(address).suffix
+    if suffix not in SUFFIXES:
+        raise DataError(f"{source}: {address} is neither a .parquet nor a .jsonl file.")
+    if folder is not None:
+        path = Path(address)
+        return RawFile(path, path.relative_to(folder).as_posix(), SUFFIXES[suffix])
+    from huggingface_hub import HfFileSystem, hf_hub_download
+    from huggingface_hub.hf_file_system import HfFileSystemResolvedRepositoryPath
 
     try:
-        with _progress_bars_for_downloads_only(location):
-            dataset = load_dataset(location, name, split=role, revision=revision, writer_batch_size=ROWS_PER_BATCH)
-    except Exception as error:  # as above
-        raise _unreadable(f"{source} ({name}, {role})", error) from error
-    for number, values in enumerate(dataset):
-        yield RawRow(name, number, values)
+        place = HfFileSystem().resolve_path(address)
+        if not isinstance(place, HfFileSystemResolvedRepositoryPath):
+            raise DataError(f"{source}: {address} is not in a repository.")
+        local = hf_hub_download(place.repo_id, place.path_in_repo, repo_type=place.repo_type, revision=place.revision)
+    except DataError:
+        raise
+    except Exception as error:  # the hub client's errors have no common base
+        raise unreadable(f"{source} ({address})", error) from error
+    return RawFile(Path(local), place.path_in_repo, SUFFIXES[suffix])
 
 
-@contextmanager
-def _progress_bars_for_downloads_only(location: str) -> Iterator[None]:
-    import datasets
-
-    quiet = Path(location).is_dir() and not datasets.are_progress_bars_disabled()
-    if quiet:
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if quiet:
-            datasets.enable_progress_bars()
-
-
-def _parquet_rows(path: Path) -> Iterator[RawRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=ROWS_PER_BATCH):
-                for values in batch.to_pylist():
-                    yield RawRow(_split_of(values, path), number, values)
-                    number += 1
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(str(path), error) from error
-
-
-def _jsonl_rows(path: Path) -> Iterator[RawRow]:
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        for number, line in enumerate(lines):
-            if not line.strip():
-                continue
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                values = line
-            yield RawRow(_split_of(values, path), number, values)
-
-
-def _split_of(values: Any, path: Path) -> str:
+def _own_split(values: Any) -> str | None:
     named = values.get("split") if isinstance(values, dict) else None
-    return named if isinstance(named, str) and named.isprintable() and named.strip() else path.stem
-
-
-def _unreadable(what: str, error: Exception) -> DataError:
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
-    return DataError(
-        f"Cannot read the data set {what}: {reason} "
-        f"(dataset= takes a hub name, a local data set folder such as {MINI_DATASET}, a .parquet or a .jsonl file)"
-    )
+    return named if isinstance(named, str) and named.isprintable() and named.strip() else None

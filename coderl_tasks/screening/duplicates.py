@@ -1,0 +1,87 @@
+"""De-duplication: which problems an earlier one already is.
+
+Earlier is meant in the order of reading; one that was dropped itself does not count. The reasons:
+
+    same_identity         the same id, or the same statement, starter code and tests but for white space
+    same_id_other_tests   the data's own id of an earlier one, with other tests
+    near_duplicate        the statement resembles an earlier one's, and at least half of the smaller one's tests are
+                          shared, all with the same answers; or it is the same word for word and no test says otherwise
+
+Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. MinHash finds
+the pairs worth a look (`datasketch`), the exact similarity and the tests decide.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
+from coderl_tasks.screening.signature import Alike, Signature, resemblance, shared_tests
+
+FEWEST_WORDS = 8
+"""Statements of fewer words are too short to be told apart by their words."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateRules:
+    """How alike two statements must be, as Jaccard similarity of their 5-word shingles."""
+
+    resemblance: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A problem as de-duplication and decontamination see it. `place` names it for people."""
+
+    problem_id: str
+    place: str
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why the problem number `index` is dropped."""
+
+    index: int
+    reason: str
+    detail: str
+
+
+def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fault]:
+    """The entries that an earlier one already is, in order."""
+    by_id: dict[str, int] = {}
+    by_content: dict[tuple[int, int], int] = {}
+    alike = Alike(rules.resemblance)
+    faults = []
+    for number, entry in enumerate(entries):
+        content = (entry.signature.statement, entry.signature.tests)
+        earlier = by_id.get(entry.problem_id)
+        if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
+            faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
+            continue
+        earlier = by_content.get(content) if earlier is None else earlier
+        if earlier is not None:
+            faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
+            continue
+        if entry.signature.words >= FEWEST_WORDS:
+            near = _near_duplicate(entry, [entries[other] for other in alike.like(entry.signature)], rules)
+            if near is not None:
+                faults.append(Fault(number, "near_duplicate", near))
+                continue
+            alike.add(number, entry.signature)
+        by_id[entry.problem_id] = number
+        by_content[content] = number
+    return faults
+
+
+def _near_duplicate(entry: Entry, candidates: Sequence[Entry], rules: DuplicateRules) -> str | None:
+    """What `entry` is a near duplicate of and why; None if of nothing."""
+    for other in candidates:
+        alike = resemblance(entry.signature, other.signature)
+        if alike < rules.resemblance:
+            continue
+        tests = shared_tests(entry.signature, other.signature)
+        if tests.agree:
+            return f"{alike:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
+        if entry.signature.statement == other.signature.statement and not tests.contradict:
+            return f"the statement of {other.place}, with other tests"
+    return None

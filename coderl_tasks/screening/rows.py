@@ -1,0 +1,93 @@
+"""Row by row: parse, sanity, trim. Each row becomes a problem or a drop with stage and reason.
+
+The sanity checks, in order, on all tests of the row:
+
+    row_too_large         more bytes than a row may have: it is not even parsed
+    statement_too_long    more characters than a statement may have
+    too_few_tests         fewer different tests than a reward needs to mean something (DeepCoder: 5)
+    no_expected_output    every test expects nothing: an empty program would be right
+    contradictory_tests   two tests with one input and answers that exclude each other: no program can be right
+"""
+
+from dataclasses import dataclass
+
+from coderl_tasks.grading.compare import matches, parse_value, values_match
+from coderl_tasks.problems import Drop, Problem, RowDropped, trim_tests
+from coderl_tasks.problems.loading import parse_row
+from coderl_tasks.problems.raw_files import Oversized, RawRow
+
+MIB = 2**20
+LONG_STATEMENT_CHARS = 4000
+"""How much is recorded of a statement that was dropped for its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenRules:
+    """What a row needs to become a problem, and how many tests it keeps (`max_tests`, -1: all).
+
+    `min_tests` counts different tests; sizes are characters and bytes.
+    """
+
+    max_tests: int = 15
+    min_tests: int = 5
+    max_statement_chars: int = 50_000
+    max_row_bytes: int = 512 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A row that became a problem: `problem` with the tests it keeps, `whole` with all it came with."""
+
+    problem: Problem
+    whole: Problem
+
+
+def screen(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
+    """The problem in `row`, or why there is none. Without `rules` nothing but parse can drop it; one test is kept."""
+    if isinstance(row.values, Oversized):
+        return Drop("sanity", "row_too_large", f"{row.values.size / MIB:.0f} MiB", None, row.split, row.source_row)
+    try:
+        whole = parse_row(row)
+    except RowDropped as drop:
+        return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
+    if rules is None:
+        return Screened(trim_tests(whole, 1), whole)
+    fault = sanity(whole, rules)
+    if fault is not None:
+        reason, detail = fault
+        statement = whole.statement[:LONG_STATEMENT_CHARS]
+        return Drop("sanity", reason, detail, whole.problem_id, whole.split, whole.source_row, statement)
+    return Screened(trim_tests(whole, rules.max_tests), whole)
+
+
+def sanity(problem: Problem, rules: ScreenRules) -> tuple[str, str] | None:
+    """(reason, detail) of what makes `problem` unfit to be graded; None if nothing does."""
+    if len(problem.statement) > rules.max_statement_chars:
+        return "statement_too_long", f"{len(problem.statement)} characters, at most {rules.max_statement_chars}"
+    different = len({(test.input, test.expected) for test in problem.tests})
+    if different < rules.min_tests:
+        return "too_few_tests", f"{different} different tests, at least {rules.min_tests}"
+    if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
+        return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
+    return _contradiction(problem)
+
+
+def _contradiction(problem: Problem) -> tuple[str, str] | None:
+    first: dict[str, int] = {}
+    for number, test in enumerate(problem.tests):
+        other = first.setdefault(test.input.rstrip(), number)
+        expected = problem.tests[other].expected
+        if expected != test.expected and not _agree(problem, expected, test.expected):
+            return "contradictory_tests", f"tests {other} and {number} have one input and different answers"
+    return None
+
+
+def _agree(problem: Problem, one: str, other: str) -> bool:
+    """Whether an answer can be right for both expectations."""
+    if problem.kind == "stdin":
+        return matches(one, other) or matches(other, one)
+    try:
+        left, right = parse_value(one), parse_value(other)
+        return values_match(left, right) or values_match(right, left)
+    except ValueError:
+        return one == other

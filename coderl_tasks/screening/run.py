@@ -1,0 +1,292 @@
+"""All stages over a data set: read, screen, de-duplicate, decontaminate. One folder holds everything they make:
+
+    request.json            what the parts are of: hashes of the files, rules
+    evaluation/NNNNN.parquet, train/NNNNN.parquet (see `parts`)
+    kept.parquet            the problems that came through, and where they lie (see `kept_problems`)
+    dropped.parquet         every row that did not, with stage and reason
+    screening.json          counts, files and rules; written last
+
+A start with the same request makes only the parts that are not there; what has been finished is not done again. Nothing
+depends on the number of workers: the same files and rules give the same bytes.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from coderl_tasks.journal.atomic import (
+    make_folder,
+    read_json,
+    read_parquet,
+    remove_leftovers,
+    write_json,
+    write_parquet,
+)
+from coderl_tasks.problems import DROPPED_SCHEMA, Drop, dropped_frame
+from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
+from coderl_tasks.problems.sources import (
+    NoSplitsError,
+    RowSource,
+    is_file,
+    open_source,
+    revision_of,
+)
+from coderl_tasks.screening.contamination import OverlapRules, find_contaminated, known_windows
+from coderl_tasks.screening.duplicates import DuplicateRules, Entry, Fault, find_duplicates
+from coderl_tasks.screening.kept_problems import KEPT_SCHEMA, KeptProblems
+from coderl_tasks.screening.parts import dropped_file
+from coderl_tasks.screening.rows import ScreenRules
+from coderl_tasks.screening.signature import SIGNATURE_FIELDS, Hashes, signatures_of
+from coderl_tasks.screening.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
+
+FORMAT = 1
+"""Goes up when the same rows give other parts."""
+NO_EVALUATION = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ScreeningRequest:
+    """What to screen, and by which rules.
+
+    `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
+    the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
+    set. `workers` None is one a core.
+    """
+
+    source: str
+    splits: Sequence[str] | None = None
+    limit: int = -1
+    evaluation: str | None = None
+    screen: ScreenRules = field(default_factory=ScreenRules)
+    duplicates: DuplicateRules = field(default_factory=DuplicateRules)
+    overlap: OverlapRules = field(default_factory=OverlapRules)
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """What came of it: `kept`, `dropped` (DROPPED_SCHEMA), the rows read, and the `manifest` (screening.json)."""
+
+    kept: KeptProblems
+    dropped: pl.DataFrame
+    read: int
+    manifest: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if len(self.kept) + self.dropped.height != self.read:
+            raise ValueError(f"kept {len(self.kept)} + dropped {self.dropped.height} is not the {self.read} rows read")
+
+    def lines(self) -> list[str]:
+        """What came of it, for people."""
+        dropped = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
+        lines = [f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems"]
+        lines += [f"dropped: {dropped}"] if dropped else []
+        compared = self.manifest["evaluation_problems"]
+        if not compared:
+            lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
+        return lines
+
+
+def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | None = None) -> Screening:
+    """Put the problems of a data set through all stages, in `folder`, which is theirs alone.
+
+    Raises DataError for what cannot be read, InfraError if a worker dies.
+    """
+    train = _Side("train", open_source(request.source, request.splits, "train"), request.screen, request.limit)
+    evaluation = _Side("evaluation", _evaluation_sources(request), None, -1)
+    files = [file for side in (train, evaluation) for source in side.sources for file in source.files]
+    size = sum(file.path.stat().st_size for file in files)
+    indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
+    described = {
+        "format": FORMAT,
+        "dataset": request.source,
+        "revision": revision_of(request.source),
+        "splits": None if request.splits is None else list(request.splits),
+        "limit": request.limit,
+        "screen": asdict(request.screen),
+        "train": _describe(train, indices),
+        "evaluation": _describe(evaluation, indices),
+    }
+    _begin(folder, described)
+    done = _finished(folder, described, request)
+    if done is not None:
+        return done
+    jobs = [job for side in (evaluation, train) for job in _jobs(side, indices, folder)]
+    _make_parts(jobs, request.workers, on_rows)
+    return _decide(folder, request, described)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    name: str
+    sources: list[RowSource]
+    rules: ScreenRules | None
+    limit: int
+
+
+def _evaluation_sources(request: ScreeningRequest) -> list[RowSource]:
+    if request.evaluation == NO_EVALUATION or (request.evaluation is None and is_file(request.source)):
+        return []
+    try:
+        return open_source(request.evaluation or request.source, None, "test")
+    except NoSplitsError:
+        if request.evaluation is not None:
+            raise
+        return []
+
+
+def _describe(side: _Side, indices: dict[RawFile, FileIndex]) -> list[dict[str, Any]]:
+    return [
+        {"split": source.split, "file": file.name, "sha256": indices[file].sha256, "bytes": indices[file].size}
+        for source in side.sources
+        for file in source.files
+    ]
+
+
+def _begin(folder: Path, described: dict[str, Any]) -> None:
+    """Keep what is in `folder` if it is of the same request, else empty it."""
+    file = folder / "request.json"
+    if not file.is_file() or read_json(file) != described:
+        if folder.exists():
+            shutil.rmtree(folder)
+        for name in ("evaluation", "train"):
+            make_folder(folder / name)
+        write_json(file, described)
+    remove_leftovers(folder)
+
+
+def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
+    left = _rows_of_each(side, indices)
+    jobs: list[PartJob] = []
+    for source in side.sources:
+        number = 0
+        for file in source.files:
+            index = indices[file]
+            whole = side.limit != -1 and source.only is not None
+            for segment in (whole_file(file),) if whole else index.segments:
+                part = folder / side.name / f"{len(jobs):05d}.parquet"
+                limit = left[source.split]
+                rows = segment.rows if limit is None else min(segment.rows, limit)
+                numbered = segment.shifted(number)
+                if limit is None or whole:
+                    jobs.append(PartJob(source, numbered, part, side.rules, limit))
+                elif rows:
+                    jobs.append(PartJob(source, numbered, part, side.rules, rows))
+                    left[source.split] = limit - rows
+            number += index.numbers
+    return jobs
+
+
+def _rows_of_each(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, int | None]:
+    """How many rows to read of each split: None for all, else as many as taking them in turn gives it."""
+    if side.limit == -1:
+        return {source.split: None for source in side.sources}
+    there = {source.split: sum(indices[file].rows for file in source.files) for source in side.sources}
+    taken = dict.fromkeys(there, 0)
+    left = min(side.limit, sum(there.values()))
+    while left:
+        open_splits = [split for split in there if taken[split] < there[split]]
+        each = max(1, min(left // len(open_splits), *(there[split] - taken[split] for split in open_splits)))
+        for split in open_splits[: left // each]:
+            taken[split] += each
+            left -= each
+    return dict(taken)
+
+
+def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None) -> None:
+    missing = [job for job in jobs if not job.part.is_file()]
+    total = sum(job.segment.size for job in jobs)
+    before = total - sum(job.segment.size for job in missing)
+
+    def count(rows: int, bytes_read: int) -> None:
+        if on_rows is not None:
+            on_rows(RowsProgress(rows, min(before + bytes_read, total), total))
+
+    # The largest first: the last ones to end are then short.
+    missing.sort(key=lambda job: -job.segment.size)
+    run_jobs(make_part, missing, workers_for(total - before, workers), is_heavy=is_heavy, on_progress=count)
+
+
+def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) -> Screening:
+    """De-duplicate and decontaminate what the parts hold, and write the outcome."""
+    evaluation, _ = _entries(folder, "evaluation", None)
+    train, kept = _entries(folder, "train", known_windows(evaluation))
+    duplicates = find_duplicates(train, request.duplicates)
+    twice = {fault.index for fault in duplicates}
+    once = [number for number in range(len(train)) if number not in twice]
+    contaminated = [
+        Fault(once[fault.index], fault.reason, fault.detail)
+        for fault in find_contaminated([train[number] for number in once], evaluation, request.overlap)
+    ]
+    faults = {fault.index: ("dedup", fault) for fault in duplicates}
+    faults |= {fault.index: ("decontaminate", fault) for fault in contaminated}
+    out = kept.with_row_index("index").filter(pl.col("index").is_in(list(faults)))
+    problems = KeptProblems(folder, out.drop("index"))
+    drops = [
+        Drop.of(problem, faults[index][0], faults[index][1].reason, faults[index][1].detail)
+        for index, problem in zip(out["index"], problems.outlines(), strict=True)
+    ]
+    earlier = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
+    dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *earlier, dropped_frame(drops)])
+    through = kept.with_row_index("index").filter(~pl.col("index").is_in(list(faults))).drop("index")
+    manifest = described | _rules(request)
+    manifest |= {
+        "read": through.height + dropped.height,
+        "kept": through.height,
+        "evaluation_problems": len(evaluation),
+        "dropped": _counts(dropped),
+    }
+    write_parquet(folder / "kept.parquet", through)
+    write_parquet(folder / "dropped.parquet", dropped)
+    write_json(folder / "screening.json", manifest)
+    return Screening(KeptProblems(folder, through), dropped, manifest["read"], manifest)
+
+
+def _finished(folder: Path, described: dict[str, Any], request: ScreeningRequest) -> Screening | None:
+    """What an earlier start with the same request made; None if it was not finished."""
+    file = folder / "screening.json"
+    if not file.is_file():
+        return None
+    manifest = read_json(file)
+    expected = described | _rules(request)
+    if {name: manifest.get(name) for name in expected} != expected:
+        return None
+    dropped = read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)
+    return Screening(KeptProblems.load(folder / "kept.parquet"), dropped, manifest["read"], manifest)
+
+
+def _rules(request: ScreeningRequest) -> dict[str, Any]:
+    return {"duplicates": asdict(request.duplicates), "overlap": asdict(request.overlap)}
+
+
+def _parts(folder: Path, side: str) -> list[Path]:
+    return [file for file in sorted((folder / side).glob("*.parquet")) if file.stem.isdecimal()]
+
+
+def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entry], pl.DataFrame]:
+    """The problems of one side's parts, and where they lie (KEPT_SCHEMA)."""
+    entries: list[Entry] = []
+    tables = [pl.DataFrame(schema=KEPT_SCHEMA)]
+    columns = ["problem_id", "split", "source_row", "tests_bytes"]
+    role = " test" if side == "evaluation" else ""
+    for part in _parts(folder, side):
+        read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
+        table = pl.DataFrame(read.select(columns))
+        for signature, row in zip(signatures_of(read, windows), table.iter_rows(named=True), strict=True):
+            place = f"row {row['source_row']} of {row['split']}{role}"
+            entries.append(Entry(row["problem_id"], place, signature))
+        name = part.relative_to(folder).as_posix()
+        tables.append(
+            table.with_columns(part=pl.lit(name), row=pl.int_range(pl.len(), dtype=pl.Int64)).select(*KEPT_SCHEMA)
+        )
+    return entries, pl.concat(tables)
+
+
+def _counts(dropped: pl.DataFrame) -> dict[str, int]:
+    counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
+    return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}

@@ -1,0 +1,251 @@
+"""What de-duplication and decontamination know of a problem: hashes of its words, its phrases and its tests.
+
+1. Words are runs of letters, digits and underscores, lower case: layout and punctuation do not count.
+2. Every n words in a row are one 64-bit hash. Shingles (5 words) serve resemblance: the share of shingles that two
+   statements have in common among all of theirs (Jaccard similarity, after Broder 1997, "On the resemblance and
+   containment of documents"). Windows (13 words, the length that GPT-3 was decontaminated with) serve containment: a
+   passage of that length hardly appears twice by chance.
+3. Of the tests the MAX_TESTS with the smallest input hashes are known. Two problems' known tests overlap as their tests
+   do, since both take the same end of the same order.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from datasketch import MinHash, MinHashLSH
+
+from coderl_tasks.problems import Problem, Test
+
+Hashes = npt.NDArray[np.uint64]
+Sketch = npt.NDArray[np.uint32]
+
+SHINGLE_WORDS = 5
+WINDOW_WORDS = 13
+PERMUTATIONS = 128
+LEAST_RECALL = 0.98
+SKETCH_ERROR = 0.2
+"""More than the error of an estimate from PERMUTATIONS values, whose standard deviation is 0.044 at most."""
+MAX_TESTS = 64
+LONG_TEXT = 4096
+_WORD = re.compile(r"\w+")
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY = MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=int, scheme="affine32")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """One problem's hashes; arrays are sorted and without repeats, `test_outputs` follows `test_inputs`.
+
+    `statement` is of the statement and the starter code as they are but for case and white space, `tests` of all
+    tests, in any order.
+    """
+
+    statement: int
+    tests: int
+    words: int
+    shingles: Hashes
+    windows: Hashes
+    sketch: Sketch
+    test_inputs: Hashes
+    test_outputs: Hashes
+
+
+SIGNATURE_FIELDS = [
+    pa.field("statement_hash", pa.uint64()),
+    pa.field("tests_hash", pa.uint64()),
+    pa.field("words", pa.int32()),
+    pa.field("shingles", pa.large_list(pa.uint64())),
+    pa.field("windows", pa.large_list(pa.uint64())),
+    pa.field("sketch", pa.large_list(pa.uint32())),
+    pa.field("test_inputs", pa.large_list(pa.uint64())),
+    pa.field("test_outputs", pa.large_list(pa.uint64())),
+]
+"""A signature's columns in a part (see `parts`)."""
+
+
+def sign(problem: Problem) -> Signature:
+    """The signature of `problem`, which must have all its tests."""
+    words = _WORD.findall(problem.statement.lower())
+    hashed = np.array([_word_hash(word) for word in words], dtype=np.uint64)
+    shingles = _phrases(hashed, min(SHINGLE_WORDS, max(1, len(words))))
+    windows = _phrases(hashed, WINDOW_WORDS)
+    inputs, outputs, digest = _hash_tests(problem.tests)
+    text = " ".join(f"{problem.statement}\n{problem.starter_code}".lower().split())
+    return Signature(_hash(text), digest, len(words), shingles, windows, _sketch(shingles), inputs, outputs)
+
+
+def resemblance(one: Signature, other: Signature) -> float:
+    """Jaccard similarity of two statements' shingles, exact; 0 where one has no words."""
+    if not len(one.shingles) or not len(other.shingles):
+        return 0.0
+    shared = len(np.intersect1d(one.shingles, other.shingles, assume_unique=True))
+    return shared / (len(one.shingles) + len(other.shingles) - shared)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTests:
+    """How the tests of two problems compare: inputs in common, those with the same answer, tests of the smaller one."""
+
+    common: int
+    equal: int
+    of: int
+
+    @property
+    def agree(self) -> bool:
+        """Whether they test the same thing: half of the smaller one's inputs are shared, with the same answers."""
+        return self.common > 0 and self.common == self.equal and 2 * self.common >= self.of
+
+    @property
+    def contradict(self) -> bool:
+        return self.equal < self.common
+
+
+def shared_tests(one: Signature, other: Signature) -> SharedTests:
+    """Compare the tests that are known of both (see MAX_TESTS)."""
+    ends = [signature.test_inputs[-1] for signature in (one, other) if len(signature.test_inputs) == MAX_TESTS]
+    known = [
+        int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in (one, other)
+    ]
+    _, at_one, at_other = np.intersect1d(
+        one.test_inputs[: known[0]], other.test_inputs[: known[1]], assume_unique=True, return_indices=True
+    )
+    equal = int((one.test_outputs[at_one] == other.test_outputs[at_other]).sum())
+    return SharedTests(len(at_one), equal, min(known))
+
+
+class Alike:
+    """Finds the signatures added so far that may be `threshold` alike with a given one.
+
+    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most;
+    of these the sketches rule out what is far below, all at once: boilerplate makes every statement a bit like others.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._index = MinHashLSH(num_perm=PERMUTATIONS, params=_bands(threshold))
+        self._least = threshold - SKETCH_ERROR
+        self._rows: dict[int, int] = {}
+        self._sketches = np.empty((256, PERMUTATIONS), dtype=np.uint32)
+
+    def add(self, number: int, signature: Signature) -> None:
+        """Add a signature under a number of its own."""
+        row = len(self._rows)
+        if row == len(self._sketches):
+            self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
+        self._sketches[row] = signature.sketch
+        self._rows[number] = row
+        self._index.insert(number, _as_minhash(signature.sketch))
+
+    def like(self, signature: Signature) -> list[int]:
+        """The numbers of those that may be alike, in order."""
+        candidates = sorted(self._index.query(_as_minhash(signature.sketch)))
+        if not candidates:
+            return []
+        sketches = self._sketches[[self._rows[number] for number in candidates]]
+        estimates = (sketches == signature.sketch).mean(axis=1)
+        return [number for number, estimate in zip(candidates, estimates, strict=True) if estimate >= self._least]
+
+
+def _bands(threshold: float) -> tuple[int, int]:
+    """Bands and rows of an LSH index: as many rows as still find a pair at the threshold with LEAST_RECALL."""
+    for rows in range(16, 1, -1):
+        bands = PERMUTATIONS // rows
+        if 1 - (1 - threshold**rows) ** bands >= LEAST_RECALL:
+            return bands, rows
+    return PERMUTATIONS, 1
+
+
+def _as_minhash(sketch: Sketch) -> MinHash:
+    """A sketch as the object that an LSH index takes."""
+    return MinHash(hashvalues=sketch, permutations=_EMPTY.permutations, seed=1, hashfunc=int, scheme="affine32")
+
+
+def signature_row(signature: Signature) -> dict[str, Any]:
+    """A signature as values of SIGNATURE_FIELDS."""
+    return {
+        "statement_hash": signature.statement,
+        "tests_hash": signature.tests,
+        "words": signature.words,
+        "shingles": signature.shingles,
+        "windows": signature.windows,
+        "sketch": signature.sketch,
+        "test_inputs": signature.test_inputs,
+        "test_outputs": signature.test_outputs,
+    }
+
+
+def signatures_of(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:
+    """The signatures in a table that has SIGNATURE_FIELDS, in order; with `known_windows` (sorted), of the windows only
+    those that are among them."""
+    columns = [table.column(field.name).combine_chunks() for field in SIGNATURE_FIELDS]
+    signatures = []
+    for row in range(table.num_rows):
+        statement, tests, words = (column[row].as_py() for column in columns[:3])
+        shingles, windows, *rest = (_array(column, row) for column in columns[3:])
+        if known_windows is not None:
+            windows = _among(windows, known_windows)
+        signatures.append(Signature(statement, tests, words, shingles, windows, *rest))
+    return signatures
+
+
+def _array(column: pa.LargeListArray, row: int) -> Any:
+    return column[row].values.to_numpy(zero_copy_only=False).copy()
+
+
+def _among(some: Hashes, known: Hashes) -> Hashes:
+    """Those of `some` that are in `known`, sorted and by far the longer one."""
+    if not len(known):
+        return known
+    places = np.minimum(np.searchsorted(known, some), len(known) - 1)
+    return some[known[places] == some]
+
+
+def _sketch(shingles: Hashes) -> Sketch:
+    minhash = _EMPTY.copy()
+    minhash.update_batch((shingles >> np.uint64(32)).tolist())
+    return np.asarray(minhash.hashvalues, dtype=np.uint32)
+
+
+def _phrases(words: Hashes, length: int) -> Hashes:
+    """Hashes of all runs of `length` words, sorted, without repeats."""
+    count = len(words) - length + 1
+    if count <= 0:
+        return np.empty(0, dtype=np.uint64)
+    phrases = np.zeros(count, dtype=np.uint64)
+    for offset in range(length):
+        phrases = phrases * _FACTOR + words[offset : offset + count]
+    # MurmurHash3's finaliser: the sums' high bits are good, the low ones are not.
+    phrases ^= phrases >> np.uint64(33)
+    phrases *= np.uint64(0xFF51AFD7ED558CCD)
+    phrases ^= phrases >> np.uint64(33)
+    phrases *= np.uint64(0xC4CEB9FE1A85EC53)
+    phrases ^= phrases >> np.uint64(33)
+    return np.unique(phrases)
+
+
+def _hash_tests(tests: tuple[Test, ...]) -> tuple[Hashes, Hashes, int]:
+    """The known tests' inputs and outputs, and a hash of all tests whatever their order."""
+    answers = {_hash(_plain(test.input)): _hash(_plain(test.expected)) for test in tests}
+    inputs = np.array(sorted(answers), dtype=np.uint64)
+    outputs = np.array([answers[int(given)] for given in inputs], dtype=np.uint64)
+    digest = int.from_bytes(blake2b(inputs.tobytes() + outputs.tobytes(), digest_size=8).digest(), "little")
+    return inputs[:MAX_TESTS], outputs[:MAX_TESTS], digest
+
+
+def _plain(text: str) -> str:
+    """A test's text but for its white space; of a long text (splitting is slow), but for that at its ends."""
+    return " ".join(text.split()) if len(text) <= LONG_TEXT else text.strip()
+
+
+@lru_cache(maxsize=1 << 17)
+def _word_hash(word: str) -> int:
+    return _hash(word)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -1,0 +1,191 @@
+"""Segments of rows to parts, on several cores. A part depends on its segment only, never on who made it or when.
+
+1. Each worker reads, screens and writes whole segments by itself; nothing large passes between processes.
+2. Segments in which something large has to be held at once (HEAVY) are worked on one at a time, beside light ones: a
+   hundred rows of 200 MB cost the memory of one.
+3. Workers end with their parent, also when it is killed.
+"""
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from coderl_tasks.errors import InfraError
+from coderl_tasks.problems import Drop
+from coderl_tasks.problems.raw_files import Segment
+from coderl_tasks.problems.sources import RowSource
+from coderl_tasks.screening.parts import PART_SCHEMA, part_row, write_drops, writing
+from coderl_tasks.screening.rows import MIB, ScreenRules, screen
+from coderl_tasks.screening.signature import sign
+
+HEAVY = 64 * MIB
+POLL_S = 0.2
+BYTES_WORTH_A_PROCESS = 64 * MIB
+MOST_WORKERS = 8
+
+JobT = TypeVar("JobT")
+DoneT = TypeVar("DoneT")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsProgress:
+    """Rows and bytes read so far, and bytes in all (uncompressed)."""
+
+    rows: int
+    bytes_read: int
+    bytes_total: int
+
+
+OnRows = Callable[[RowsProgress], None]
+OnCount = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartJob:
+    """Make `part` of `segment`, of its first `limit` rows only where that is given.
+
+    Without `rules` it is of evaluation problems: whatever parses is kept, with one test.
+    """
+
+    source: RowSource
+    segment: Segment
+    part: Path
+    rules: ScreenRules | None
+    limit: int | None = None
+
+
+class _Here:
+    """Counts the rows that are read in this process for a callback."""
+
+    def __init__(self, on_progress: OnCount | None = None) -> None:
+        self._on_progress = on_progress
+        self._rows = self._bytes = 0
+
+    def count(self, size: int) -> None:
+        """One more row has been read."""
+        self._rows += 1
+        self._bytes += size
+        if self._on_progress is not None:
+            self._on_progress(self._rows, self._bytes)
+
+
+class _Shared:
+    """Counts the rows that all workers have read."""
+
+    def __init__(self, context: Any) -> None:
+        self.rows, self.bytes_read = context.Value("q"), context.Value("q")
+
+    def count(self, size: int) -> None:
+        """One more row has been read."""
+        for counter, more in ((self.rows, 1), (self.bytes_read, size)):
+            with counter.get_lock():
+                counter.value += more
+
+
+_counter: _Here | _Shared = _Here()
+
+
+def make_part(job: PartJob) -> int:
+    """Do `job`; how many rows were read. Raises DataError if the segment cannot be read."""
+    drops: list[Drop] = []
+    read = 0
+    with writing(job.part, PART_SCHEMA) as table:
+        max_row_bytes = None if job.rules is None else job.rules.max_row_bytes
+        for row in islice(job.source.read(job.segment, max_row_bytes=max_row_bytes), job.limit):
+            read += 1
+            size = row.size
+            screened = screen(row, job.rules)
+            del row
+            if isinstance(screened, Drop):
+                drops.append(screened)
+            else:
+                table.add(*part_row(screened.problem, sign(screened.whole)))
+            del screened
+            _counter.count(size)
+        write_drops(job.part, drops)
+    return read
+
+
+def workers_for(size: int, workers: int | None) -> int:
+    """How many processes to share `size` bytes among: one a core where not said, fewer where there is little to do."""
+    most = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    return max(1, min(most, size // BYTES_WORTH_A_PROCESS))
+
+
+def run_jobs(
+    work: Callable[[JobT], DoneT],
+    jobs: Sequence[JobT],
+    workers: int,
+    *,
+    is_heavy: Callable[[JobT], bool] = lambda job: False,
+    on_progress: OnCount | None = None,
+) -> list[DoneT]:
+    """What `work`, a function of a module, gives for each job, in order. Of heavy jobs one runs at a time.
+
+    `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies.
+    """
+    if workers == 1 or len(jobs) < 2:
+        return _run_here(work, jobs, on_progress)
+    context = multiprocessing.get_context("spawn")
+    shared = _Shared(context)
+    executor = ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(shared,)
+    )
+    waiting = {heavy: deque(n for n, job in enumerate(jobs) if is_heavy(job) is heavy) for heavy in (True, False)}
+    running: dict[Future[DoneT], tuple[int, bool]] = {}
+    done: dict[int, DoneT] = {}
+    try:
+        while len(done) < len(jobs):
+            while len(running) < workers:
+                heavy = bool(waiting[True]) and not any(heavy for _, heavy in running.values())
+                if not waiting[heavy]:
+                    break
+                number = waiting[heavy].popleft()
+                running[executor.submit(work, jobs[number])] = (number, heavy)
+            for future in wait(running, POLL_S, FIRST_COMPLETED).done:
+                number, _ = running.pop(future)
+                done[number] = future.result()
+            if on_progress is not None:
+                on_progress(shared.rows.value, shared.bytes_read.value)
+    except BrokenProcessPool as error:
+        raise InfraError("a process that reads the data was killed, perhaps for want of memory") from error
+    finally:
+        executor.shutdown(cancel_futures=True)
+    return [done[number] for number in range(len(jobs))]
+
+
+def _run_here(work: Callable[[JobT], DoneT], jobs: Sequence[JobT], on_progress: OnCount | None) -> list[DoneT]:
+    global _counter
+    _counter = _Here(on_progress)
+    return [work(job) for job in jobs]
+
+
+def _start_worker(shared: _Shared) -> None:
+    global _counter
+    _counter = shared
+    # It gives back what is freed; arrow's own allocators keep it for later.
+    pa.set_memory_pool(pa.system_memory_pool())
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait_for_end([sentinel])
+    os._exit(1)
+
+
+def is_heavy(job: PartJob) -> bool:
+    """Whether doing `job` means to hold much at once."""
+    return job.segment.block >= HEAVY

@@ -1,0 +1,190 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coderl_tasks.errors import DataError
+from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
+from coderl_tasks.screening import KeptProblems, ScreeningRequest, ScreenRules, screen_dataset
+from tests.screening.made_problems import make_row, make_text, with_changed_words
+
+FAULTY = [
+    make_row(make_text("a"), "a"),
+    make_row(make_text("b"), "b", count=9),
+    make_row(with_changed_words(make_text("a"), 1), "a"),
+    make_row(make_text("secret"), "c"),
+    make_row(make_text("d"), "d", count=2),
+    make_row(" "),
+    '{"problem": "cut',
+    make_row(make_text("e"), "e"),
+]
+
+
+def hashes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def faulty(data_set) -> Path:
+    return data_set(FAULTY, [make_row(make_text("secret"), "s"), make_row(make_text("other"), "o")])
+
+
+def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
+    done = screen_dataset(tmp_path / "out", ScreeningRequest(str(faulty), screen=ScreenRules(max_tests=8)))
+    assert done.read == len(FAULTY) == len(done.kept) + done.dropped.height
+    dropped = {row["source_row"]: (row["stage"], row["reason"]) for row in done.dropped.iter_rows(named=True)}
+    assert dropped == {
+        2: ("dedup", "near_duplicate"),
+        3: ("decontaminate", "ngram_overlap"),
+        4: ("sanity", "too_few_tests"),
+        5: ("parse", "no_statement"),
+        6: ("parse", "row_not_object"),
+    }
+    problems = list(done.kept)
+    assert [problem.source_row for problem in problems] == [0, 1, 7]
+    loaded = {p.problem_id: p for p in load_problems(str(faulty), role="train", max_tests=8).problems}
+    assert problems == [loaded[problem.problem_id] for problem in problems]
+    detail = done.dropped.filter(stage="decontaminate").row(0, named=True)
+    assert "row 0 of codeforces test" in detail["detail"] and detail["statement"] == make_text("secret")
+    assert done.manifest["dropped"]["dedup/near_duplicate"] == 1
+    assert {file["file"] for side in ("train", "evaluation") for file in done.manifest[side]} == {
+        "taco.jsonl",
+        "codeforces.jsonl",
+    }
+    assert str(tmp_path) not in json.dumps(done.manifest["train"])
+
+
+def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path):
+    done = screen_dataset(tmp_path, ScreeningRequest("data/mini"))
+    assert (done.read, len(done.kept), done.manifest["dropped"]) == (640, 638, {"dedup/near_duplicate": 2})
+    statements = {(p.split, p.source_row): p.statement for p in load_problems("data/mini", role="train").problems}
+    for row in done.dropped.iter_rows(named=True):
+        number, split = row["detail"].split()[4], row["detail"].split()[6].rstrip(",")
+        assert statements[split, int(number)] == row["statement"]
+
+
+def test_a_finished_screening_is_not_done_again_and_another_one_is(faulty, tmp_path):
+    request = ScreeningRequest(str(faulty))
+    first = screen_dataset(tmp_path / "out", request)
+    (tmp_path / "out" / "train" / "00000.parquet").unlink()  # nothing looks for it any more
+    again = screen_dataset(tmp_path / "out", request)
+    assert again.kept.table.equals(first.kept.table) and again.dropped.equals(first.dropped)
+    with (faulty / "taco.jsonl").open("a") as file:
+        file.write(json.dumps(make_row(make_text("new"), "n")) + "\n")
+    assert screen_dataset(tmp_path / "out", request).read == first.read + 1
+
+
+def test_a_source_without_an_evaluation_side(faulty, tmp_path):
+    file = str(faulty / "taco.jsonl")
+    done = screen_dataset(tmp_path / "a", ScreeningRequest(file))
+    assert "decontaminate" not in set(done.dropped["stage"])
+    assert any("not decontaminated" in line for line in done.lines())
+    named = ScreeningRequest(file, evaluation=str(faulty / "codeforces.jsonl"))
+    assert "decontaminate" in set(screen_dataset(tmp_path / "b", named).dropped["stage"])
+    none = ScreeningRequest(str(faulty), evaluation="none")
+    assert screen_dataset(tmp_path / "c", none).manifest["evaluation_problems"] == 0
+    with pytest.raises(DataError):
+        screen_dataset(tmp_path / "d", ScreeningRequest(file, evaluation="no-such.jsonl"))
+
+
+def test_a_limit_takes_from_all_splits_in_turn(tmp_path):
+    done = screen_dataset(tmp_path / "a", ScreeningRequest("data/mini", limit=500, evaluation="none"))
+    assert dict(done.kept.table.group_by("split").len().iter_rows()) == {
+        "lcbv5": 140,
+        "primeintellect": 180,
+        "taco": 180,
+    }
+    assert done.read == 500
+    ids = [problem.problem_id for problem in load_problems("data/mini", role="train", limit=10).problems]
+    few = screen_dataset(tmp_path / "b", ScreeningRequest("data/mini", limit=10, evaluation="none"))
+    assert sorted(few.kept.table["problem_id"]) == sorted(ids)
+
+
+def test_a_limit_counts_the_rows_of_the_splits_wanted(tmp_path):
+    rows = [make_row(make_text(n), str(n)) | {"split": "ab"[n % 2]} for n in range(20)]
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    request = ScreeningRequest(str(tmp_path / "mixed.jsonl"), splits=["b"], limit=4)
+    assert screen_dataset(tmp_path / "out", request).kept.table["source_row"].to_list() == [1, 3, 5, 7]
+
+
+def test_shards_and_the_file_of_a_selection(tmp_path):
+    done = screen_dataset(tmp_path / "out", ScreeningRequest("data/mini", limit=50, evaluation="none"))
+    shards = done.kept.shards(20)
+    assert [len(shard) for shard in shards] == [20, 20, 10]
+    assert [p for shard in shards for p in shard] == list(done.kept)
+    assert all(len(shard) == 1 for shard in done.kept.shards(20, max_bytes=1))
+    assert [p.problem_id for p in done.kept.outlines()] == [p.problem_id for p in done.kept]
+    some = done.kept.only(done.kept.table["problem_id"].to_list()[5:9])
+    some.write(tmp_path / "some.parquet", pl.DataFrame({"pass_rate": [0.1, 0.2, 0.3, 0.4]}))
+    frame = pl.read_parquet(tmp_path / "some.parquet")
+    assert frame.schema == pl.Schema(PROBLEM_SCHEMA | {"pass_rate": PROFILE_SCHEMA["pass_rate"]})
+    assert load_problems(str(tmp_path / "some.parquet"), role="train").problems == list(some)
+    assert len(KeptProblems.load(tmp_path / "out" / "kept.parquet")) == len(done.kept)
+    with pytest.raises(ValueError, match="4 problems"):
+        some.write(tmp_path / "none.parquet", pl.DataFrame({"pass_rate": [0.1]}))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory) -> Path:
+    """The benchmark's data set at a five-hundredth of its size, with all its faults."""
+    folder = tmp_path_factory.mktemp("generated") / "data"
+    code = f"from deepcoder_sized import generate; import pathlib; generate(pathlib.Path({str(folder)!r}), 0.002)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT_ROOT / "benchmarks")
+    return folder
+
+
+def test_the_benchmark_finds_all_that_it_planted(generated):
+    script = PROJECT_ROOT / "benchmarks" / "curation_offline.py"
+    command = [sys.executable, str(script), "--folder", str(generated), "--keep"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 of them clean" in done.stdout
+
+
+START = """
+import sys, pathlib
+import coderl_tasks.screening.run as run, coderl_tasks.screening.workers as workers
+if __name__ == "__main__":
+    workers.BYTES_WORTH_A_PROCESS = 1
+    run.screen_dataset(pathlib.Path(sys.argv[2]), run.ScreeningRequest(sys.argv[1], workers=int(sys.argv[3])))
+"""
+
+
+def start(script: Path, generated: Path, out: Path, workers: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, str(script), str(generated), str(out), str(workers)], cwd=PROJECT_ROOT)
+
+
+def members(pid: int) -> list[int]:
+    """The processes started by `pid`."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def test_killed_and_started_again_it_gives_the_same_bytes_with_any_number_of_workers(generated, tmp_path):
+    script = tmp_path / "start.py"
+    script.write_text(START)
+    alone = tmp_path / "alone"
+    assert start(script, generated, alone, 1).wait() == 0
+    out = tmp_path / "killed"
+    for parts in (1, 4):
+        process = start(script, generated, out, 2)
+        while process.poll() is None and len(list(out.glob("*/[0-9]*.parquet"))) < parts:
+            time.sleep(0.01)
+        workers = members(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            time.sleep(0.01)
+    done = {path: path.stat().st_mtime_ns for path in out.glob("train/*.parquet")}
+    assert start(script, generated, out, 2).wait() == 0
+    assert hashes(out) == hashes(alone)
+    assert all(path.stat().st_mtime_ns == written for path, written in done.items() if not path.match("*dropped*"))
+    shutil.rmtree(out)
