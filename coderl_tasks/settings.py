@@ -345,7 +345,7 @@ def _explain(item: Any, keys: list[str]) -> str:
         return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
     if item["type"] == "model_type":
         return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
-    if isinstance(item["input"], Mapping) and key in keys:
+    if isinstance(item["input"], Mapping) and key in keys and item["type"] != "value_error":
         return f"{key} is a setting, not a group of them: write {key}=value"
     words = _WORDS.get(item["type"])
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
