@@ -1,5 +1,6 @@
 """Where things live: the project's own files, the user's cache, and local model folders."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -27,3 +28,9 @@ def local_model_folder(name: str) -> Path | None:
     """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model."""
     folder = find_local(name)
     return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content in hexadecimal, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,9 +7,8 @@ of the tables: the same problems, profile and settings give the same bytes.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
+from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems import (
     PROBLEM_SCHEMA,
     PROFILE_COLUMNS,
     Drop,
     LoadResult,
     Problem,
+    count_drops,
     dropped_frame,
     problems_frame,
 )
@@ -146,15 +147,10 @@ def write_pool(
             kept.write(folder / "pool.parquet", pool.pool.select(*PROFILE_COLUMNS))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
-    hashes = {f"{name}.parquet": _sha256(folder / f"{name}.parquet") for name in TABLES}
+    hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
     manifest = pool_manifest(pool, settings) | {"inputs": dict(inputs or {}), "sha256": hashes}
     write_json(folder / "manifest.json", manifest)
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,10 +167,10 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "hard_below": HARD_BELOW,
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES},
-        "by_split": _counts(pool.pool, ["split"]),
+        "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
         "mix": pool.mix.as_dict(),
         "short": dict(pool.short),
-        "dropped_by_reason": _counts(pool.dropped, ["stage", "reason"]),
+        "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),
         "spent": {
             "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]),
@@ -191,9 +187,7 @@ def require_problems(pool: Pool, folder: Path) -> None:
     if pool.pool.height:
         return
     low, high = pool.band
-    reasons = ", ".join(
-        f"{n} {reason.split('/')[-1]}" for reason, n in _counts(pool.dropped, ["stage", "reason"]).items()
-    )
+    reasons = ", ".join(f"{n} {reason.split('/')[-1]}" for reason, n in count_drops(pool.dropped).items())
     if pool.dropped.filter(stage="mix").height:
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
@@ -201,9 +195,3 @@ def require_problems(pool: Pool, folder: Path) -> None:
         f"Nothing lies in the band: of {pool.read} problems none has a pass rate from {low:g} to {high:g} "
         f"({reasons or 'nothing was read'}). Profile and report are in {folder}."
     )
-
-
-def _counts(frame: pl.DataFrame, keys: Sequence[str]) -> dict[str, int]:
-    """Rows by the values of `keys`, joined with a slash, sorted by name."""
-    counts = frame.group_by(keys).len().sort(keys)
-    return {"/".join(str(row[key]) for key in keys): row["len"] for row in counts.iter_rows(named=True)}

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.measure import Progress
+from coderl_tasks.curation.measure import FINGERPRINT_FILE, Progress, read_fingerprint
 from coderl_tasks.curation.solution_check import (
     SOLUTION_SCHEMA,
     SolutionCheck,
@@ -27,7 +27,7 @@ from coderl_tasks.curation.solution_check import (
 )
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, set_aside, write_json
+from coderl_tasks.journal.atomic import DamagedFileError, make_folder, set_aside, write_json
 from coderl_tasks.journal.json_lines import append_row, read_rows
 from coderl_tasks.problems import Drop, Problem, Test
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 STAGE = "solution"
 DROPPED_FOR = frozenset({Status.FAILS, Status.FLAKY})
-CHECKS_FILE, REQUEST_FILE = "checks.jsonl", "request.json"
+CHECKS_FILE = "checks.jsonl"
 PASSES_OVER = 3
 
 
@@ -142,16 +142,11 @@ class _Record:
 
     def __init__(self, folder: Path, request: dict[str, Any]) -> None:
         self._path = make_folder(folder) / CHECKS_FILE
-        marker = folder / REQUEST_FILE
-        try:
-            recorded = read_json(marker)
-        except (FileNotFoundError, DamagedFileError):
-            recorded = {}
-        if recorded != request:
+        if read_fingerprint(folder) != request:
             if self._path.exists():
                 logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
                 self._path.unlink()
-            write_json(marker, request)
+            write_json(folder / FINGERPRINT_FILE, request)
 
     def read(self) -> dict[str, dict[str, Any]]:
         """The recorded rows by problem id; a damaged file is set aside."""

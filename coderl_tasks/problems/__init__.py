@@ -1,6 +1,6 @@
 """Raw rows to normalised problems: every shape of the data set, each row kept or dropped with a reason."""
 
-from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, RowDropped, dropped_frame
+from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, RowDropped, count_drops, dropped_frame
 from coderl_tasks.problems.loading import LoadResult, load_problems, load_rows
 from coderl_tasks.problems.problem import (
     PROBLEM_SCHEMA,
@@ -29,6 +29,7 @@ __all__ = [
     "Problem",
     "RowDropped",
     "Test",
+    "count_drops",
     "dropped_frame",
     "load_problems",
     "load_rows",

@@ -54,6 +54,12 @@ def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
     return pl.DataFrame([asdict(drop) for drop in drops], schema=DROPPED_SCHEMA)
 
 
+def count_drops(dropped: pl.DataFrame) -> dict[str, int]:
+    """Rows of a frame of `DROPPED_SCHEMA` by "stage/reason", sorted by name."""
+    counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
+    return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}
+
+
 def _printable(text: str) -> str:
     """One line of printable text, at most `DETAIL_CHARS` characters: a terminal is not to obey what a row holds."""
     line = " ".join(text[: 2 * DETAIL_CHARS].split())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.paths import file_sha256
 
 Format = Literal["parquet", "lines"]
 SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".jsonl": "lines", ".ndjson": "lines", ".json": "lines"}
@@ -147,8 +148,8 @@ def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
     import pyarrow.parquet as pq
 
     segments: list[Segment] = []
-    with _readable(file), file.path.open("rb") as handle:
-        sha256 = hashlib.file_digest(handle, "sha256").hexdigest()
+    with _readable(file):
+        sha256 = file_sha256(file.path)
         metadata = pq.read_metadata(file.path)
     number = first_row = first_group = rows = size = block = 0
     for group in range(metadata.num_row_groups):

@@ -27,7 +27,7 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.problems import DROPPED_SCHEMA, Drop, dropped_frame
+from coderl_tasks.problems import DROPPED_SCHEMA, Drop, count_drops, dropped_frame
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
 from coderl_tasks.problems.sources import (
     NoSplitsError,
@@ -239,7 +239,7 @@ def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) 
         "read": through.height + dropped.height,
         "kept": through.height,
         "evaluation_problems": len(evaluation),
-        "dropped": _counts(dropped),
+        "dropped": count_drops(dropped),
     }
     write_parquet(folder / "kept.parquet", through)
     write_parquet(folder / "dropped.parquet", dropped)
@@ -285,8 +285,3 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
             table.with_columns(part=pl.lit(name), row=pl.int_range(pl.len(), dtype=pl.Int64)).select(*KEPT_SCHEMA)
         )
     return entries, pl.concat(tables)
-
-
-def _counts(dropped: pl.DataFrame) -> dict[str, int]:
-    counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
-    return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}

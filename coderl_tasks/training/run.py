@@ -13,6 +13,7 @@ from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.services import Services, check_environment, for_this_machine
@@ -188,5 +189,4 @@ def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettin
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
     """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    digest = hashlib.sha256(Path(settings.pool).read_bytes()).hexdigest()
-    return {**settings.model_dump(mode="json"), "pool_sha256": digest}
+    return {**settings.model_dump(mode="json"), "pool_sha256": file_sha256(Path(settings.pool))}

@@ -6,6 +6,7 @@ takes long to import and few programs use. `threading` is in neither: its work a
 """
 
 import re
+from functools import lru_cache
 
 USUAL = """
     __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
@@ -17,6 +18,7 @@ RARE = "array cmath dataclasses datetime decimal fractions numpy random statisti
 _IMPORTS_RARE = re.compile(rb"\b(?:import|from)\b[^\n]*\b(?:" + "|".join(RARE).encode() + rb")\b")
 
 
+@lru_cache(maxsize=4)  # a grading driver comes with every request, and looking through it takes 0.2 ms
 def imports_rare(text: bytes) -> bool:
     """Whether a program seems to import one of RARE; a wrong answer costs the time of an import, nothing else."""
     return _IMPORTS_RARE.search(text) is not None
