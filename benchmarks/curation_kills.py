@@ -12,14 +12,12 @@ Exit code 1 if a file of the pool differs from that of an undisturbed run, or a 
 """
 
 import argparse
-import asyncio
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,11 +25,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-import aiohttp
 import polars as pl
-from aiohttp import web
 from rich.console import Console
 from rich.table import Table
+from sampling_gateway import Gateway
 
 from coderl_tasks.orchestration import embedded_prefect, found_api_url
 from coderl_tasks.paths import NANO_MODEL
@@ -41,77 +38,6 @@ from coderl_tasks.services import EMBEDDED_API_KEY, configured_sandboxes, embedd
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
 DELAY_S = 1.5
 FINISH_S = 600.0
-
-
-class Gateway:
-    """Passes requests on to a Tinker server and notes the seeds of those that sample, each request once."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.seeds: list[int] = []
-        self.url = ""
-        self._seen: set[tuple[str, int]] = set()
-        self._arrived = threading.Condition()
-
-    def wait_for(self, count: int, process: "subprocess.Popen[str]") -> bool:
-        """Wait until `count` requests have been noted; False if the process ended before."""
-        with self._arrived:
-            while len(self.seeds) < count:
-                if process.poll() is not None:
-                    return False
-                self._arrived.wait(0.1)
-        return True
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Serve on a free port of 127.0.0.1, in a thread, until the block ends."""
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, daemon=True)
-        thread.start()
-        runner = asyncio.run_coroutine_threadsafe(self._start(), loop).result()
-        try:
-            yield
-        finally:
-            asyncio.run_coroutine_threadsafe(self._stop(runner), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
-
-    async def _start(self) -> web.AppRunner:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
-        app = web.Application(client_max_size=1 << 30)
-        app.router.add_route("*", "/{path:.*}", self._pass_on)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        return runner
-
-    async def _stop(self, runner: web.AppRunner) -> None:
-        await runner.cleanup()
-        await self._session.close()
-
-    async def _pass_on(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        if request.path == "/api/v1/asample":
-            self._note(json.loads(body))
-        own = {"host", "content-length", "transfer-encoding", "connection"}
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
-        url = self.target + request.raw_path
-        async with self._session.request(request.method, url, headers=headers, data=body) as response:
-            kept = {name: value for name, value in response.headers.items() if name.lower() not in own}
-            return web.Response(status=response.status, headers=kept, body=await response.read())
-
-    def _note(self, sample: dict[str, object]) -> None:
-        key = (str(sample["sampling_session_id"]), int(str(sample["seq_id"])))
-        params = sample["sampling_params"]
-        assert isinstance(params, dict)
-        with self._arrived:
-            if key not in self._seen:  # else it is sent again, and answered once
-                self._seen.add(key)
-                self.seeds.append(int(params["seed"]))
-                self._arrived.notify_all()
 
 
 @dataclass(frozen=True)

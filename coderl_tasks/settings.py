@@ -249,7 +249,14 @@ class TrainSettings(FlowSettings):
         None, description="earlier runs to learn the order of the tests from, besides the pool's profile"
     )
     max_steps: int = Field(-1, ge=-1, description="steps to train (-1: until stopped)")
-    save_every: int = Field(10, ge=0, description="steps between checkpoints (0: only at the end)")
+    max_steps_off_policy: int = Field(
+        0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
+    )
+    save_every: int = Field(10, ge=0, description="steps between checkpoints, which stay (0: only at the end)")
+    rolling_save_every: int = Field(
+        1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
+    )
+    rolling_save_hours: float = Field(168, ge=1, description="hours that states to resume from are kept")
     eval_every: int = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
     )

@@ -35,6 +35,7 @@ from flows.display import Display
 from flows.naming import run_path
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
+from flows.sampling_ahead import SamplingAhead
 
 ARTIFACT_EVERY = 10
 
@@ -125,10 +126,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     step = max(0, run.directory.last_committed_step)
-    async with display.steps(run.last_step, done=run.directory.next_step):
+    async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
         while run.last_step is None or step <= run.last_step:
             if not run.directory.step(step).has("commit"):
-                await _step(run, step, logger, display)
+                await _step(run, step, ahead, logger, display)
             if run.is_due(step, run.settings.save_every) or step == run.last_step:
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
@@ -140,9 +141,15 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         await _evaluate(run, FINAL, run.last_step, logger, display)
 
 
-async def _step(run: TrainingRun, step: int, logger: RunLogger, display: Display) -> None:
+def _ahead(run: TrainingRun) -> SamplingAhead:
+    """Samples the run's steps, one ahead of the other where the settings let the policy lag."""
+    return SamplingAhead(partial(sample, run), run.last_step if run.settings.max_steps_off_policy else -1)
+
+
+async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
+    run.begin_step()
     display.phase(f"step {step}: sampling")
-    await sample(run, step)
+    await ahead.sampled(step)
     display.phase(f"step {step}: scoring")
     await score(run, step)
     display.phase(f"step {step}: updating")

@@ -91,7 +91,8 @@ def split_rows(
 
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
     """Median and total seconds by phase, with its share of the whole."""
-    names = {"sample": "time_sample_s", "score": "time_score_s", "train": "time_train_s", "whole step": "time_step_s"}
+    names = {phase: f"time_{phase}_s" for phase in ("sample", "score", "train", "save")}
+    names["whole step"] = "time_step_s"
     known = {label: metrics[name].drop_nulls() for label, name in names.items() if name in metrics.columns}
     known = {label: values for label, values in known.items() if len(values)}
     whole = float(known["whole step"].sum()) if "whole step" in known else None

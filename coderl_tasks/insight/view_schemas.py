@@ -13,7 +13,9 @@ METRICS_SCHEMA: dict[str, pl.DataType] = {
     "infra_errors": pl.Int64(),
     "truncated_rate": pl.Float64(),
     "seed": pl.Int64(),
-    **dict.fromkeys(("time_sample_s", "time_score_s", "time_train_s", "time_step_s", "lr"), pl.Float64()),
+    **dict.fromkeys(
+        ("time_sample_s", "time_score_s", "time_train_s", "time_save_s", "time_step_s", "lr"), pl.Float64()
+    ),
     "eval/mean_correct": pl.Float64(),
 }
 CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {

@@ -19,7 +19,8 @@ from tinker.types import RequestErrorCategory
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 
-_FATAL_STATUS = frozenset({400, 401, 402, 403, 413, 422})
+_ACCOUNT_STATUS = frozenset({401, 402, 403})
+_FATAL_STATUS = _ACCOUNT_STATUS | {400, 413, 422}
 _BUGS = (TypeError, AttributeError, LookupError, AssertionError, NameError)
 _HINTS = {
     401: "check TINKER_API_KEY",
@@ -55,6 +56,11 @@ def is_fatal(error: BaseException, *, missing_is_fatal: bool = False) -> bool:
             return True
     status = status_code(error)
     return status in _FATAL_STATUS or (missing_is_fatal and status == 404)
+
+
+def is_about_the_account(error: BaseException) -> bool:
+    """Whether the key, its rights or the billing is at fault, and not what the request named."""
+    return status_code(error) in _ACCOUNT_STATUS
 
 
 def describe(error: BaseException) -> str:

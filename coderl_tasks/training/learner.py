@@ -1,28 +1,54 @@
-"""The policy in training: a client brought to the state before any step, from checkpoints and the journal.
+"""The policy in training: a client brought to the state before any step, from saved states and the journal.
 
 1. A client that failed in an update is not trusted again: it is dropped, and the next use restores.
-2. Restoring loads the last checkpoint and replays the recorded updates since: nothing is sampled again, and in the
-   lineage that survives each optimizer step is applied once.
-3. Sampler weights are saved once a step, under a name of their own.
+2. Restoring loads the newest saved state there still is and replays the recorded updates since: nothing is sampled
+   again, and in the lineage that survives each optimizer step is applied once.
+3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, which expire, in the step's commit.
+4. Weights to sample from are saved without a name where the step that is sampled follows at once. With overlap they
+   are saved by name, in the step's commit, since the policy in training goes on while they are needed.
 """
 
+import asyncio
 import logging
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import tinker
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.checkpoints import read_checkpoints, save_checkpoint_async
+from coderl_tasks.journal.checkpoints import Kind, read_checkpoints, save_checkpoint_async, save_weights
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
-from coderl_tasks.policy.clients import create_training_client, restore_training_client
-from coderl_tasks.policy.sdk_errors import tinker_errors
+from coderl_tasks.policy.clients import create_sampling_client, create_training_client, restore_training_client
+from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy_async
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.session import Session
 
 logger = logging.getLogger(__name__)
 INITIAL = "initial"
+KEPT_SAMPLERS = 2
+"""Sampling clients kept open: of the step that is sampled, and of an evaluation meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A training state that is saved at `path`, `applied` updates into the run. One that is not kept expires."""
+
+    applied: int
+    path: str
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedUpdate:
+    """An update with what was saved after it (`state_path`, `sampler_path`, as due) and the seconds of both."""
+
+    result: UpdateResult
+    saved: dict[str, str]
+    train_s: float
+    save_s: float
 
 
 class Learner:
@@ -33,26 +59,55 @@ class Learner:
         self._directory = directory
         self._settings = settings
         self._client: tinker.TrainingClient | None = None
-        self._sampler: tuple[int, tinker.SamplingClient] | None = None
+        self._opened_by: tinker.ServiceClient | None = None
+        self._samplers: dict[int, tinker.SamplingClient] = {}
+        self._turn = asyncio.Lock()
         self.applied = 0
 
     async def sampling_client(self, step: int) -> tinker.SamplingClient:
         """A client that samples from the policy after `step` updates."""
-        if self._sampler is None or self._sampler[0] != step:
+        if step in self._samplers:
+            return self._samplers[step]
+        sampler = await self._named_sampler(step)
+        if sampler is None:
+            async with self._turn:
+                client = await self._client_before(step)
+                with tinker_errors("saving the sampler's weights"):
+                    sampler = await client.save_weights_and_get_sampling_client()
+        self._samplers[step] = sampler
+        while len(self._samplers) > KEPT_SAMPLERS:
+            del self._samplers[next(iter(self._samplers))]
+        return sampler
+
+    async def update(self, step: int, save: Kind | None) -> AppliedUpdate:
+        """Apply the recorded rollouts of `step` to the policy before it, and save what the commit is to name.
+
+        What is saved, to train from, to sample from or both, lives as long as the settings say.
+        """
+        async with self._turn:
             client = await self._client_before(step)
-            with tinker_errors("saving the sampler's weights"):
-                self._sampler = (step, await client.save_weights_and_get_sampling_client())
-        return self._sampler[1]
+            started = time.monotonic()
+            result = await self._apply(client, step, self.adam_params())
+            trained = time.monotonic()
+            saved = {}
+            if save is not None:
+                ttl = round(self._settings.rolling_save_hours * 3600)
+                saved = await save_weights(client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
+            return AppliedUpdate(result, saved, trained - started, time.monotonic() - trained)
 
-    async def update(self, step: int) -> UpdateResult:
-        """Apply the recorded rollouts of `step` to the policy before it."""
-        client = await self._client_before(step)
-        return await self._apply(client, step, self.adam_params())
-
-    def steps_to_replay(self) -> range:
-        """The committed steps whose updates are applied again when the run goes on: those since the last checkpoint."""
-        newest = max((int(row["step"]) for row in self._states(self._directory.next_step)), default=-1)
-        return range(newest + 1, self._directory.next_step)
+    def saved_states(self, step: int) -> list[SavedState]:
+        """The recorded states that hold at most `step` updates, the newest first."""
+        states = [
+            SavedState(int(row["step"]) + 1, row["state_path"], kept=True)
+            for row in read_checkpoints(self._directory.path)
+            if "state_path" in row
+        ]
+        states += [
+            SavedState(commit.step + 1, commit.state_path, kept=False)
+            for commit in self._directory.commits()
+            if commit.state_path is not None
+        ]
+        return sorted((s for s in states if s.applied <= step), key=lambda s: (s.applied, s.kept), reverse=True)
 
     def is_saved(self, step: int) -> bool:
         """Whether a checkpoint of the policy after `step` is recorded."""
@@ -60,10 +115,11 @@ class Learner:
 
     async def save(self, step: int) -> None:
         """Record a checkpoint (state and sampler weights) of the policy after `step`."""
-        client = await self._client_before(step + 1)
-        await save_checkpoint_async(
-            client, step_name(step), self._directory.path, {"step": step, "dataset_offset": self._offset(step)}
-        )
+        async with self._turn:
+            client = await self._client_before(step + 1)
+            await save_checkpoint_async(
+                client, step_name(step), self._directory.path, {"step": step, "dataset_offset": self._offset(step)}
+            )
 
     def adam_params(self) -> tinker.AdamParams:
         """The optimizer's parameters as the settings give them."""
@@ -73,8 +129,30 @@ class Learner:
         )
 
     def drop(self) -> None:
-        """Forget the clients: the next use makes new ones and restores from the last durable state."""
-        self._client, self._sampler = None, None
+        """Forget the clients: the next use makes new ones and restores from the newest saved state."""
+        self._client = None
+        self._samplers.clear()
+
+    async def _named_sampler(self, step: int) -> tinker.SamplingClient | None:
+        """A client for the weights that the commit before `step` names; None if it names none, or they are gone."""
+        path = self._sampler_path(step)
+        if path is None:
+            return None
+        service = await self._session.service()
+        try:
+            return await create_sampling_client(service, sampler_path=path)
+        except ConfigError as error:
+            if is_about_the_account(error):
+                raise
+            logger.warning("%s: the policy after %d updates is restored to sample from it", error, step)
+            return None
+
+    def _sampler_path(self, step: int) -> str | None:
+        if step == 0:
+            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
+            return rows[-1].get("sampler_path") if rows else None
+        commit = self._directory.step(step - 1).read_commit()
+        return commit.sampler_path if commit is not None else None
 
     async def _client_before(self, step: int) -> tinker.TrainingClient:
         """The training client whose weights hold exactly the updates of the steps before `step`."""
@@ -98,16 +176,26 @@ class Learner:
             )
         self._client = None  # not trusted again unless the update succeeds
         result = await update_policy_async(client, scored, adam)
-        self._client, self.applied = client, step + 1
+        self.applied = step + 1
+        if self._session.is_current(self._opened_by):  # else it was given up meanwhile, and the client ends with it
+            self._client = client
         return result
 
     async def _restore(self, step: int) -> tuple[tinker.TrainingClient, int]:
-        """A client at the newest checkpoint before `step` (a new adapter without one), and the updates it holds."""
-        service = await self._session.service()
-        rows = self._states(step)
-        if rows:
-            newest = max(rows, key=lambda row: int(row["step"]))
-            return await restore_training_client(service, newest["state_path"]), int(newest["step"]) + 1
+        """A client at the newest state with at most `step` updates (a new adapter without any), and its updates.
+
+        A state that is gone, or cannot be used, is passed over for an older one, and said; the last one's error is
+        raised.
+        """
+        service = self._opened_by = await self._session.service()
+        states = self.saved_states(step)
+        for state in states:
+            try:
+                return await restore_training_client(service, state.path), state.applied
+            except ConfigError as error:
+                if state is states[-1] or is_about_the_account(error):
+                    raise
+                logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)
         settings = self._settings
         if settings.init_from is not None:
             client = await restore_training_client(service, settings.init_from)
@@ -115,14 +203,10 @@ class Learner:
             client = await create_training_client(
                 service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
             )
-        await save_checkpoint_async(
-            client, INITIAL, self._directory.path, {"step": -1, "dataset_offset": 0}, kind="state"
-        )
+        kind: Kind = "both" if settings.max_steps_off_policy else "state"
+        start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
+        await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
         return client, 0
-
-    def _states(self, step: int) -> list[dict[str, Any]]:
-        """The checkpoints before `step` that training can go on from."""
-        return [row for row in read_checkpoints(self._directory.path) if "state_path" in row and row["step"] < step]
 
     def _offset(self, step: int) -> int:
         return (step + 1) * self._settings.group_size

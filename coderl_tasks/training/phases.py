@@ -5,7 +5,6 @@ score    sampled.parquet -> scored.parquet
 update   scored.parquet  -> commit.json and the row of metrics.jsonl
 """
 
-import asyncio
 import logging
 import time
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.grading.scoring import ScoredCompletion, score_group
+from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit, StepJournal
 from coderl_tasks.policy.rollout_frames import (
     graded_frame,
@@ -40,16 +39,20 @@ async def sample_step(run: TrainingRun, step: int) -> pl.DataFrame:
         return recorded
     started = time.monotonic()
     groups = journal.read_groups()
+    for group in groups.values():
+        run.grader.start(group)
     requests = [request for request in group_requests(run, step) if request.group_index not in groups]
     if requests:
-        sampler = await run.learner.sampling_client(step)
+        sampler_step = run.sampler_step(step)
+        sampler = await run.learner.sampling_client(sampler_step + 1)
 
         def record(request: GroupRequest, completions: list[Completion]) -> None:
             frame = group_frame(
-                request, completions, step=step, attempt=0, sampler_step=step - 1, decode=run.session.text
+                request, completions, step=step, attempt=0, sampler_step=sampler_step, decode=run.session.text
             )
             journal.write_group(request.group_index, frame)
             groups[request.group_index] = frame
+            run.grader.start(frame)
 
         await sample_groups(
             sampler,
@@ -99,21 +102,11 @@ async def score_step(run: TrainingRun, step: int) -> pl.DataFrame:
     started = time.monotonic()
     sampled = _required(journal.read_sampled(), journal, "sampled")
 
-    async def score(group: pl.DataFrame) -> tuple[int, list[ScoredCompletion]]:
-        problem = run.pool[group["problem_id"][0]]
-        scored = await score_group(
-            run.session.judge,
-            problem,
-            group["completion"].to_list(),
-            run.settings.format_coef,
-            order=run.test_orders.get(problem.problem_id),
-            fraction=run.settings.reward == "fraction",
-        )
-        return group["group_index"][0], scored
-
-    groups = sampled.partition_by("group_index", maintain_order=True)
-    graded = graded_frame(sampled, dict(await asyncio.gather(*map(score, groups))))
-    require_graded(graded, f"step {step}")
+    try:
+        graded = graded_frame(sampled, await run.grader.grades(sampled))
+        require_graded(graded, f"step {step}")
+    finally:
+        await run.grader.forget(step)  # a retry is to grade anew
     scored_frame = with_advantages(graded)
     journal.write_scored(scored_frame)
     run.seconds[step, "score"] = time.monotonic() - started
@@ -126,21 +119,34 @@ async def update_step(run: TrainingRun, step: int) -> Commit:
     recorded = journal.read_commit()
     if recorded is not None:
         return recorded
-    started = time.monotonic()
     scored = _required(journal.read_scored(), journal, "scored")
-    result = await run.learner.update(step)
-    run.seconds[step, "train"] = time.monotonic() - started
+    update = await run.learner.update(step, _saved_with_commit(run, step))
+    result, run.seconds[step, "train"], run.seconds[step, "save"] = update.result, update.train_s, update.save_s
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     adam = run.learner.adam_params()
-    commit = Commit(step=step, metrics=step_metrics(run, step, scored, result), adam=adam.model_dump())
+    metrics = step_metrics(run, step, scored, result)
+    commit = Commit(step=step, metrics=metrics, adam=adam.model_dump(), **update.saved)
     journal.write_commit(commit)
     return commit
 
 
+def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
+    """What is saved before `step` is committed: a state where one is due, and none is kept; weights for overlap."""
+    settings = run.settings
+    kept = run.is_due(step, settings.save_every) or step == run.last_step
+    state = run.is_due(step, settings.rolling_save_every) and not kept
+    if settings.max_steps_off_policy:
+        return "both" if state else "sampler"
+    return "state" if state else None
+
+
 def step_metrics(run: TrainingRun, step: int, scored: pl.DataFrame, result: UpdateResult) -> dict[str, Any]:
-    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
-    times = {name: run.seconds.get((step, name), 0.0) for name in ("sample", "score", "train")}
+    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process.
+
+    `time_score_s` is what scoring took after the last group was sampled, `time_step_s` what the step took as a whole.
+    """
+    times = {name: run.seconds.get((step, name), 0.0) for name in ("sample", "score", "train", "save")}
     return {
         "step": step,
         **rollout_metrics(scored),
@@ -151,7 +157,7 @@ def step_metrics(run: TrainingRun, step: int, scored: pl.DataFrame, result: Upda
         "lr": run.settings.learning_rate,
         "seed": run.settings.seed,
         **{f"time_{name}_s": round(seconds, 3) for name, seconds in times.items()},
-        "time_step_s": round(sum(times.values()), 3),
+        "time_step_s": round(run.step_seconds(), 3),
     }
 
 

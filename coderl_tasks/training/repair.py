@@ -14,22 +14,28 @@ COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 
 
 def lost_scores(run: TrainingRun) -> list[int]:
-    """The committed steps that have to be replayed and whose scored rollouts are missing or damaged.
+    """The committed steps whose update may have to be replayed and whose scored rollouts are missing or damaged.
 
-    Raises DataError, saying what can be done, for a step whose samples are lost too.
+    That is all since the last state that does not expire. Raises DataError, saying what can be done, for a step whose
+    samples are lost too, and whose update is in no saved state.
     """
+    committed = run.directory.next_step
+    states = run.learner.saved_states(committed)
+    saved = max((state.applied for state in states), default=0)
+    kept = max((state.applied for state in states if state.kept), default=0)
     lost = []
-    for step in run.learner.steps_to_replay():
+    for step in range(kept, committed):
         journal = run.directory.step(step)
         if journal.read_scored() is not None:
             continue
-        if journal.read_sampled() is None:
+        if journal.read_sampled() is not None:
+            lost.append(step)
+        elif step >= saved:
             raise DataError(
                 f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
-                f"{step} is not in a checkpoint: put one of them back, or remove the folders of the steps from "
+                f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
                 f"{journal.folder.name} on, to train these steps anew"
             )
-        lost.append(step)
     return lost
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 
 from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
 from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.grading.scoring import ScoredCompletion, score_group
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import file_sha256
@@ -18,6 +20,7 @@ from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.services import Services, check_environment, for_this_machine
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.group_grader import GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
 from coderl_tasks.training.test_order import Orders, frozen_orders
@@ -48,7 +51,17 @@ class TrainingRun:
         self.validation_problems = validation_problems
         self.test_orders = test_orders
         self.learner = Learner(session, directory, settings)
+        self.grader = GroupGrader(self._score_group)
         self.seconds: dict[tuple[int, str], float] = {}
+        self._begun = time.monotonic()
+
+    def begin_step(self) -> None:
+        """Start the clock of a step: from here to its commit it is the step that holds up the run."""
+        self._begun = time.monotonic()
+
+    def step_seconds(self) -> float:
+        """Seconds since `begin_step`."""
+        return time.monotonic() - self._begun
 
     @property
     def last_step(self) -> int | None:
@@ -56,6 +69,22 @@ class TrainingRun:
         if self.settings.max_steps == -1:
             return None
         return max(self.settings.max_steps - 1, self.directory.last_committed_step)
+
+    def sampler_step(self, step: int) -> int:
+        """The last step trained into the policy that samples `step`, -1 if there is none."""
+        return max(-1, step - 1 - self.settings.max_steps_off_policy)
+
+    async def _score_group(self, group: pl.DataFrame) -> list[ScoredCompletion]:
+        """The grades of one sampled group, completion by completion."""
+        problem = self.pool[group["problem_id"][0]]
+        return await score_group(
+            self.session.judge,
+            problem,
+            group["completion"].to_list(),
+            self.settings.format_coef,
+            order=self.test_orders.get(problem.problem_id),
+            fraction=self.settings.reward == "fraction",
+        )
 
     async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, as `Session.supervised` gives it; on InfraError the learner starts afresh too."""
@@ -82,7 +111,11 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
-        yield TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
+        run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
+        try:
+            yield run
+        finally:
+            await run.grader.close()
 
 
 def check_pool(path: Path) -> None:

@@ -37,14 +37,19 @@ class Session:
         self.context = context
         self._used = used
         self._service: tinker.ServiceClient | None = None
+        self._opening = asyncio.Lock()
+        self._given_up: list[tinker.ServiceClient] = []
+        self._working = 0
 
     async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which uses these services; it is given up when an embedded server stays down.
 
-        The SDK waits without end for a server that is gone. On InfraError the Tinker session is closed, since a
-        restarted server does not know it: the retry opens a new one. Raises CoderlError for a server that stays down.
+        The SDK waits without end for a server that is gone. On InfraError the session with Tinker is given up, since a
+        restarted server does not know it: the retry opens a new one. What else is under way may go on with the old one,
+        which is closed when nothing is. Raises CoderlError for a server that stays down.
         """
         task = asyncio.ensure_future(work)
+        self._working += 1
         try:
             while not (await asyncio.wait((task,), timeout=SUPERVISION_S))[0]:
                 for server in self._used.embedded:
@@ -52,29 +57,44 @@ class Session:
                         raise CoderlError(server.fault)
             return task.result()
         except InfraError:
-            await self.close_service()
+            if self._service is not None:
+                self._given_up.append(self._service)
+                self._service = None
             raise
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+            self._working -= 1
+            if not self._working:
+                await self._close(self._given_up)
 
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service."""
-        if self._service is None:
-            self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
-        return self._service
+        async with self._opening:
+            if self._service is None:
+                self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
+            return self._service
 
-    async def close_service(self) -> None:
-        """End the session with the Tinker service; the next use opens a new one. A service that is gone is logged."""
-        service, self._service = self._service, None
-        if service is None:
-            return
-        try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await disconnect(service)
-        except (InfraError, ConfigError, TimeoutError) as error:
-            logger.warning("the Tinker session could not be closed: %s", error or "no answer")
+    def is_current(self, service: tinker.ServiceClient | None) -> bool:
+        """Whether `service` is the open session, and has not been given up."""
+        return service is not None and service is self._service
+
+    async def close(self) -> None:
+        """End the sessions with the Tinker service."""
+        if self._service is not None:
+            self._given_up.append(self._service)
+            self._service = None
+        await self._close(self._given_up)
+
+    async def _close(self, services: list[tinker.ServiceClient]) -> None:
+        """End these sessions, and take them from the list; of a service that is gone the log says so."""
+        while services:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await disconnect(services.pop())
+            except (InfraError, ConfigError, TimeoutError) as error:
+                logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
     def prompt(self, problem: Problem) -> list[int]:
         """The problem's prompt as tokens."""
@@ -107,4 +127,4 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
         try:
             yield session
         finally:
-            await session.close_service()
+            await session.close()

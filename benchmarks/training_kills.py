@@ -1,0 +1,288 @@
+"""Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
+
+    python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
+
+A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
+once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
+same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
+state to resume from after each step, after every fourth, and after each with sampling one step ahead.
+
+Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
+rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
+in front of it notes each sampling request; its seed names step and group, and so tells whether what is asked for was
+recorded before that start. What was in flight at a kill is asked for again.
+
+Exit code 1 if anything differs, a step was applied twice, or a recorded group was asked for again.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from sampling_gateway import Gateway
+
+from coderl_tasks.journal.checkpoints import get_last_checkpoint
+from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.local.supervisor import EmbeddedServer
+from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.records import CheckpointRecord
+from coderl_tasks.orchestration import embedded_prefect, found_api_url
+from coderl_tasks.paths import NANO_MODEL, coderl_home
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.services import EMBEDDED_API_KEY, embedded_sandbox, embedded_tinker
+
+STEPS = 12
+SETTINGS = (
+    "preset=nano",
+    f"max_steps={STEPS}",
+    "batch_size=16",
+    "group_size=4",
+    "max_tokens=48",
+    "save_every=5",
+    "eval_every=6",
+    "eval_limit=6",
+)
+VARIANTS = {
+    "rolling-1": ("rolling_save_every=1",),
+    "rolling-4": ("rolling_save_every=4",),
+    "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
+}
+POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
+FINISH_S = 600.0
+STARTING = 0.15
+"""Share of the kills that fall while the run is starting up."""
+
+
+@dataclass
+class Stack:
+    """The servers a run needs. Tinker and the sandbox are killed with it; the gateway keeps one address for Tinker."""
+
+    gateway: Gateway
+    environment: dict[str, str]
+    servers: list[EmbeddedServer] = field(default_factory=list)
+
+    def start(self) -> None:
+        """New servers, both at once."""
+        tinker, sandbox = self.servers = [embedded_tinker(NANO_MODEL), embedded_sandbox()]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda server: server.__enter__(), self.servers))
+        self.gateway.target = tinker.url
+        self.environment["SANDBOX_URL"] = sandbox.url
+
+    def kill(self) -> None:
+        """SIGKILL to both: to their guards, which take them along."""
+
+        def end(server: EmbeddedServer) -> None:
+            os.kill(server.pid, signal.SIGKILL)
+            server.__exit__(None, None, None)  # so that it is not started again
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(end, self.servers))
+        self.servers = []
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: groups recorded before it, those of them asked for again, steps committed at its end."""
+
+    recorded: int
+    again: int
+    committed: int
+    killed: bool
+
+
+class Training:
+    """`coderl train` in `folder`, as often as it takes."""
+
+    def __init__(self, folder: Path, pool: Path, stack: Stack, settings: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.stack = stack
+        words = (*SETTINGS, *settings, f"pool={pool}", f"log_path={folder}")
+        self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words]
+
+    def recorded(self) -> set[int]:
+        """The seeds of the groups recorded so far."""
+        files = [*self.folder.glob("steps/*/sampled.parquet"), *self.folder.glob("steps/*/groups/*.parquet")]
+        names = ["step", "group_index", "problem_id"]
+        return {
+            seed_for(0, "train", step, index, problem)
+            for file in files
+            for step, index, problem in pl.read_parquet(file, columns=names).unique().iter_rows()
+        }
+
+    def committed(self) -> int:
+        return len(list(self.folder.glob("steps/*/commit.json")))
+
+    def start(self, kill_after_s: float | None, *, from_first_request: bool = True) -> tuple[Start, float]:
+        """Start everything and let the run end, or kill all so many seconds after its first request (or its start).
+
+        Returns also the seconds from the first request on.
+        """
+        before, gateway = self.recorded(), self.stack.gateway
+        first = len(gateway.seeds)
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                self.command,
+                env=self.stack.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            killed = False
+            begun = time.monotonic()
+            try:
+                if from_first_request:
+                    gateway.wait_for(first + 1, process)
+                    begun = time.monotonic()
+                process.wait(FINISH_S if kill_after_s is None else kill_after_s)
+            except subprocess.TimeoutExpired:
+                killed = True
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                self.stack.kill()
+                process.wait()
+            if not killed and process.returncode != 0:
+                output.seek(0)
+                raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {output.read()}")
+        again = sum(seed in before for seed in gateway.seeds[first:])
+        return Start(len(before), again, self.committed(), killed), time.monotonic() - begun
+
+    def final_checkpoint(self) -> CheckpointRecord:
+        row = get_last_checkpoint(self.folder)
+        assert row is not None
+        assert row["step"] == STEPS - 1
+        return CheckpointStore(coderl_home() / "tinker").find(row["state_path"])
+
+    def outcome(self) -> dict[str, Any]:
+        """What the run came to, without clocks, attempts and paths."""
+        rows = [
+            {key: value for key, value in row.items() if not key.startswith("time_")}
+            for row in read_rows(self.folder / "metrics.jsonl")
+        ]
+        files = sorted(self.folder.glob("steps/*/scored.parquet"))
+        evaluations = sorted(self.folder.glob("evals/*/rollouts.parquet"))
+        return {
+            "weights": {name: file.sha256 for name, file in self.final_checkpoint().files.items()},
+            "metrics": rows,
+            "rollouts": pl.read_parquet(files).drop("run_seconds", "attempt").to_dicts(),
+            "evaluations": [pl.read_parquet(file).drop("run_seconds", "attempt").to_dicts() for file in evaluations],
+        }
+
+    def steps_applied(self) -> tuple[int, int]:
+        """Optimizer steps in the lineage of the final weights, and the steps that had something to learn from."""
+        metrics = read_rows(self.folder / "metrics.jsonl")
+        return self.final_checkpoint().optimizer_steps, sum(bool(row.get("n_datums")) for row in metrics)
+
+
+def kill_and_compare(name: str, kills: int, seed: int, pool: Path, stack: Stack, folder: Path) -> dict[str, Any]:
+    """Run variant `name` undisturbed, then disturbed until `kills` kills are made; what was found."""
+    draw = random.Random(f"{seed} {name}")
+    quiet = Training(folder / name / "quiet", pool, stack, VARIANTS[name])
+    stack.start()
+    _, seconds = quiet.start(None)
+    wanted = quiet.outcome()
+    made, again, starts, runs = 0, 0, 0, 0
+    different: Counter[str] = Counter()
+    twice = 0
+    while made < kills or runs == 0:
+        harmed = Training(folder / name / f"harmed-{runs}", pool, stack, VARIANTS[name])
+        while True:
+            stack.start()
+            starts += 1
+            left = seconds * (1 - harmed.committed() / STEPS) + 1
+            if made == kills:
+                start, _ = harmed.start(None)
+            elif draw.random() < STARTING:
+                start, _ = harmed.start(draw.uniform(0, 5), from_first_request=False)
+            else:
+                start, _ = harmed.start(draw.uniform(0, min(left, 4 * seconds / max(4, kills - made))))
+            made, again = made + start.killed, again + start.again
+            if not start.killed:
+                break
+        runs += 1
+        found = harmed.outcome()
+        different.update(part for part in wanted if found[part] != wanted[part])
+        applied, trained = harmed.steps_applied()
+        twice += applied != trained
+    return {
+        "variant": name,
+        "kills": made,
+        "starts": starts,
+        "runs": runs,
+        "different": dict(different),
+        "runs_with_a_step_twice": twice,
+        "recorded_asked_again": again,
+    }
+
+
+@contextmanager
+def running() -> Iterator[Stack]:
+    """The gateway and a Prefect server, which are not killed, and the environment that makes a command use them."""
+    with ExitStack() as stack:
+        prefect = found_api_url() or stack.enter_context(embedded_prefect())
+        gateway = Gateway("")
+        stack.enter_context(gateway.serving())
+        names = {"TINKER_BASE_URL": gateway.url, "TINKER_API_KEY": EMBEDDED_API_KEY, "PREFECT_API_URL": prefect}
+        yield Stack(gateway, {**os.environ, **names})
+
+
+def make_pool(folder: Path, stack: Stack) -> Path:
+    """A small pool of data/mini."""
+    stack.start()
+    try:
+        command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, f"name={folder}"]
+        subprocess.run(command, env=stack.environment, stdout=subprocess.DEVNULL, check=True)
+    finally:
+        stack.kill()
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="a variant (default: 50)")
+    parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print a JSON line a variant instead of a table")
+    arguments = parser.parse_args()
+    outcomes = []
+    with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
+        pool = make_pool(Path(temporary) / "pool", stack)
+        for name in arguments.variant or VARIANTS:
+            outcomes.append(kill_and_compare(name, arguments.kills, arguments.seed, pool, stack, Path(temporary)))
+            print(json.dumps(outcomes[-1]), flush=True)
+    if not arguments.json:
+        show(outcomes)
+    failures = ("different", "runs_with_a_step_twice", "recorded_asked_again")
+    sys.exit(1 if any(outcome[name] for outcome in outcomes for name in failures) else 0)
+
+
+def show(outcomes: list[dict[str, Any]]) -> None:
+    table = Table(title=f"SIGKILL of run, Tinker server and sandbox in {STEPS}-step runs of nano")
+    titles = ("variant", "kills", "starts", "runs", "different", "steps applied twice", "recorded groups asked again")
+    for title in titles:
+        table.add_column(title, justify="right")
+    for outcome in outcomes:
+        table.add_row(*(str(value or 0) for value in outcome.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
