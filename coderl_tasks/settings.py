@@ -268,6 +268,9 @@ class TrainSettings(FlowSettings):
         "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
     )
     validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
+    suspend_hours: float = Field(
+        24, gt=0, description="hours that a deployment's run waits to be resumed when a service stays away"
+    )
     smoke: bool = Field(False, description=f"run {SMOKE_STEPS} steps and fail unless the smoke-test checks pass")
     wandb_project: str | None = Field(None, description="log to this Weights & Biases project too")
     wandb_name: str | None = Field(None, description="name of the run there")

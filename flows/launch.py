@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 from prefect.events.worker import EventsWorker
@@ -39,6 +39,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
 
     `InfraError` if the Prefect server stops answering: what was recorded until then stays.
     """
+    signal.signal(signal.SIGTERM, _end)
     load_environment()
     check_before_start(settings)
     flow = getattr(import_module(f"flows.{name}"), name)
@@ -59,6 +60,11 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
                 f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
                 "one, and run the command again; what is recorded stays"
             ) from error
+
+
+def _end(*_: object) -> NoReturn:
+    """SIGTERM ends the command as Ctrl-C does. While a flow runs Prefect has a handler of its own, which calls this."""
+    raise TerminatedError("terminated")
 
 
 def check_before_start(settings: FlowSettings | PipelineSettings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from coderl_tasks.curation.measure import Progress
-from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
@@ -36,6 +36,7 @@ from flows.naming import run_path
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
+from flows.suspension import suspend
 
 ARTIFACT_EVERY = 10
 
@@ -68,6 +69,14 @@ async def evaluate_policy(run: TrainingRun, name: str, step: int, on_progress: P
 @flow(name="train")
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
+    try:
+        return await _run(settings)
+    except InfraError as error:
+        await suspend(error, settings.suspend_hours)
+        raise
+
+
+async def _run(settings: TrainSettings) -> str:
     path = run_path(settings.log_path)
     settings, pool = planned(settings, path)
     finished = partial(is_finished, settings=settings)

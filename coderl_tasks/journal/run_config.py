@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "wandb*",
     "pool",  # its content is what counts: pool_sha256
     "sample_concurrency",
+    "suspend_hours",
     "smoke",
 )
 """Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""

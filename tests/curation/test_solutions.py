@@ -1,6 +1,5 @@
 """Problems checked with their own solutions, on the embedded sandbox, with planted faults."""
 
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +7,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 from fault_proxy import FaultProxy
 
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionSettings

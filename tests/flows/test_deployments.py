@@ -7,17 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import polars as pl
 import pytest
+from aiohttp.test_utils import TestServer
+from fault_proxy import FaultProxy
 from prefect import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
+from prefect.deployments import arun_deployment
+from prefect.flow_runs import aresume_flow_run
 
+from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import WORK_POOL, used
+from coderl_tasks.services import Services
 
 DEADLINE_S = 120
 
@@ -107,6 +114,68 @@ async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
         runs = await client.read_flow_runs()
         logs = [log.message for log in await client.read_logs()]
         return pool.type, artifact.data, [run.state_name for run in runs], logs
+
+
+async def test_a_run_whose_service_stays_away_is_suspended_and_one_that_is_cancelled_says_how_to_resume(
+    environment: dict[str, str], home: Path, pool: Path, embedded: Services
+):
+    tinker, port = free_port(), free_port()
+    up = start_up({**environment, "TINKER_BASE_URL": f"http://127.0.0.1:{tinker}"}, port)
+    assert up.stdout is not None
+    api_url = f"http://127.0.0.1:{port}/api"
+    try:
+        while "prefect deployment run" not in (line := await asyncio.to_thread(up.stdout.readline)):
+            assert line, up.communicate()[1]
+        with used(api_url):
+            settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
+            waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
+            run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
+            await state_is(run.id, "Suspended")
+            logs = await logs_of(run.id)
+            assert any("no answer from Tinker" in line for line in logs)
+            assert any(f"`prefect flow-run resume {run.id}`" in line for line in logs)
+            assert embedded.tinker_url is not None
+            async with TestServer(FaultProxy(embedded.tinker_url, rates={}).app(), port=tinker):
+                await aresume_flow_run(run.id)
+                await state_is(run.id, "Completed")
+                assert (home / "waiting/steps/000000/commit.json").is_file()
+                endless = {**settings, "log_path": str(home / "endless"), "max_steps": -1}
+                run = await arun_deployment("train/local", parameters={"settings": endless}, timeout=0)
+                await until(lambda: (home / "endless/steps/000000/commit.json").is_file())
+                cancelled = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
+                environment = {**environment, "PREFECT_API_URL": api_url}
+                await asyncio.to_thread(subprocess.run, cancelled, env=environment, check=True, capture_output=True)
+                await state_is(run.id, "Cancelled")
+                logs = await logs_of(run.id)
+                assert any(f"coderl train log_path={home / 'endless'} goes on" in line for line in logs), logs
+            RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
+    finally:
+        up.send_signal(signal.SIGINT)
+        _, errors = await asyncio.to_thread(up.communicate, timeout=DEADLINE_S)
+    assert up.returncode == 0, errors
+
+
+async def state_is(run: UUID, name: str) -> None:
+    """Wait until the flow run's state has this name; none that ends it may come before."""
+    async with get_client() as client:
+        deadline = time.monotonic() + DEADLINE_S
+        while (state := (await client.read_flow_run(run)).state) is None or state.name != name:
+            assert time.monotonic() < deadline
+            assert state is None or not state.is_final(), state
+            await asyncio.sleep(0.1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+async def logs_of(run: UUID) -> list[str]:
+    async with get_client() as client:
+        of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
+        return [log.message for log in await client.read_logs(of_run)]
 
 
 def test_an_interrupt_while_it_starts_is_one_line(environment: dict[str, str], home: Path):

@@ -2,19 +2,11 @@
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 from aiohttp import web
-
-# Test modules are imported one by one; this is how they share a module.
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "local_sandbox"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from sandbox_servers import Sandbox, python_for_anyone, refusing_namespaces, serving
 from stock_sandbox import stock_app
 

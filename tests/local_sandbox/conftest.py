@@ -1,14 +1,9 @@
 """Embedded sandbox servers for the tests: as this user, as an ordinary user, and where namespaces are forbidden."""
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # test modules are imported one by one; this is how they share a module
-
 from sandbox_servers import Sandbox, python_for_anyone, refusing_namespaces, serving
 
 

@@ -1,0 +1,24 @@
+"""What happens to a deployment's run when a service stays away after all retries: it waits to be resumed."""
+
+from prefect.flow_runs import asuspend_flow_run
+from prefect.runtime import deployment, flow_run
+
+from coderl_tasks.errors import InfraError
+from flows.display import Display
+
+
+async def suspend(error: InfraError, hours: float) -> None:
+    """Suspend this flow run, which a deployment started, for at most so many hours; it does not return then.
+
+    Resuming starts the flow anew, which goes on where its directory ends. Returns for a bare run, which ends with the
+    error, and for a subflow, whose parent is what can be resumed.
+    """
+    if not deployment.id or flow_run.parent_flow_run_id is not None:
+        return
+    display = Display()
+    display.say(str(error))
+    display.say(
+        f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
+        f"`prefect flow-run resume {flow_run.id}`, goes on where this run stopped"
+    )
+    await asuspend_flow_run(timeout=round(hours * 3600))
