@@ -1,13 +1,16 @@
 """Fixtures that several rooms share: one of each server for the whole session, on loopback, with a home of its own."""
 
+import asyncio
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import embedded_prefect, used
@@ -20,6 +23,7 @@ from coderl_tasks.services import (
     embedded_tinker,
 )
 
+Serve = Callable[[web.Application], str]
 # Tests talk to their own servers, never to a user's. Empty rather than unset: a `.env` fills in only what is unset.
 for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_API_URL"):
     os.environ[variable] = ""
@@ -58,6 +62,29 @@ def embedded(coderl_home: Path) -> Iterator[Services]:
             (f"Tinker: embedded server, {tinker.url}", f"Sandbox: embedded server, {sandbox.url}"),
             (tinker, sandbox),
         )
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Serve]:
+    """Serves applications on loopback, in a loop and a thread of its own; returns their addresses."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    runners: list[web.AppRunner] = []
+
+    async def start(app: web.Application) -> str:
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        runners.append(runner)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield lambda app: asyncio.run_coroutine_threadsafe(start(app), loop).result()
+    for runner in runners:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Whether anything answers at the Tinker service's address, and a word to whoever waits for it.
 
 The SDK tries for five minutes without a word, which a service that comes back deserves and a mistyped address does not:
-so the address is asked once, with less patience, when a run starts.
+so the address is asked once, with less patience, when a run starts. On an answer under way the SDK waits without end:
+so the address is asked now and then while it does.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import httpx
 from tinker.lib.base_url import resolve_base_url
@@ -21,6 +23,8 @@ SDK_PATIENCE_S = 300.0
 NOTICE_S = 10.0
 ATTEMPT_S = 10.0
 PAUSE_S = 1.0
+PROBE_EVERY_S = 20.0
+OUTAGE_S = 600.0
 logger = logging.getLogger(__name__)
 
 
@@ -35,17 +39,11 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
 
     Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
     """
-    url = f"{resolve_base_url(base_url)}/api/v1/healthz"
-    fault = "no answer"
+    fault: str | None = "no answer"
     try:
         with notice(base_url, patience_s, after_s=notice_s):
-            async with asyncio.timeout(patience_s), httpx.AsyncClient(timeout=ATTEMPT_S) as client:
-                while True:
-                    try:
-                        await client.get(url)
-                        return
-                    except httpx.TransportError as error:
-                        fault = " ".join(str(error).split()) or type(error).__name__
+            async with asyncio.timeout(patience_s):
+                while (fault := await _fault(base_url)) is not None:
                     await asyncio.sleep(PAUSE_S)
     except TimeoutError:
         raise InfraError(
@@ -54,6 +52,36 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
         ) from None
     except httpx.InvalidURL as error:
         raise ConfigError(f"{named_address(base_url)} is not an address: {error}") from error
+
+
+async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:
+    """Ask the address every so many seconds; raises InfraError once nothing has answered for `outage_s`.
+
+    The log says when it falls silent, and when it answers again.
+    """
+    silent_since: float | None = None
+    while True:
+        await asyncio.sleep(every_s)
+        fault = await _fault(base_url)
+        if fault is None:
+            if silent_since is not None:
+                logger.warning("%s answers again", named_address(base_url))
+            silent_since = None
+        elif silent_since is None:
+            silent_since = time.monotonic()
+            logger.warning("no answer from Tinker at %s (%s): waiting", named_address(base_url), fault)
+        elif time.monotonic() - silent_since >= outage_s:
+            raise InfraError(f"no answer from Tinker at {named_address(base_url)} for {outage_s:g} s ({fault})")
+
+
+async def _fault(base_url: str | None) -> str | None:
+    """Why the address does not answer now; None if it answers anything."""
+    try:
+        async with httpx.AsyncClient(timeout=ATTEMPT_S) as client:
+            await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
+    except httpx.TransportError as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
 
 
 @contextmanager

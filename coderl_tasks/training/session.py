@@ -12,7 +12,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy.clients import connect, context_length, disconnect
-from coderl_tasks.policy.reachable import require_answer
+from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -42,19 +42,24 @@ class Session:
         self._working = 0
 
     async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which uses these services; it is given up when an embedded server stays down.
+        """The result of `work`, which uses these services; it is given up when one of them is gone.
 
-        The SDK waits without end for a server that is gone. On InfraError the session with Tinker is given up, since a
-        restarted server does not know it: the retry opens a new one. What else is under way may go on with the old one,
-        which is closed when nothing is. Raises CoderlError for a server that stays down.
+        The SDK waits without end for a server that is gone. An embedded one is started again by its supervisor, and
+        CoderlError raised if it stays down; a service that is silent for ten minutes is an InfraError. On InfraError
+        the session with Tinker is given up, since a restarted server does not know it: the retry opens a new one. What
+        else is under way may go on with the old one, which is closed when nothing is.
         """
         task = asyncio.ensure_future(work)
+        silence = asyncio.ensure_future(lost(self._used.tinker_url))
         self._working += 1
         try:
-            while not (await asyncio.wait((task,), timeout=SUPERVISION_S))[0]:
+            while not task.done():
+                await asyncio.wait((task, silence), timeout=SUPERVISION_S, return_when=asyncio.FIRST_COMPLETED)
                 for server in self._used.embedded:
                     if server.down.is_set():
                         raise CoderlError(server.fault)
+                if silence.done():
+                    silence.result()
             return task.result()
         except InfraError:
             if self._service is not None:
@@ -62,6 +67,7 @@ class Session:
                 self._service = None
             raise
         finally:
+            silence.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)

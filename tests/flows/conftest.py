@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_records import ENDS, TINY
 
 from coderl_tasks.services import Services
 
@@ -47,3 +48,13 @@ def pool(coderl: Coderl, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = coderl("curate", "preset=nano", *sizes, "band_low=0", "band_high=1", f"name={folder}")
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def run(coderl: Coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps that nothing disturbed."""
+    path = tmp_path_factory.mktemp("runs") / "undisturbed"
+    done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
+    assert done.returncode == 0, done.stderr
+    assert f"coderl train log_path={path}" in done.stdout
+    return path

@@ -8,38 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-
-TINY = ("batch_size=8", "group_size=2", "max_tokens=40", "save_every=2", "eval_every=2", "eval_limit=2")
-ENDS = "eval_ends_limit=4"
-
-
-@pytest.fixture(scope="module")
-def run(coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three steps that nothing disturbed."""
-    path = tmp_path_factory.mktemp("runs") / "undisturbed"
-    done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    assert done.returncode == 0, done.stderr
-    assert f"coderl train log_path={path}" in done.stdout
-    return path
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def step_rows(path: Path) -> list[dict[str, Any]]:
-    """The training rows of a run's metrics without clocks."""
-    metrics = [row for row in rows(path / "metrics.jsonl") if "mean_reward" in row]
-    return [{key: value for key, value in row.items() if not key.startswith("time_")} for row in metrics]
-
-
-def rollouts(path: Path) -> pl.DataFrame:
-    """A run's scored rollouts without clocks."""
-    return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop("run_seconds")
+from run_records import ENDS, TINY, rollouts, rows, step_rows
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path):

@@ -1,8 +1,6 @@
 """The embedded sandbox and a stock server, and problems small enough to be graded in milliseconds."""
 
-import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -20,29 +18,6 @@ Serve = Callable[[web.Application], str]
 def embedded_url() -> Iterator[str]:
     with embedded_sandbox() as server:
         yield server.url
-
-
-@pytest.fixture(scope="session")
-def serve() -> Iterator[Serve]:
-    """Serves applications on loopback, in a loop and a thread of its own; returns their addresses."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    runners: list[web.AppRunner] = []
-
-    async def start(app: web.Application) -> str:
-        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        runners.append(runner)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    yield lambda app: asyncio.run_coroutine_threadsafe(start(app), loop).result()
-    for runner in runners:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 @pytest.fixture(scope="session")

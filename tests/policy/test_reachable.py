@@ -1,9 +1,15 @@
 """A wrong address is found soon, and named."""
 
+import asyncio
+import logging
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.policy.reachable import require_answer
+from coderl_tasks.local.supervisor import free_port
+from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.services import Services
 
 
@@ -28,3 +34,22 @@ async def test_any_answer_will_do(embedded: Services, caplog) -> None:
 async def test_what_is_no_address_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="is not an address"):
         await require_answer("http://127.0.0.1:port")
+
+
+async def test_a_service_that_stays_silent_is_lost(closed: str) -> None:
+    with pytest.raises(InfraError, match=f"no answer from Tinker at {closed} for 0.05 s"):
+        await lost(closed, outage_s=0.05, every_s=0.01)
+
+
+async def test_a_service_that_comes_back_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with caplog.at_level(logging.WARNING):
+        waiting = asyncio.create_task(lost(f"http://127.0.0.1:{port}", outage_s=60, every_s=0.01))
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        async with TestServer(web.Application(), port=port):
+            while len(caplog.records) < 2:
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+    assert "waiting" in caplog.records[0].message
+    assert caplog.records[1].message.endswith("answers again")

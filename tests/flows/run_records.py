@@ -1,0 +1,37 @@
+"""A tiny run's settings, and what is compared between runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.journal.checkpoints import get_last_checkpoint
+from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.paths import coderl_home
+
+TINY = ("batch_size=8", "group_size=2", "max_tokens=40", "save_every=2", "eval_every=2", "eval_limit=2")
+ENDS = "eval_ends_limit=4"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def step_rows(path: Path) -> list[dict[str, Any]]:
+    """The training rows of a run's metrics without clocks."""
+    metrics = [row for row in rows(path / "metrics.jsonl") if "mean_reward" in row]
+    return [{key: value for key, value in row.items() if not key.startswith("time_")} for row in metrics]
+
+
+def rollouts(path: Path) -> pl.DataFrame:
+    """A run's scored rollouts without clocks."""
+    return pl.read_parquet(sorted(path.glob("steps/*/scored.parquet"))).drop("run_seconds")
+
+
+def final_weights(path: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a run's last checkpoint, on this session's Tinker server."""
+    row = get_last_checkpoint(path)
+    assert row is not None
+    record = CheckpointStore(coderl_home() / "tinker").find(row["state_path"])
+    return {name: file.sha256 for name, file in record.files.items()}

@@ -1,0 +1,65 @@
+"""Runs behind faulty connections, and beside each other: they end as if nothing had been."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+from aiohttp import web
+from fault_proxy import FAULTS, FaultProxy
+from run_records import ENDS, TINY, final_weights, rollouts, step_rows
+
+from coderl_tasks.services import Services
+
+RATE = 0.3
+STALL_S = 1.0
+"""Long enough to be out of order; the SDK itself waits about a minute for what never comes."""
+
+
+def start(environment: dict[str, str], *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def assert_same(path: Path, run: Path) -> None:
+    assert step_rows(path) == step_rows(run)
+    assert rollouts(path).equals(rollouts(run))
+    assert final_weights(path) == final_weights(run)
+
+
+def test_faults_on_a_third_of_all_calls_change_nothing(
+    flow_environment: dict[str, str],
+    embedded: Services,
+    serve: Callable[[web.Application], str],
+    run: Path,
+    pool: Path,
+    tmp_path: Path,
+):
+    assert embedded.tinker_url is not None
+    rates = dict.fromkeys(FAULTS, RATE / len(FAULTS))
+    tinker = FaultProxy(embedded.tinker_url, seed=1, rates=rates, delay_s=0.1, stall_s=STALL_S)
+    sandbox = FaultProxy(embedded.sandbox_urls[0], seed=2, rates=rates, delay_s=0.1, stall_s=STALL_S)
+    addresses = {"TINKER_BASE_URL": serve(tinker.app()), "SANDBOX_URL": serve(sandbox.app())}
+    path = tmp_path / "run"
+    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
+    process = start({**flow_environment, **addresses}, *words)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    for proxy in (tinker, sandbox):
+        assert sum(proxy.met.values()) > 0.15 * proxy.requests
+    assert set(tinker.met) == set(FAULTS)
+    assert_same(path, run)
+    assert rollouts(path).filter(pl.col("verdict") == "infra_error").is_empty()
+
+
+def test_two_runs_on_one_pool_do_not_disturb_each_other(
+    flow_environment: dict[str, str], run: Path, pool: Path, tmp_path: Path
+):
+    paths = [tmp_path / name for name in ("one", "two")]
+    words = ("train", "preset=nano", f"pool={pool}", "max_steps=3", *TINY, ENDS)
+    processes = [start(flow_environment, *words, f"log_path={path}") for path in paths]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    for path in paths:
+        assert_same(path, run)
