@@ -30,7 +30,7 @@ def test_the_run_directory_holds_what_was_promised(run: Path):
 
 def test_the_rollouts_are_groups_with_mean_zero_advantages(run: Path):
     scored = rollouts(run)
-    assert scored.height == 3 * 8
+    assert scored.height == 3 * 24
     assert (scored["sampler_step"] == scored["step"] - 1).all()
     means = scored.group_by("step", "group_index").agg(pl.col("advantage").mean())
     assert means["advantage"].abs().max() < 1e-12
@@ -126,7 +126,7 @@ def tinker_server_of(home: Path) -> int:
     ("change", "says"),
     [
         ("seed=1", "seed: 0 -> 1"),
-        ("group_size=4", "group_size: 2 -> 4"),
+        ("group_size=4", "group_size: 3 -> 4"),
         ("eval_on=validation", "eval_on"),
         ("reward=fraction", "reward: 'binary' -> 'fraction'"),
         ("order_from=elsewhere", "order_from: None -> ['elsewhere']"),
@@ -228,7 +228,7 @@ def test_a_stop_that_needs_a_hand_says_so(coderl, run: Path, tmp_path: Path):
 
 
 def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path):
-    done = coderl("evaluate", f"checkpoint={run}", "eval_limit=4", "max_tokens=40")
+    done = coderl("evaluate", f"checkpoint={run}", "eval_limit=4", "max_tokens=64")
     assert done.returncode == 0, done.stderr
     folders = list(run.glob("evals/evaluate-*"))
     assert len(folders) == 1

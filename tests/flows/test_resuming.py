@@ -1,0 +1,79 @@
+"""Saved states that are gone when a run goes on, and sampling one step ahead: the run ends the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows
+
+AHEAD = "max_steps_off_policy=1"
+
+
+@pytest.fixture(scope="module")
+def ahead(coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps, each sampled while the one before was trained."""
+    path = tmp_path_factory.mktemp("runs") / "ahead"
+    done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS, AHEAD)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def forget(path: Path, *, state: bool = False, sampler: bool = False) -> None:
+    """Make the paths in a step's commit lead nowhere, as those do whose time is over."""
+    commit = json.loads((path / "commit.json").read_text())
+    for key, wanted in (("state_path", state), ("sampler_path", sampler)):
+        if wanted:
+            assert commit[key]
+            commit[key] += "-gone"
+    (path / "commit.json").write_text(json.dumps(commit))
+
+
+def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(coderl, run: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    (path / "steps/000002/commit.json").unlink()
+    forget(path / "steps/000000", state=True)
+    initial, kept, *_ = rows(path / "checkpoints.jsonl")
+    assert (initial["name"], kept["name"]) == ("initial", "step-000001")
+    kept["state_path"] += "-gone"
+    (path / "checkpoints.jsonl").write_text(f"{json.dumps(initial)}\n{json.dumps(kept)}\n")
+    done = coderl("train", f"log_path={path}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("an older state is restored, and the recorded updates since are replayed") == 2
+    assert step_rows(path) == step_rows(run)
+    assert rollouts(path).equals(rollouts(run))
+    assert final_weights(path) == final_weights(run)
+
+
+def test_a_step_ahead_is_sampled_from_the_policy_before_the_last(ahead: Path, run: Path):
+    frame = rollouts(ahead)
+    assert dict(frame.select("step", "sampler_step").unique().sort("step").iter_rows()) == {0: -1, 1: -1, 2: 0}
+    first = pl.col("step") == 0
+    assert frame.filter(first).equals(rollouts(run).filter(first))
+    gaps = [abs(row["kl_sample_train"]) for row in step_rows(ahead)]
+    assert gaps[0] < 1e-6 < min(gaps[1:]), "the first step is on policy, the others are one update behind"
+
+
+def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restored_policy(
+    coderl, ahead: Path, tmp_path: Path
+):
+    path = tmp_path / "run"
+    shutil.copytree(ahead, path)
+    shutil.rmtree(path / "steps/000002")
+    forget(path / "steps/000000", sampler=True)
+    lines = (path / "checkpoints.jsonl").read_text().splitlines()
+    (path / "checkpoints.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    done = coderl("train", f"log_path={path}")
+    assert done.returncode == 0, done.stderr
+    assert "the policy after 1 updates is restored to sample from it" in done.stderr
+    assert step_rows(path) == step_rows(ahead)
+    assert rollouts(path).equals(rollouts(ahead))
+    assert final_weights(path) == final_weights(ahead)
+
+
+def test_running_ahead_cannot_be_changed_on_the_way(coderl, run: Path):
+    done = coderl("train", f"log_path={run}", "max_steps=4", AHEAD)
+    assert done.returncode == 2
+    assert "max_steps_off_policy: 0 -> 1" in done.stderr

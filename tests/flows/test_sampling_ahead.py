@@ -1,0 +1,58 @@
+"""Which step is sampled when, and what becomes of one that is under way at the end."""
+
+import asyncio
+
+import pytest
+
+from coderl_tasks.errors import InfraError
+from flows.sampling_ahead import SamplingAhead
+
+
+class Sampling:
+    """Notes which steps begin and end; `failing` fails, `held` waits for ever."""
+
+    def __init__(self, failing: int | None = None, held: int | None = None) -> None:
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+        self.cancelled: list[int] = []
+        self._failing, self._held = failing, held
+
+    async def __call__(self, step: int) -> None:
+        self.begun.append(step)
+        if step == self._failing:
+            raise InfraError("no service")
+        try:
+            await (asyncio.Event().wait() if step == self._held else asyncio.sleep(0))
+        except asyncio.CancelledError:
+            self.cancelled.append(step)
+            raise
+        self.ended.append(step)
+
+
+async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
+    sampling = Sampling(held=2)
+    async with SamplingAhead(sampling, last_step=None) as ahead:
+        await ahead.sampled(0)
+        await asyncio.sleep(0)
+        assert (sampling.begun, sampling.ended) == ([0, 1], [0])
+        await ahead.sampled(1)
+        await asyncio.sleep(0)
+        assert (sampling.begun, sampling.ended) == ([0, 1, 2], [0, 1])
+    assert sampling.cancelled == [2]
+
+
+@pytest.mark.parametrize(("last_step", "begun"), [(-1, [0]), (0, [0]), (1, [0, 1])])
+async def test_nothing_is_begun_past_the_last_step(last_step: int, begun: list[int]) -> None:
+    sampling = Sampling()
+    async with SamplingAhead(sampling, last_step) as ahead:
+        await ahead.sampled(0)
+        await asyncio.sleep(0)
+    assert sampling.begun == begun
+
+
+async def test_a_failure_ahead_is_raised_when_its_turn_comes() -> None:
+    async with SamplingAhead(Sampling(failing=1), last_step=2) as ahead:
+        await ahead.sampled(0)
+        await asyncio.sleep(0)
+        with pytest.raises(InfraError):
+            await ahead.sampled(1)
