@@ -1,10 +1,10 @@
-"""Stands before a Tinker server and notes who samples what; the benchmarks that kill use it."""
+"""Stands before a server, passes requests on, and notes who samples what; for the benchmarks that kill or delay."""
 
 import asyncio
 import json
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import aiohttp
@@ -12,12 +12,16 @@ from aiohttp import web
 
 
 class Gateway:
-    """Passes requests on to a Tinker server and notes the seeds of those that sample, each request once."""
+    """Passes requests on to the server at `target` and notes the seeds of those that sample, each request once.
 
-    def __init__(self, target: str) -> None:
+    `admit(path)` is awaited before each request.
+    """
+
+    def __init__(self, target: str, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.target = target
         self.seeds: list[int] = []
         self.url = ""
+        self._admit = admit
         self._seen: set[tuple[str, int]] = set()
         self._arrived = threading.Condition()
 
@@ -64,6 +68,8 @@ class Gateway:
         body = await request.read()
         if request.path == "/api/v1/asample":
             self._note(json.loads(body))
+        if self._admit is not None:
+            await self._admit(request.path)
         own = {"host", "content-length", "transfer-encoding", "connection"}
         headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
         url = self.target + request.raw_path

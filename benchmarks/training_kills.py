@@ -47,16 +47,14 @@ from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.services import EMBEDDED_API_KEY, embedded_sandbox, embedded_tinker
 
-STEPS = 12
 SETTINGS = (
     "preset=nano",
-    f"max_steps={STEPS}",
-    "batch_size=16",
-    "group_size=4",
-    "max_tokens=48",
+    "batch_size=24",
+    "group_size=3",
+    "max_tokens=64",
     "save_every=5",
-    "eval_every=6",
-    "eval_limit=6",
+    "eval_every=4",
+    "eval_limit=4",
 )
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
@@ -66,7 +64,10 @@ VARIANTS = {
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
 FINISH_S = 600.0
 STARTING = 0.15
-"""Share of the kills that fall while the run is starting up."""
+"""Share of the kills that are drawn from the first START_S seconds, while the run is starting up."""
+START_S = 6.0
+KILLS_A_RUN = 12
+"""About so many kills befall a run before it is done."""
 
 
 @dataclass
@@ -107,14 +108,26 @@ class Start:
     killed: bool
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is run, and how often it is killed."""
+
+    variant: str
+    kills: int
+    steps: int
+    seed: int
+    pool: Path
+
+
 class Training:
     """`coderl train` in `folder`, as often as it takes."""
 
-    def __init__(self, folder: Path, pool: Path, stack: Stack, settings: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, plan: Plan, stack: Stack) -> None:
         self.folder = folder
+        self.steps = plan.steps
         self.stack = stack
-        words = (*SETTINGS, *settings, f"pool={pool}", f"log_path={folder}")
-        self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words]
+        words = (*SETTINGS, *VARIANTS[plan.variant], f"max_steps={plan.steps}", f"pool={plan.pool}")
+        self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
 
     def recorded(self) -> set[int]:
         """The seeds of the groups recorded so far."""
@@ -168,7 +181,7 @@ class Training:
     def final_checkpoint(self) -> CheckpointRecord:
         row = get_last_checkpoint(self.folder)
         assert row is not None
-        assert row["step"] == STEPS - 1
+        assert row["step"] == self.steps - 1
         return CheckpointStore(coderl_home() / "tinker").find(row["state_path"])
 
     def outcome(self) -> dict[str, Any]:
@@ -192,43 +205,41 @@ class Training:
         return self.final_checkpoint().optimizer_steps, sum(bool(row.get("n_datums")) for row in metrics)
 
 
-def kill_and_compare(name: str, kills: int, seed: int, pool: Path, stack: Stack, folder: Path) -> dict[str, Any]:
-    """Run variant `name` undisturbed, then disturbed until `kills` kills are made; what was found."""
-    draw = random.Random(f"{seed} {name}")
-    quiet = Training(folder / name / "quiet", pool, stack, VARIANTS[name])
+def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
+    """A run undisturbed, then runs that are killed until all kills are made; what was found."""
+    draw = random.Random(f"{plan.seed} {plan.variant}")
+    quiet = Training(folder / "quiet", plan, stack)
     stack.start()
     _, seconds = quiet.start(None)
     wanted = quiet.outcome()
-    made, again, starts, runs = 0, 0, 0, 0
+    kills = starts = runs = again = twice = 0
     different: Counter[str] = Counter()
-    twice = 0
-    while made < kills or runs == 0:
-        harmed = Training(folder / name / f"harmed-{runs}", pool, stack, VARIANTS[name])
-        while True:
+    while kills < plan.kills or not runs:
+        harmed = Training(folder / f"harmed-{runs}", plan, stack)
+        killed = True
+        while killed:
             stack.start()
-            starts += 1
-            left = seconds * (1 - harmed.committed() / STEPS) + 1
-            if made == kills:
+            left = seconds * (1 - harmed.committed() / plan.steps) + 1
+            if kills == plan.kills:
                 start, _ = harmed.start(None)
             elif draw.random() < STARTING:
-                start, _ = harmed.start(draw.uniform(0, 5), from_first_request=False)
+                start, _ = harmed.start(draw.uniform(0, START_S), from_first_request=False)
             else:
-                start, _ = harmed.start(draw.uniform(0, min(left, 4 * seconds / max(4, kills - made))))
-            made, again = made + start.killed, again + start.again
-            if not start.killed:
-                break
+                start, _ = harmed.start(draw.uniform(0, min(left, 3 * seconds / min(plan.kills, KILLS_A_RUN))))
+            killed = start.killed
+            starts, kills, again = starts + 1, kills + killed, again + start.again
         runs += 1
         found = harmed.outcome()
         different.update(part for part in wanted if found[part] != wanted[part])
         applied, trained = harmed.steps_applied()
         twice += applied != trained
     return {
-        "variant": name,
-        "kills": made,
+        "variant": plan.variant,
+        "kills": kills,
         "starts": starts,
         "runs": runs,
         "different": dict(different),
-        "runs_with_a_step_twice": twice,
+        "steps_applied_twice": twice,
         "recorded_asked_again": again,
     }
 
@@ -258,27 +269,30 @@ def make_pool(folder: Path, stack: Stack) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="a variant (default: 50)")
+    parser.add_argument("--steps", type=int, default=12, help="of a run (default: 12)")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
+    parser.add_argument("--pool", type=Path, help="train on this one (default: one of 24 problems is made)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print a JSON line a variant instead of a table")
     arguments = parser.parse_args()
     outcomes = []
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
-        pool = make_pool(Path(temporary) / "pool", stack)
+        pool = arguments.pool or make_pool(Path(temporary) / "pool", stack)
         for name in arguments.variant or VARIANTS:
-            outcomes.append(kill_and_compare(name, arguments.kills, arguments.seed, pool, stack, Path(temporary)))
-            print(json.dumps(outcomes[-1]), flush=True)
+            plan = Plan(name, arguments.kills, arguments.steps, arguments.seed, pool)
+            outcomes.append(kill_and_compare(plan, stack, Path(temporary) / name))
+            if arguments.json:
+                print(json.dumps(outcomes[-1]), flush=True)
     if not arguments.json:
-        show(outcomes)
-    failures = ("different", "runs_with_a_step_twice", "recorded_asked_again")
+        show(outcomes, arguments.steps)
+    failures = ("different", "steps_applied_twice", "recorded_asked_again")
     sys.exit(1 if any(outcome[name] for outcome in outcomes for name in failures) else 0)
 
 
-def show(outcomes: list[dict[str, Any]]) -> None:
-    table = Table(title=f"SIGKILL of run, Tinker server and sandbox in {STEPS}-step runs of nano")
-    titles = ("variant", "kills", "starts", "runs", "different", "steps applied twice", "recorded groups asked again")
-    for title in titles:
-        table.add_column(title, justify="right")
+def show(outcomes: list[dict[str, Any]], steps: int) -> None:
+    table = Table(title=f"SIGKILL of run, Tinker server and sandbox; runs of {steps} steps of nano")
+    for title in outcomes[0]:
+        table.add_column(title.replace("_", " "), justify="right")
     for outcome in outcomes:
         table.add_row(*(str(value or 0) for value in outcome.values()))
     Console().print(table)
