@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.problems import Drop
@@ -36,17 +36,22 @@ WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 BYTES_WORTH_A_PROCESS = 64 * MIB
 MOST_WORKERS = 8
 
+Phase = Literal["hashing", "reading", "comparing"]
 JobT = TypeVar("JobT")
 DoneT = TypeVar("DoneT")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsProgress:
-    """Rows and bytes read so far, and bytes in all (uncompressed)."""
+    """Rows and bytes read so far, and bytes in all (uncompressed): 0 while that is not known, as the files are hashed.
+
+    `phase` is hashing, reading, or comparing, when all has been read.
+    """
 
     rows: int
     bytes_read: int
     bytes_total: int
+    phase: Phase = "reading"
 
 
 OnRows = Callable[[RowsProgress], None]
