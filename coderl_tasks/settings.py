@@ -152,7 +152,7 @@ class CurateSettings(FlowSettings):
     max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
     max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
     near_duplicate: float = Field(
-        0.8, gt=0, le=1, description="likeness of two statements from which their tests decide whether they are one"
+        0.6, gt=0, le=1, description="likeness of two statements from which their tests decide whether they are one"
     )
     evaluation_dataset: str | None = Field(
         None, description="data set whose test splits decontaminate the pool; by default dataset's own; none: no check"

@@ -8,21 +8,35 @@ from uuid import UUID
 from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.runtime import deployment
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from coderl_tasks.curation.measure import Progress as OnProgress
 from coderl_tasks.insight.progress import StepProgress, step_line
 from coderl_tasks.screening import OnRows, RowsProgress
 from flows.publishing import courtesy
+
+
+class _Counted(ProgressColumn):
+    """A column that is empty while a task has no end to count towards: its bar then only moves."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__()
+        self._column = column
+
+    def render(self, task: Task) -> RenderableType:
+        return self._column.render(task) if task.total is not None else Text()
 
 
 class Display:
@@ -64,23 +78,18 @@ class Display:
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:
         """A progress callback for the block that reads a data set: a bar of rows, bytes, speed and time left."""
+        self.say(text)
         if not self._console.is_terminal:
-            self.say(text)
             yield lambda read: None
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
+        counts = (_Counted(DownloadColumn()), _Counted(TransferSpeedColumn()), _Counted(TimeRemainingColumn()))
+        columns = (TextColumn("{task.description}"), BarColumn(), *counts)
         with Progress(*columns, console=self._console, transient=True) as progress:
-            task = progress.add_task(text, total=None)
+            task = progress.add_task("hashing", total=None)
 
             def show(read: RowsProgress) -> None:
-                what = f"{text}: {read.rows:,} rows"
-                progress.update(task, completed=read.bytes_read, total=read.bytes_total, description=what)
+                what = f"{read.phase} {read.rows:,} rows" if read.rows else read.phase
+                progress.update(task, completed=read.bytes_read, total=read.bytes_total or None, description=what)
 
             yield show
 

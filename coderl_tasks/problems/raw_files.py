@@ -3,19 +3,24 @@
 1. A file is read in segments: runs of parquet row groups, or of lines, of about the same size. A segment can be read by
    itself, so several processes share a file, and what is made of a file does not depend on how many they are.
 2. Rows of 200 MB exist, several in one row group: pages are read one at a time, and rows one by one where the row group
-   is large. A parquet page is the least that can be read: a writer that puts a gigabyte into one page makes us hold it.
+   is large. Writers may put all values of a row group into one dictionary page, and reading holds that twice, to the
+   group's end: the rows of a large group go through a temporary file, so that nothing is made of them meanwhile.
 3. A row larger than the caller's limit is skipped unread, and stands as `Oversized`.
 """
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import file_sha256
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Format = Literal["parquet", "lines"]
 SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".jsonl": "lines", ".ndjson": "lines", ".json": "lines"}
@@ -112,10 +117,16 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
         return Segment(file, 0, parquet.num_row_groups, first_row, parquet.metadata.num_rows, 0)
 
 
-def read_segment(segment: Segment, split: str, *, max_row_bytes: int | None = None) -> Iterator[RawRow]:
-    """The rows of `segment`, as rows of `split`. Raises DataError if the file cannot be read."""
-    read = _parquet_rows if segment.file.format == "parquet" else _line_rows
-    return read(segment, split, max_row_bytes)
+def read_segment(
+    segment: Segment, split: str, *, max_row_bytes: int | None = None, scratch: Path | None = None
+) -> Iterator[RawRow]:
+    """The rows of `segment`, as rows of `split`. A row is held by its taker only.
+
+    `scratch` is the folder of temporary files, the system's where None. Raises DataError if the file cannot be read.
+    """
+    if segment.file.format == "parquet":
+        return _parquet_rows(segment, split, max_row_bytes, scratch)
+    return _line_rows(segment, split, max_row_bytes)
 
 
 def unreadable(what: str, error: Exception) -> DataError:
@@ -191,7 +202,7 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     return FileIndex(digest.hexdigest(), tuple(segments), last)
 
 
-def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None) -> Iterator[RawRow]:
+def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None, scratch: Path | None) -> Iterator[RawRow]:
     import pyarrow.parquet as pq
 
     number = segment.first_row
@@ -200,7 +211,8 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None) -> It
         for group in range(segment.start, segment.stop):
             small = file.metadata.row_group(group).total_byte_size <= SMALL_GROUP_BYTES
             rows_per_batch = ROWS_PER_BATCH if small else 1
-            for batch in file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False):
+            batches = file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False)
+            for batch in batches if small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
                     Oversized(size)
@@ -214,20 +226,38 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None) -> It
                     number += 1
 
 
+def _by_way_of_a_file(
+    batches: "Iterator[pa.RecordBatch]", schema: "pa.Schema", folder: Path | None
+) -> "Iterator[pa.RecordBatch]":
+    """The same batches, when the last of them has been read and what reading them held is free again."""
+    import pyarrow as pa
+
+    with tempfile.TemporaryFile(dir=folder) as file:
+        with pa.ipc.new_stream(file, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                del batch
+        file.seek(0)
+        yield from pa.ipc.open_stream(file)
+
+
 def _line_rows(segment: Segment, split: str, max_row_bytes: int | None) -> Iterator[RawRow]:
     number = segment.first_row
     with _readable(segment.file), segment.file.path.open("rb") as handle:
         handle.seek(segment.start)
         while handle.tell() < segment.stop:
-            size, text = _next_line(handle, max_row_bytes)
-            if text is None:
-                yield RawRow(split, number, Oversized(size), size)
-            elif text.strip():
-                row = RawRow(split, number, _line_values(text), size)
-                del text
-                yield row
-                del row
+            rows = _rows_of_line(handle, split, number, max_row_bytes)
+            while rows:
+                yield rows.pop()
             number += 1
+
+
+def _rows_of_line(handle: Any, split: str, number: int, max_row_bytes: int | None) -> list[RawRow]:
+    """The row of the next line; none of a blank one."""
+    size, text = _next_line(handle, max_row_bytes)
+    if text is None:
+        return [RawRow(split, number, Oversized(size), size)]
+    return [RawRow(split, number, _line_values(text), size)] if text.strip() else []
 
 
 def _next_line(handle: Any, max_row_bytes: int | None) -> tuple[int, str | None]:

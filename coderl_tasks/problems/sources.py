@@ -4,7 +4,7 @@ All of them end as files of rows (`raw_files`): those of a hub data set are down
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,15 +45,19 @@ class RowSource:
                 number = row.source_row + 1
                 yield row
 
-    def read(self, segment: Segment, *, max_row_bytes: int | None = None) -> Iterator[RawRow]:
+    def read(
+        self, segment: Segment, *, max_row_bytes: int | None = None, scratch: Path | None = None
+    ) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
-        for row in read_segment(segment, self.split, max_row_bytes=max_row_bytes):
-            if not self.named_by_row:
-                yield row
-                continue
-            split = _own_split(row.values) or self.split
-            if self.only is None or split in self.only:
-                yield RawRow(split, row.source_row, row.values, row.size)
+        # No loop: its variable would hold each row, which may be 200 MB, until the next.
+        rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
+        return filter(self._wants, map(self._named, rows)) if self.named_by_row else rows
+
+    def _named(self, row: RawRow) -> RawRow:
+        return replace(row, split=_own_split(row.values) or self.split)
+
+    def _wants(self, row: RawRow) -> bool:
+        return self.only is None or row.split in self.only
 
 
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:

@@ -6,7 +6,7 @@ They stream: what is kept lies in parquet parts, and only signatures of the prob
 from coderl_tasks.screening.contamination import OverlapRules, find_contaminated
 from coderl_tasks.screening.duplicates import DuplicateRules, find_duplicates
 from coderl_tasks.screening.kept_problems import KeptProblems
-from coderl_tasks.screening.rows import ScreenRules, sanity, screen
+from coderl_tasks.screening.rows import ScreenRules, parse, sanity, screen
 from coderl_tasks.screening.run import Screening, ScreeningRequest, screen_dataset
 from coderl_tasks.screening.workers import OnRows, RowsProgress
 
@@ -21,6 +21,7 @@ __all__ = [
     "ScreeningRequest",
     "find_contaminated",
     "find_duplicates",
+    "parse",
     "sanity",
     "screen",
     "screen_dataset",

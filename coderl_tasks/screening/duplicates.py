@@ -7,8 +7,9 @@ Earlier is meant in the order of reading; one that was dropped itself does not c
     near_duplicate        the statement resembles an earlier one's, and at least half of the smaller one's tests are
                           shared, all with the same answers; or it is the same word for word and no test says otherwise
 
-Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. MinHash finds
-the pairs worth a look (`datasketch`), the exact similarity and the tests decide.
+Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. The tests
+prove it, so that statements need no more likeness than in decontamination. MinHash finds the pairs worth a look
+(`datasketch`), the exact similarity and the tests decide.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ FEWEST_WORDS = 8
 class DuplicateRules:
     """How alike two statements must be, as Jaccard similarity of their 5-word shingles."""
 
-    resemblance: float = 0.8
+    resemblance: float = 0.6
 
 
 @dataclass(frozen=True, slots=True)

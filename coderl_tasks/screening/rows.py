@@ -1,5 +1,7 @@
 """Row by row: parse, sanity, trim. Each row becomes a problem or a drop with stage and reason.
 
+Parsing is a step by itself so that its caller can let go of the raw row, which may be 200 MB, before the checks.
+
 The sanity checks, in order, on all tests of the row:
 
     row_too_large         more bytes than a row may have: it is not even parsed
@@ -42,22 +44,24 @@ class Screened:
     whole: Problem
 
 
-def screen(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
-    """The problem in `row`, or why there is none. Without `rules` nothing but parse can drop it; one test is kept."""
+def parse(row: RawRow) -> Problem | Drop:
+    """The problem in `row` with all its tests, or why there is none."""
     if isinstance(row.values, Oversized):
         return Drop("sanity", "row_too_large", f"{row.values.size / MIB:.0f} MiB", None, row.split, row.source_row)
     try:
-        whole = parse_row(row)
+        return parse_row(row)
     except RowDropped as drop:
         return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
-    if rules is None:
-        return Screened(trim_tests(whole, 1), whole)
-    fault = sanity(whole, rules)
+
+
+def screen(whole: Problem, rules: ScreenRules | None) -> Screened | Drop:
+    """`whole` with the tests it is to keep, or why it is dropped. Without `rules` nothing is; it keeps one test."""
+    fault = None if rules is None else sanity(whole, rules)
     if fault is not None:
         reason, detail = fault
         statement = whole.statement[:LONG_STATEMENT_CHARS]
         return Drop("sanity", reason, detail, whole.problem_id, whole.split, whole.source_row, statement)
-    return Screened(trim_tests(whole, rules.max_tests), whole)
+    return Screened(trim_tests(whole, 1 if rules is None else rules.max_tests), whole)
 
 
 def sanity(problem: Problem, rules: ScreenRules) -> tuple[str, str] | None:
@@ -73,11 +77,17 @@ def sanity(problem: Problem, rules: ScreenRules) -> tuple[str, str] | None:
 
 
 def _contradiction(problem: Problem) -> tuple[str, str] | None:
-    first: dict[str, int] = {}
+    # By hash: a copy of every input without the white space at its end can be as large as the row.
+    first: dict[int, int] = {}
     for number, test in enumerate(problem.tests):
-        other = first.setdefault(test.input.rstrip(), number)
-        expected = problem.tests[other].expected
-        if expected != test.expected and not _agree(problem, expected, test.expected):
+        given = test.input.rstrip()
+        other = first.setdefault(hash(given), number)
+        earlier = problem.tests[other]
+        if (
+            earlier.expected != test.expected
+            and earlier.input.rstrip() == given
+            and not _agree(problem, earlier.expected, test.expected)
+        ):
             return "contradictory_tests", f"tests {other} and {number} have one input and different answers"
     return None
 

@@ -101,6 +101,8 @@ def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | No
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1)
     files = [file for side in (train, evaluation) for source in side.sources for file in source.files]
     size = sum(file.path.stat().st_size for file in files)
+    if on_rows is not None:
+        on_rows(RowsProgress(0, 0, 0, "hashing"))
     indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
     described = {
         "format": FORMAT,
@@ -201,15 +203,20 @@ def _rows_of_each(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, i
 def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None) -> None:
     missing = [job for job in jobs if not job.part.is_file()]
     total = sum(job.segment.size for job in jobs)
+    rows_read = 0
     before = total - sum(job.segment.size for job in missing)
 
     def count(rows: int, bytes_read: int) -> None:
+        nonlocal rows_read
+        rows_read = rows
         if on_rows is not None:
             on_rows(RowsProgress(rows, min(before + bytes_read, total), total))
 
     # The largest first: the last ones to end are then short.
     missing.sort(key=lambda job: -job.segment.size)
     run_jobs(make_part, missing, workers_for(total - before, workers), is_heavy=is_heavy, on_progress=count)
+    if on_rows is not None:
+        on_rows(RowsProgress(rows_read, total, total, "comparing"))
 
 
 def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) -> Screening:

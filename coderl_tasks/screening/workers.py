@@ -10,41 +10,48 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import Any, Literal, TypeVar
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.problems import Drop
 from coderl_tasks.problems.raw_files import Segment
 from coderl_tasks.problems.sources import RowSource
 from coderl_tasks.screening.parts import PART_SCHEMA, part_row, write_drops, writing
-from coderl_tasks.screening.rows import MIB, ScreenRules, screen
+from coderl_tasks.screening.rows import MIB, ScreenRules, parse, screen
 from coderl_tasks.screening.signature import sign
 
 HEAVY = 64 * MIB
 POLL_S = 0.2
+WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""The system's allocator gives back what is freed; arrow's own keeps it. Arrow's readers follow the environment only:
+`pyarrow.set_memory_pool` does not reach the buffers in which they decompress pages."""
 BYTES_WORTH_A_PROCESS = 64 * MIB
 MOST_WORKERS = 8
 
+Phase = Literal["hashing", "reading", "comparing"]
 JobT = TypeVar("JobT")
 DoneT = TypeVar("DoneT")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsProgress:
-    """Rows and bytes read so far, and bytes in all (uncompressed)."""
+    """Rows and bytes read so far, and bytes in all (uncompressed): 0 while that is not known, as the files are hashed.
+
+    `phase` is hashing, reading, or comparing, when all has been read.
+    """
 
     rows: int
     bytes_read: int
     bytes_total: int
+    phase: Phase = "reading"
 
 
 OnRows = Callable[[RowsProgress], None]
@@ -102,11 +109,14 @@ def make_part(job: PartJob) -> int:
     read = 0
     with writing(job.part, PART_SCHEMA) as table:
         max_row_bytes = None if job.rules is None else job.rules.max_row_bytes
-        for row in islice(job.source.read(job.segment, max_row_bytes=max_row_bytes), job.limit):
+        rows = job.source.read(job.segment, max_row_bytes=max_row_bytes, scratch=job.part.parent)
+        for row in islice(rows, job.limit):
             read += 1
             size = row.size
-            screened = screen(row, job.rules)
+            parsed = parse(row)
             del row
+            screened = parsed if isinstance(parsed, Drop) else screen(parsed, job.rules)
+            del parsed
             if isinstance(screened, Drop):
                 drops.append(screened)
             else:
@@ -152,7 +162,8 @@ def run_jobs(
                 if not waiting[heavy]:
                     break
                 number = waiting[heavy].popleft()
-                running[executor.submit(work, jobs[number])] = (number, heavy)
+                with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
+                    running[executor.submit(work, jobs[number])] = (number, heavy)
             for future in wait(running, POLL_S, FIRST_COMPLETED).done:
                 number, _ = running.pop(future)
                 done[number] = future.result()
@@ -171,11 +182,21 @@ def _run_here(work: Callable[[JobT], DoneT], jobs: Sequence[JobT], on_progress: 
     return [work(job) for job in jobs]
 
 
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Processes started in the block get `variables`, where they are not set already."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
 def _start_worker(shared: _Shared) -> None:
     global _counter
     _counter = shared
-    # It gives back what is freed; arrow's own allocators keep it for later.
-    pa.set_memory_pool(pa.system_memory_pool())
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -6,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.problems.raw_files import Oversized, RawFile, index_file, read_segment, whole_file
+from coderl_tasks.problems.raw_files import Oversized, RawFile, RawRow, index_file, read_segment, whole_file
+from coderl_tasks.problems.sources import RowSource
 
 
 def lines_file(path: Path, lines: list[str]) -> RawFile:
@@ -45,11 +47,27 @@ def test_segments_of_parquet_are_the_whole_file(tmp_path, segment_bytes):
     assert all(segment.block <= segment.size for segment in index.segments)
 
 
-def test_large_row_groups_are_read_row_by_row(tmp_path, monkeypatch):
+def test_large_row_groups_are_read_row_by_row_by_way_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("coderl_tasks.problems.raw_files.SMALL_GROUP_BYTES", 10)
-    rows = [{"problem": f"p{number}"} for number in range(9)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    rows = [{"problem": f"p{number}", "tests": {"inputs": [number, None], "outputs": ["é"]}} for number in range(9)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=4)
-    assert read([whole_file(RawFile(tmp_path / "a.parquet", "a", "parquet"))]) == list(enumerate(rows))
+    assert read([whole_file(RawFile(tmp_path / "a.parquet", "a", "parquet"))], scratch=scratch) == list(enumerate(rows))
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("small", [10, 10**6])
+def test_a_row_is_held_by_its_taker_only(tmp_path, monkeypatch, small):
+    monkeypatch.setattr("coderl_tasks.problems.raw_files.SMALL_GROUP_BYTES", small)
+    rows = [{"problem": f"p{number}", "split": "ab"[number % 2]} for number in range(4)]
+    lines = lines_file(tmp_path / "a.jsonl", [json.dumps(row) + "\n" for row in rows])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in (lines, RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")):
+        for source in (RowSource("s", (file,)), RowSource("s", (file,), named_by_row=True)):
+            held = [sys.getrefcount(row) + sys.getrefcount(row.values) for row in source.read(whole_file(file))]
+            alone = RawRow("s", 0, json.loads("{}"))
+            assert held == [sys.getrefcount(alone) + sys.getrefcount(alone.values)] * len(rows)
 
 
 def test_rows_that_are_too_large_are_not_read(tmp_path):

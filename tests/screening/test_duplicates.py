@@ -37,6 +37,18 @@ def test_an_edited_copy_needs_tests_that_agree():
     assert faults(one, make_entry("row 1", with_changed_words(text, 12), TESTS)) == []
 
 
+def test_the_tests_decide_where_a_third_of_the_text_differs():
+    text = make_text(0)
+    far = with_changed_words(text, 5)
+    one = make_entry("row 0", text, TESTS)
+    assert faults(one, make_entry("row 1", far, dict(list(TESTS.items())[:5]))) == [
+        (1, "near_duplicate", "68% alike with row 0, 5 of 5 tests the same")
+    ]
+    few = dict(list(TESTS.items())[:3])
+    assert faults(one, make_entry("row 1", far, few | OTHERS)) == []
+    assert faults(one, make_entry("row 1", far, few | OTHERS | {"3\n": "no\n"})) == []
+
+
 def test_the_same_statement_with_other_tests():
     one = make_entry("row 0", make_text(0), TESTS)
     assert faults(one, make_entry("row 1", make_text(0), OTHERS)) == [

@@ -6,13 +6,18 @@ from hypothesis import strategies as st
 
 from coderl_tasks.problems import Drop, Test
 from coderl_tasks.problems.raw_files import Oversized, RawRow
-from coderl_tasks.screening import ScreenRules, sanity, screen
+from coderl_tasks.screening import ScreenRules, parse, sanity, screen
 from coderl_tasks.screening.parts import part_row
 from coderl_tasks.screening.rows import Screened
 from coderl_tasks.screening.signature import sign
 from tests.screening.made_problems import make_problem, make_row
 
 SIX = {str(number): str(number) for number in range(6)}
+
+
+def outcome(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
+    parsed = parse(row)
+    return parsed if isinstance(parsed, Drop) else screen(parsed, rules)
 
 
 @pytest.mark.parametrize(
@@ -37,20 +42,20 @@ def test_sanity(problem, reason):
 
 
 def test_trimming_is_recorded_and_comes_after_the_checks():
-    screened = screen(RawRow("taco", 3, make_row("A sum.", count=9)), ScreenRules(max_tests=2, min_tests=9))
+    screened = outcome(RawRow("taco", 3, make_row("A sum.", count=9)), ScreenRules(max_tests=2, min_tests=9))
     assert isinstance(screened, Screened)
     assert (screened.problem.tests_total, screened.problem.tests_original) == (2, 9)
     assert len(screened.whole.tests) == 9
 
 
 def test_a_row_that_was_too_large_to_read():
-    drop = screen(RawRow("taco", 3, Oversized(3 * 2**30)), ScreenRules())
+    drop = parse(RawRow("taco", 3, Oversized(3 * 2**30)))
     assert isinstance(drop, Drop)
     assert (drop.stage, drop.reason, drop.detail, drop.source_row) == ("sanity", "row_too_large", "3072 MiB", 3)
 
 
 def test_evaluation_problems_are_only_parsed():
-    screened = screen(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
+    screened = outcome(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
     assert isinstance(screened, Screened)
     assert (len(screened.problem.tests), len(screened.whole.tests)) == (1, 2)
 
@@ -83,10 +88,10 @@ rows = st.fixed_dictionaries(
 @given(rows | values)
 def test_any_row_becomes_a_problem_or_a_drop_with_a_reason(row):
     rules = ScreenRules(min_tests=1, max_tests=2, max_statement_chars=20)
-    outcome = screen(RawRow("taco", 0, row), rules)
-    if isinstance(outcome, Drop):
-        assert outcome.stage in ("parse", "sanity")
-        assert outcome.reason
-        assert outcome.detail.isprintable()
+    screened = outcome(RawRow("taco", 0, row), rules)
+    if isinstance(screened, Drop):
+        assert screened.stage in ("parse", "sanity")
+        assert screened.reason
+        assert screened.detail.isprintable()
     else:
-        part_row(outcome.problem, sign(outcome.whole))
+        part_row(screened.problem, sign(screened.whole))

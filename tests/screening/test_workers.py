@@ -1,0 +1,15 @@
+import os
+
+import pyarrow as pa
+
+from coderl_tasks.screening.workers import run_jobs
+
+
+def allocator(job: int) -> tuple[int, str]:
+    return job, pa.default_memory_pool().backend_name
+
+
+def test_workers_give_back_what_arrow_frees():
+    before = dict(os.environ)
+    assert run_jobs(allocator, [1, 2, 3], 2) == [(1, "system"), (2, "system"), (3, "system")]
+    assert dict(os.environ) == before
