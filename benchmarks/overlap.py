@@ -39,13 +39,7 @@ SAMPLE_S, SCORE_S, TRAIN_S = 3.0, 2.0, 2.0
 GROUPS, COMPLETIONS = 8, 2
 MODES = {"one after the other": 0, "one step ahead": 1}
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=1", "band_low=0", "band_high=1")
-SLOWED = (
-    f"batch_size={GROUPS * COMPLETIONS}",
-    f"group_size={GROUPS}",
-    "max_tokens=64",
-    "eval_every=-1",
-    "save_every=0",
-)
+SIZES = (f"batch_size={GROUPS * COMPLETIONS}", f"group_size={GROUPS}", "max_tokens=64")
 WARM_UP = 2
 """Steps at the beginning that are not counted."""
 
