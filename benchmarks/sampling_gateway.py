@@ -1,4 +1,4 @@
-"""Stands before a Tinker server and notes who samples what; the benchmarks that kill use it."""
+"""Stands before a Tinker server and notes who samples what; what kills runs uses it."""
 
 import asyncio
 import json
@@ -12,10 +12,14 @@ from aiohttp import web
 
 
 class Gateway:
-    """Passes requests on to a Tinker server and notes the seeds of those that sample, each request once."""
+    """Passes requests on to a Tinker server and notes the seeds of those that sample, each request once.
+
+    With `most`, so many of them are passed on, and the others hang until who sent them hangs up.
+    """
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self.most: int | None = None
         self.seeds: list[int] = []
         self.url = ""
         self._seen: set[tuple[str, int]] = set()
@@ -49,7 +53,7 @@ class Gateway:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -63,6 +67,8 @@ class Gateway:
     async def _pass_on(self, request: web.Request) -> web.Response:
         body = await request.read()
         if request.path == "/api/v1/asample":
+            if self.most is not None and len(self.seeds) >= self.most:
+                await asyncio.Event().wait()
             self._note(json.loads(body))
         own = {"host", "content-length", "transfer-encoding", "connection"}
         headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
