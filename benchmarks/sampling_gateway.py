@@ -1,4 +1,4 @@
-"""Stands before a server, passes requests on, and notes who samples what; for the benchmarks that kill or delay."""
+"""Stands before a server, passes requests on, and notes who samples what; for what kills or delays runs."""
 
 import asyncio
 import json
@@ -14,11 +14,13 @@ from aiohttp import web
 class Gateway:
     """Passes requests on to the server at `target` and notes the seeds of those that sample, each request once.
 
-    `admit(path)` is awaited before each request.
+    `admit(path)` is awaited before each request. With `most`, so many of those that sample are passed on, and the
+    others hang until who sent them hangs up.
     """
 
     def __init__(self, target: str, admit: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.target = target
+        self.most: int | None = None
         self.seeds: list[int] = []
         self.url = ""
         self._admit = admit
@@ -53,7 +55,7 @@ class Gateway:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False)
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -67,6 +69,8 @@ class Gateway:
     async def _pass_on(self, request: web.Request) -> web.Response:
         body = await request.read()
         if request.path == "/api/v1/asample":
+            if self.most is not None and len(self.seeds) >= self.most:
+                await asyncio.Event().wait()
             self._note(json.loads(body))
         if self._admit is not None:
             await self._admit(request.path)

@@ -10,6 +10,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+
 
 def filesystem(address: str) -> tuple[AbstractFileSystem, str]:
     """The file system of an address and the path in it. ConfigError for one that cannot be used here."""
@@ -30,6 +32,14 @@ def local_path(address: str) -> Path | None:
 def joined(address: str, *names: str) -> str:
     """The address of `names` below `address`."""
     return "/".join((address.rstrip("/"), *names))
+
+
+def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
+    """Make the folder `path`, where there are folders: in an object store, what is made for it is a bucket, be it one
+    whose name was misspelled."""
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    if not protocols & OBJECT_STORES:
+        fs.makedirs(path, exist_ok=True)
 
 
 @contextmanager

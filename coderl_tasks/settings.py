@@ -173,7 +173,7 @@ class CurateSettings(FlowSettings):
     profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem, at most")
     profile_round: int = Field(2, ge=1, description="completions asked for at a time")
     profile_risk_keep: float = Field(
-        0.12,
+        0.1,
         ge=0,
         lt=0.5,
         description="adaptive: chance taken that all samples would have dropped a problem kept early",

@@ -23,7 +23,7 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.annotations import quote
 
-from coderl_tasks.addresses import explained, filesystem, joined
+from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.problems import PROFILE_SCHEMA, Problem, problems_frame
 from coderl_tasks.settings import CurateSettings
@@ -82,7 +82,7 @@ def put_job(settings: CurateSettings, problems: Iterable[Problem], address: str)
     with explained(address):
         fs.invalidate_cache()
         if not fs.exists(joined(root, JOB)) or fs.cat_file(joined(root, JOB)) != job:
-            fs.makedirs(root, exist_ok=True)
+            make_folder_at(fs, root)
             if fs.exists(joined(root, PROFILE)):
                 fs.rm_file(joined(root, PROFILE))
             fs.pipe_file(joined(root, PROBLEMS), buffer.getvalue())

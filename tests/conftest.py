@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: one of each server for the whole session, on loopback, with a home of its own."""
 
 import asyncio
+import logging
 import os
 import socket
 import tempfile
@@ -105,6 +106,30 @@ def prefect_api(coderl_home: Path) -> Iterator[str]:
     """A real Prefect server with a database of its own; flows of this process report to it."""
     with embedded_prefect() as api_url, used(api_url):
         yield api_url
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real S3 server on loopback: the address of a bucket in it. It is the S3 of this process, and of those started
+    with its environment."""
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it logs each request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            host, port = server.get_host_and_port()
+            patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+            patch.setenv("AWS_ACCESS_KEY_ID", "test")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            patch.setenv("AWS_CONFIG_FILE", str(tmp_path_factory.mktemp("aws") / "config"))
+            fsspec.filesystem("s3").mkdir("bucket")
+            yield "s3://bucket"
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

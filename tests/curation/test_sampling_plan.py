@@ -5,11 +5,12 @@ import pytest
 
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule, chance_of_change
+from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import beta_binomial
 
 BAND = Band(0.1, 0.9)
 EXACT = SamplingPlan(16, 4, StoppingRule(BAND, 0.0, 0.0))
-ADAPTIVE = SamplingPlan(16, 2, StoppingRule(BAND))
+ADAPTIVE = SamplingPlan(16, rule=StoppingRule(BAND))
 
 
 def test_rounds_cover_all_samples():
@@ -19,6 +20,14 @@ def test_rounds_cover_all_samples():
     for sizes in ((0, 4), (4, 0)):
         with pytest.raises(ValueError, match="needs samples"):
             SamplingPlan(*sizes)
+
+
+def test_the_settings_have_the_same_defaults():
+    settings = CurateSettings()
+    rule = StoppingRule(
+        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
+    )
+    assert SamplingPlan(settings.profile_samples, settings.profile_round, rule) == ADAPTIVE
 
 
 def test_a_fixed_plan_takes_them_all():

@@ -2,7 +2,12 @@
 
 import inspect
 import io
+import json
 import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import fsspec
 import polars as pl
@@ -11,16 +16,40 @@ from prefect import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.logging.handlers import APILogWorker
 
-from coderl_tasks.problems import PROFILE_SCHEMA, load_problems, problems_frame
+from benchmarks.sampling_gateway import Gateway
+from coderl_tasks.addresses import filesystem, joined
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.problems import PROFILE_SCHEMA, Problem, load_problems, problems_frame
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
+from flows.shard_dispatch import PROBLEMS, put_job, read_profile
+
+SERVERS = ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL")
+IN_A_PROCESS = """
+import asyncio, json, sys
+from flows.profile_shard import profile_shard
+asyncio.run(profile_shard([sys.argv[1]], sys.argv[2], json.loads(sys.argv[3])))
+"""
 
 
-async def test_a_shard_is_profiled_once(flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL"):
+@pytest.fixture
+async def servers(flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The session's servers, for flows run in this process."""
+    for name in SERVERS:
         monkeypatch.setitem(os.environ, name, flow_environment[name])
+    yield
+    drained = APILogWorker.drain_all(timeout=30)  # while the server they go to is there
+    if inspect.isawaitable(drained):
+        await drained
+
+
+def some_problems(settings: CurateSettings) -> list[Problem]:
+    return load_problems(settings.dataset, role="train", limit=6, max_tests=settings.max_tests).problems
+
+
+async def test_a_shard_is_profiled_once(servers: None) -> None:
     settings = CurateSettings.model_validate({"preset": "nano", "profile_samples": 2, "max_tests": 2})
-    problems = load_problems(settings.dataset, role="train", limit=6, max_tests=2).problems
+    problems = some_problems(settings)
     fs = fsspec.filesystem("memory")
     with fs.open("/profiled/problems.parquet", "wb") as file:
         problems_frame(problems).write_parquet(file)
@@ -36,10 +65,76 @@ async def test_a_shard_is_profiled_once(flow_environment: dict[str, str], monkey
             await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=limit, limit=1))
         assert await profile_shard(addresses, output, settings, start=2, count=3) == 3
         taken = [(await client.read_global_concurrency_limit_by_name(limit)).active_slots for limit in LIMITS]
+        for limit in LIMITS:
+            await client.delete_global_concurrency_limit_by_name(limit)
     assert taken == [0, 0]  # given back
     again = {path for path in fs.find("/profiled/shards") if fs.modified(path) != written.get(path)}
     assert again == {"/profiled/shards/0000/profile.parquet"}  # the record was found, and nothing done again
     fs.rm("/profiled", recursive=True)
-    drained = APILogWorker.drain_all(timeout=30)  # while the server they go to is there
-    if inspect.isawaitable(drained):
-        await drained
+
+
+async def test_another_machine_goes_on_where_one_was_killed_and_samples_nothing_recorded_again(
+    servers: None,
+    s3: str,
+    flow_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings = CurateSettings.model_validate(
+        {"preset": "nano", "profile_mode": "fixed", "profile_samples": 4, "profile_round": 2, "max_tests": 2}
+    )
+    problems = some_problems(settings)
+    rounds = {seed_for(0, "profile", number, problem.problem_id) for problem in problems for number in range(2)}
+    address = joined(s3, "killed", "0000")
+    put_job(settings, problems, address)
+    gateway = Gateway(flow_environment["TINKER_BASE_URL"])
+    with gateway.serving():
+        # Two rounds a problem, and so many answered that two problems at least are done, and not all of them.
+        gateway.most = len(problems) + 2
+        before = killed_in_the_middle(settings, address, gateway, flow_environment, tmp_path)
+        assert before < rounds
+        assert read_profile(address) is None
+        monkeypatch.setitem(os.environ, "TINKER_BASE_URL", gateway.url)
+        gateway.seeds, gateway.most = [], None
+        assert await profile_shard([joined(address, PROBLEMS)], address, settings) == len(problems)
+    assert sorted(gateway.seeds) == sorted(rounds - before)
+    profile = read_profile(address)
+    assert profile is not None
+    assert profile["problem_id"].to_list() == [problem.problem_id for problem in problems]
+    assert profile["n_samples"].to_list() == [4] * len(problems)
+
+
+def killed_in_the_middle(
+    settings: CurateSettings, address: str, gateway: Gateway, environment: dict[str, str], home: Path
+) -> set[int]:
+    """Start a run in a process of its own, kill it once two problems are recorded at `address` and `gateway` answers
+    no more; the seeds of the rounds that are recorded then."""
+    arguments = [joined(address, PROBLEMS), address, json.dumps(settings.model_dump(mode="json"))]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_PROCESS, *arguments],
+        env=os.environ | environment | {"TINKER_BASE_URL": gateway.url, "CODERL_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert gateway.most is not None
+        assert gateway.wait_for(gateway.most, process), process.communicate()[1]
+        while len(recorded(address)) < 4:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05)
+    finally:
+        process.kill()
+        process.communicate()
+    return recorded(address)
+
+
+def recorded(address: str) -> set[int]:
+    """The seeds of the rounds recorded at `address`."""
+    fs, root = filesystem(address)
+    fs.invalidate_cache()
+    seeds = set()
+    for file in fs.glob(joined(root, "groups", "*.parquet")):
+        found = pl.read_parquet(io.BytesIO(fs.cat_file(file)), columns=["problem_id", "attempt"]).unique()
+        seeds |= {seed_for(0, "profile", number, name) for name, number in found.iter_rows()}
+    return seeds

@@ -4,72 +4,73 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
+from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.journal.atomic import make_folder, write_bytes
 from coderl_tasks.journal.lock import DirectoryBusyError
 from coderl_tasks.journal.mirror import Mirror, recorded_at
 from coderl_tasks.paths import coderl_home
 
-ADDRESS = "memory://mirrored/shard"
+
+@pytest.fixture
+def address(s3: str) -> Iterator[str]:
+    address = joined(s3, "mirrored", "shard")
+    yield address
+    fs, root = filesystem(address)
+    if fs.exists(root):
+        fs.rm(root, recursive=True)
 
 
-@pytest.fixture(autouse=True)
-def bucket() -> Iterator[None]:
-    fs = fsspec.filesystem("memory")
-    fs.makedirs("/mirrored", exist_ok=True)
-    yield
-    fs.rm("/mirrored", recursive=True)
+def remote(address: str) -> dict[str, bytes]:
+    fs, root = filesystem(address)
+    fs.invalidate_cache()
+    return {name.removeprefix(f"{root}/"): fs.cat_file(name) for name in fs.find(root)}
 
 
-def remote() -> dict[str, bytes]:
-    fs = fsspec.filesystem("memory")
-    return {name.removeprefix("/mirrored/shard/"): fs.cat_file(name) for name in fs.find("/mirrored/shard")}
-
-
-def test_only_what_changed_is_sent_and_what_is_gone_is_deleted(tmp_path: Path) -> None:
-    mirror = Mirror(ADDRESS, tmp_path)
+def test_only_what_changed_is_sent_and_what_is_gone_is_deleted(address: str, tmp_path: Path) -> None:
+    mirror = Mirror(address, tmp_path)
     make_folder(tmp_path / "groups")
     write_bytes(tmp_path / "groups" / "00.parquet", b"zero")
     write_bytes(tmp_path / "groups" / "01.parquet", b"one")
     (tmp_path / ".02.parquet.x.tmp").write_bytes(b"torn")
     mirror.send()
-    assert remote() == {"groups/00.parquet": b"zero", "groups/01.parquet": b"one"}
-    fsspec.filesystem("memory").pipe_file("/mirrored/shard/groups/00.parquet", b"untouched")
+    assert remote(address) == {"groups/00.parquet": b"zero", "groups/01.parquet": b"one"}
+    fs, root = filesystem(address)
+    fs.pipe_file(joined(root, "groups", "00.parquet"), b"untouched")
     write_bytes(tmp_path / "rollouts.parquet", b"all")
     (tmp_path / "groups" / "01.parquet").unlink()
     mirror.send()
-    assert remote() == {"groups/00.parquet": b"untouched", "rollouts.parquet": b"all"}
+    assert remote(address) == {"groups/00.parquet": b"untouched", "rollouts.parquet": b"all"}
 
 
-async def test_a_second_machine_goes_on_where_the_first_was_killed(tmp_path: Path) -> None:
-    first = Mirror(ADDRESS, tmp_path)
+async def test_a_second_machine_goes_on_where_the_first_was_killed(address: str, tmp_path: Path) -> None:
+    first = Mirror(address, tmp_path)
     write_bytes(tmp_path / "00.parquet", b"zero")
     first.send()
     write_bytes(tmp_path / "01.parquet", b"never sent")
-    async with recorded_at(ADDRESS) as folder:
+    async with recorded_at(address) as folder:
         assert {path.name for path in folder.path.iterdir()} == {"00.parquet"}
         write_bytes(folder.path / "01.parquet", b"one")
         folder.changed()
-        while "01.parquet" not in remote():
+        while "01.parquet" not in remote(address):
             await asyncio.sleep(0)
         write_bytes(folder.path / "02.parquet", b"two")
-    assert remote() == {"00.parquet": b"zero", "01.parquet": b"one", "02.parquet": b"two"}
+    assert remote(address) == {"00.parquet": b"zero", "01.parquet": b"one", "02.parquet": b"two"}
     assert not folder.path.exists()
 
 
-async def test_what_was_recorded_is_sent_when_the_work_fails() -> None:
+async def test_what_was_recorded_is_sent_when_the_work_fails(address: str) -> None:
     with pytest.raises(RuntimeError, match="out of luck"):
-        async with recorded_at(ADDRESS) as folder:
+        async with recorded_at(address) as folder:
             write_bytes(folder.path / "00.parquet", b"zero")
             raise RuntimeError("out of luck")
-    assert remote() == {"00.parquet": b"zero"}
+    assert remote(address) == {"00.parquet": b"zero"}
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
-async def test_one_process_at_a_time(kind: str, tmp_path: Path) -> None:
-    address = str(tmp_path / "shard") if kind == "local" else ADDRESS
+async def test_one_process_at_a_time(kind: str, address: str, tmp_path: Path) -> None:
+    address = str(tmp_path / "shard") if kind == "local" else address
     async with recorded_at(address) as folder:
         assert folder.path == tmp_path / "shard" or folder.path.is_relative_to(coderl_home())
         with pytest.raises(DirectoryBusyError):
