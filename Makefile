@@ -9,11 +9,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test install lint types clean help
+.PHONY: demo test soak install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
 	@echo "make test    set up, then lint, types and all tests"
+	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove .venv and caches"
 
@@ -32,6 +33,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest
+
+soak: $(INSTALLED)
+	$(BIN)/python benchmarks/training_kills.py
+	$(BIN)/python benchmarks/grading_soak.py
+	$(BIN)/python benchmarks/curation_kills.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from stat import S_ISREG
 
-from coderl_tasks.addresses import explained, filesystem, joined, local_path
+from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at, local_path
 from coderl_tasks.errors import InfraError
 from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.lock import DirectoryLock
@@ -61,7 +61,7 @@ class Mirror:
     def _put(self, name: str) -> bool:
         """Send one file; False if it is gone."""
         source, target = self._local / name, joined(self._root, name)
-        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        make_folder_at(self._fs, target.rpartition("/")[0])
         try:
             self._fs.put_file(str(source), target)
         except FileNotFoundError:
