@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from stat import S_ISREG
 
-from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at, local_path
+from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import InfraError
 from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.lock import DirectoryLock
