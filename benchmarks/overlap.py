@@ -146,7 +146,8 @@ def nano(environment: dict[str, str], folder: Path, steps: int) -> list[dict[str
             {
                 "mode": mode,
                 "steps": steps,
-                "all steps": f"{sum(seconds):.1f} s",
+                "steps counted": len(seconds),
+                "together": f"{sum(seconds):.1f} s",
                 "step, median": f"{median(seconds):.2f} s",
                 "|kl|, median": f"{median(gaps):.1e}",
                 "Pass@1 before": f"{before['pass_at_1']:.1%}",

@@ -64,8 +64,8 @@ VARIANTS = {
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
 FINISH_S = 600.0
 STARTING = 0.15
-"""Share of the kills that are drawn from the first START_S seconds, while the run is starting up."""
-START_S = 6.0
+"""Share of the kills that are drawn from the first START_S seconds after the servers are up, before it works."""
+START_S = 3.0
 KILLS_A_RUN = 12
 """About so many kills befall a run before it is done."""
 
@@ -78,13 +78,15 @@ class Stack:
     environment: dict[str, str]
     servers: list[EmbeddedServer] = field(default_factory=list)
 
-    def start(self) -> None:
-        """New servers, both at once."""
+    def start(self, *command: str, **options: Any) -> "subprocess.Popen[str]":
+        """New servers and the command that uses them, all at once; its process, when the servers are up."""
         tinker, sandbox = self.servers = [embedded_tinker(NANO_MODEL), embedded_sandbox()]
+        self.gateway.target = tinker.url
+        environment = {**self.environment, "SANDBOX_URL": sandbox.url}
+        process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **options)
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.__enter__(), self.servers))
-        self.gateway.target = tinker.url
-        self.environment["SANDBOX_URL"] = sandbox.url
+        return process
 
     def kill(self) -> None:
         """SIGKILL to both: to their guards, which take them along."""
@@ -150,16 +152,9 @@ class Training:
         before, gateway = self.recorded(), self.stack.gateway
         first = len(gateway.seeds)
         with tempfile.TemporaryFile("w+") as output:
-            process = subprocess.Popen(
-                self.command,
-                env=self.stack.environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            killed = False
             begun = time.monotonic()
+            process = self.stack.start(*self.command, stdout=output, stderr=subprocess.STDOUT)
+            killed = False
             try:
                 if from_first_request:
                     gateway.wait_for(first + 1, process)
@@ -209,7 +204,6 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
     """A run undisturbed, then runs that are killed until all kills are made; what was found."""
     draw = random.Random(f"{plan.seed} {plan.variant}")
     quiet = Training(folder / "quiet", plan, stack)
-    stack.start()
     _, seconds = quiet.start(None)
     wanted = quiet.outcome()
     kills = starts = runs = again = twice = 0
@@ -218,7 +212,6 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
         harmed = Training(folder / f"harmed-{runs}", plan, stack)
         killed = True
         while killed:
-            stack.start()
             left = seconds * (1 - harmed.committed() / plan.steps) + 1
             if kills == plan.kills:
                 start, _ = harmed.start(None)
@@ -257,10 +250,10 @@ def running() -> Iterator[Stack]:
 
 def make_pool(folder: Path, stack: Stack) -> Path:
     """A small pool of data/mini."""
-    stack.start()
+    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, f"name={folder}"]
     try:
-        command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, f"name={folder}"]
-        subprocess.run(command, env=stack.environment, stdout=subprocess.DEVNULL, check=True)
+        if stack.start(*command, stdout=subprocess.DEVNULL).wait() != 0:
+            raise RuntimeError(f"{' '.join(command)} failed")
     finally:
         stack.kill()
     return folder
