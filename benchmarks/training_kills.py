@@ -161,6 +161,8 @@ class Training:
                     begun = time.monotonic()
                 process.wait(FINISH_S if kill_after_s is None else kill_after_s)
             except subprocess.TimeoutExpired:
+                if kill_after_s is None:
+                    raise
                 killed = True
             finally:
                 if process.poll() is None:

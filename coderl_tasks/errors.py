@@ -27,3 +27,7 @@ class TerminatedError(CoderlError):
 
 class InfraError(CoderlError):
     """A service failed for a reason that is not the candidate's: retried by the task, never turned into a reward."""
+
+
+class SandboxDownError(InfraError):
+    """The sandbox failed: whoever retries can keep the session with Tinker."""

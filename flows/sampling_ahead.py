@@ -4,34 +4,44 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
+from coderl_tasks.errors import InfraError
+
 Sample = Callable[[int], Coroutine[Any, Any, None]]
 
 
 class SamplingAhead:
     """Runs `sample`, which samples a step and retries what can be cured, for one step after the other.
 
-    `last_step` is the last step that may be begun ahead: None for no end, -1 for none at all. When the block ends, what
-    is under way is given up; the groups that have arrived are recorded.
+    `may_begin` tells whether a step may be begun ahead of its turn. When the block ends, what is under way is given up;
+    the groups that have arrived are recorded.
     """
 
-    def __init__(self, sample: Sample, last_step: int | None) -> None:
+    def __init__(self, sample: Sample, may_begin: Callable[[int], bool]) -> None:
         self._sample = sample
-        self._last_step = last_step
+        self._may_begin = may_begin
         self._next: tuple[int, asyncio.Task[None]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._next is not None:
-            self._next[1].cancel()
-            await asyncio.gather(self._next[1], return_exceptions=True)
+        await self._give_up()
 
     async def sampled(self, step: int) -> None:
         """Return when `step` is sampled; the step after it is then under way. Raises what sampling raised."""
-        if self._next is not None and self._next[0] == step:
-            await self._next[1]
-        else:
+        if self._next is None or self._next[0] != step:
             await self._sample(step)
-        if self._last_step is None or step < self._last_step:
+        else:
+            try:
+                await self._next[1]
+            except InfraError:  # a while ago: the service may be back
+                await self._sample(step)
+        await self._give_up()
+        if self._may_begin(step + 1):
             self._next = step + 1, asyncio.create_task(self._sample(step + 1))
+
+    async def _give_up(self) -> None:
+        if self._next is not None:
+            task, self._next = self._next[1], None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

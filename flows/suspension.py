@@ -1,5 +1,7 @@
 """What happens to a deployment's run when a service stays away after all retries: it waits to be resumed."""
 
+from uuid import uuid4
+
 from prefect.flow_runs import asuspend_flow_run
 from prefect.runtime import deployment, flow_run
 
@@ -21,4 +23,5 @@ async def suspend(error: InfraError, hours: float) -> None:
         f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
         f"`prefect flow-run resume {flow_run.id}`, goes on where this run stopped"
     )
-    await asuspend_flow_run(timeout=round(hours * 3600))
+    # With a key of its own: Prefect numbers a process's suspensions, and refuses a number that it has seen before.
+    await asuspend_flow_run(timeout=round(hours * 3600), key=uuid4().hex)

@@ -43,27 +43,27 @@ ARTIFACT_EVERY = 10
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 async def sample(run: TrainingRun, step: int) -> None:
-    await run.supervised(phases.sample_step(run, step))
+    await run.session.supervised(phases.sample_step(run, step))
 
 
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 async def score(run: TrainingRun, step: int) -> None:
-    await run.supervised(phases.score_step(run, step))
+    await run.session.supervised(phases.score_step(run, step))
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 async def update(run: TrainingRun, step: int) -> Commit:
-    return await run.supervised(phases.update_step(run, step))
+    return await run.session.supervised(phases.update_step(run, step))
 
 
 @task(name="checkpoint", task_run_name="step-{step}-checkpoint", **PHASE)
 async def checkpoint(run: TrainingRun, step: int) -> None:
-    await run.supervised(run.learner.save(step))
+    await run.session.supervised(run.learner.save(step))
 
 
 @task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
 async def evaluate_policy(run: TrainingRun, name: str, step: int, on_progress: Progress) -> dict[str, Any]:
-    return await run.supervised(evaluate_run(run, name, step, on_progress))
+    return await run.session.supervised(evaluate_run(run, name, step, on_progress))
 
 
 @flow(name="train")
@@ -108,6 +108,7 @@ async def _run(settings: TrainSettings) -> str:
             except BaseException as error:
                 display.say(f"stopped before step {directory.next_step}; {what_next(directory, error)}")
                 raise
+        directory.reconcile_metrics()  # rows of steps whose commits were already there
         await _finish(directory, settings, display)
     return str(directory.path)
 
@@ -152,7 +153,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
 
 def _ahead(run: TrainingRun) -> SamplingAhead:
     """Samples the run's steps, one ahead of the other where the settings let the policy lag."""
-    return SamplingAhead(partial(sample, run), run.last_step if run.settings.max_steps_off_policy else -1)
+
+    def may_begin(step: int) -> bool:
+        wanted = run.last_step is None or step <= run.last_step
+        return wanted and run.settings.max_steps_off_policy > 0 and not run.directory.step(step).has("commit")
+
+    return SamplingAhead(partial(sample, run), may_begin)
 
 
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:

@@ -1,13 +1,15 @@
 """JSON lines, one object a line, appended durably. A crash while appending leaves at most a torn last line."""
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.journal.atomic import DamagedFileError, naming, write_bytes
+from coderl_tasks.journal.atomic import DamagedFileError, naming, set_aside, write_bytes
 
 Row = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -37,6 +39,28 @@ def repair(path: Path) -> bool:
     if torn:
         write_rows(path, rows)
     return torn
+
+
+def recover(path: Path) -> None:
+    """Cut off a torn last line; set a file that is damaged otherwise aside, and put back its lines that can be read.
+
+    Only the directory's owner may do this.
+    """
+    try:
+        repair(path)
+    except DamagedFileError as error:
+        lines = path.read_bytes().split(b"\n")
+        logger.warning("%s; set aside as %s, the other lines are kept", error, set_aside(path).name)
+        write_rows(path, [row for row in map(_row, lines) if row is not None])
+
+
+def _row(line: bytes) -> Row | None:
+    """The object in `line`, None if there is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Self
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, remove_leftovers, write_json
 from coderl_tasks.journal.evaluations import EvalJournal
-from coderl_tasks.journal.json_lines import repair
+from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
 from coderl_tasks.journal.run_config import MAY_CHANGE, ConfigChange, check_resume
@@ -75,13 +75,14 @@ class RunDirectory:
             remove_leftovers(folder)
             resumed = config_path.exists()
             changes = check_resume(read_json(config_path), config, may_change=may_change) if resumed else []
+            for name in ("metrics.jsonl", "checkpoints.jsonl"):
+                recover(folder / name)
             run = cls(folder, dict(config), lock, changes, resumed)
             run.finished = resumed and is_finished(run)
             if not resumed or (changes and not run.finished):
                 write_json(config_path, dict(config))
             run._remove_recorded_groups()
-            repair(run.checkpoints_path)
-            run.metrics.reconcile(commit.metrics for commit in run.commits())
+            run.reconcile_metrics()
         except BaseException:
             lock.release()
             raise
@@ -114,6 +115,10 @@ class RunDirectory:
         while (commit := self.step(len(self._commits)).read_commit()) is not None:
             self._commits.append(commit)
         return list(self._commits)
+
+    def reconcile_metrics(self) -> None:
+        """Make the rows of metrics.jsonl those of the commits and of their evaluations."""
+        self.metrics.reconcile(commit.metrics for commit in self.commits())
 
     @property
     def last_committed_step(self) -> int:

@@ -128,7 +128,10 @@ def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
 
 
 def _update_error(failures: Sequence[BaseException]) -> UpdateFailedError | UpdateRefusedError:
-    """The error for a step of which `failures` came back; the first one is the cause, the second often its echo."""
-    if any(is_fatal(failure) for failure in failures):
+    """The error for a step of which `failures` came back; the first one is the cause, the second often its echo.
+
+    An optimizer step is refused for good where its gradient failed for a reason that a retry cures.
+    """
+    if is_fatal(failures[0]):
         return UpdateRefusedError(f"the update was refused: {describe(failures[0])}")
     return UpdateFailedError(f"the update failed: {describe(failures[0])}")

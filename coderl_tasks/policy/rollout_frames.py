@@ -5,7 +5,7 @@ sampled_frame       groups                             -> SAMPLED_SCHEMA, in gro
 graded_frame        sampled + ScoredCompletions        -> ROLLOUT_SCHEMA, advantage null, trained false
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
-require_graded      graded                             -> InfraError if too much of it could not be graded
+require_graded      graded                             -> SandboxDownError if too much of it could not be graded
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.errors import SandboxDownError
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.grpo import compute_advantages, should_skip
@@ -130,7 +130,7 @@ def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
 
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises InfraError, which names `what`, if over MOST_UNGRADED of the programs met an outage instead of a verdict.
+    """Raises SandboxDownError, which names `what`, if over MOST_UNGRADED of the programs met an outage, not a verdict.
 
     What is left by an outage is no fair sample: mostly completions without a program, which need no sandbox. A few
     infra errors among many verdicts are left out and counted.
@@ -138,7 +138,7 @@ def require_graded(rollouts: pl.DataFrame, what: str) -> None:
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
     if lost > MOST_UNGRADED * len(programs):
-        raise InfraError(
+        raise SandboxDownError(
             f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
         )
 

@@ -1,6 +1,7 @@
 """The policy in training: a client brought to the state before any step, from saved states and the journal.
 
-1. A client that failed in an update is not trusted again: it is dropped, and the next use restores.
+1. Clients are of the session that opened them, and are not used once it has been given up. One that failed in an update
+   is not trusted again. The next use restores.
 2. Restoring loads the newest saved state there still is and replays the recorded updates since: nothing is sampled
    again, and in the lineage that survives each optimizer step is applied once.
 3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, which expire, in the step's commit.
@@ -34,9 +35,9 @@ KEPT_SAMPLERS = 2
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A training state that is saved at `path`, `applied` updates into the run. One that is not kept expires."""
+    """A training state that is saved at `path`, so many updates into the run. One that is not kept expires."""
 
-    applied: int
+    updates: int
     path: str
     kept: bool
 
@@ -51,30 +52,33 @@ class AppliedUpdate:
     save_s: float
 
 
+@dataclass(slots=True)
+class _Trained:
+    """A training client, the session that opened it, and the updates that its weights hold."""
+
+    client: tinker.TrainingClient
+    opened_by: tinker.ServiceClient
+    updates: int
+
+
 class Learner:
-    """The training client of one run; `applied` counts the steps whose update its weights hold."""
+    """The policy of one run. A policy is told by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session = session
         self._directory = directory
         self._settings = settings
-        self._client: tinker.TrainingClient | None = None
-        self._opened_by: tinker.ServiceClient | None = None
-        self._samplers: dict[int, tinker.SamplingClient] = {}
+        self._trained: _Trained | None = None
+        self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         self._turn = asyncio.Lock()
-        self.applied = 0
 
-    async def sampling_client(self, step: int) -> tinker.SamplingClient:
-        """A client that samples from the policy after `step` updates."""
-        if step in self._samplers:
-            return self._samplers[step]
-        sampler = await self._named_sampler(step)
-        if sampler is None:
-            async with self._turn:
-                client = await self._client_before(step)
-                with tinker_errors("saving the sampler's weights"):
-                    sampler = await client.save_weights_and_get_sampling_client()
-        self._samplers[step] = sampler
+    async def sampling_client(self, updates: int) -> tinker.SamplingClient:
+        """A client that samples from the policy after so many updates."""
+        opened_by, sampler = self._samplers.get(updates, (None, None))
+        if opened_by is not None and sampler is not None and self._session.is_current(opened_by):
+            return sampler
+        opened_by, sampler = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
+        self._samplers[updates] = opened_by, sampler
         while len(self._samplers) > KEPT_SAMPLERS:
             del self._samplers[next(iter(self._samplers))]
         return sampler
@@ -85,18 +89,18 @@ class Learner:
         What is saved, to train from, to sample from or both, lives as long as the settings say.
         """
         async with self._turn:
-            client = await self._client_before(step)
+            trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(client, step, self.adam_params())
-            trained = time.monotonic()
+            result = await self._apply(trained, step, self.adam_params())
+            applied = time.monotonic()
             saved = {}
             if save is not None:
                 ttl = round(self._settings.rolling_save_hours * 3600)
-                saved = await save_weights(client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
-            return AppliedUpdate(result, saved, trained - started, time.monotonic() - trained)
+                saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
+            return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
-    def saved_states(self, step: int) -> list[SavedState]:
-        """The recorded states that hold at most `step` updates, the newest first."""
+    def saved_states(self, updates: int) -> list[SavedState]:
+        """The recorded states that hold at most so many updates, the newest first."""
         states = [
             SavedState(int(row["step"]) + 1, row["state_path"], kept=True)
             for row in read_checkpoints(self._directory.path)
@@ -107,7 +111,7 @@ class Learner:
             for commit in self._directory.commits()
             if commit.state_path is not None
         ]
-        return sorted((s for s in states if s.applied <= step), key=lambda s: (s.applied, s.kept), reverse=True)
+        return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
 
     def is_saved(self, step: int) -> bool:
         """Whether a checkpoint of the policy after `step` is recorded."""
@@ -116,10 +120,9 @@ class Learner:
     async def save(self, step: int) -> None:
         """Record a checkpoint (state and sampler weights) of the policy after `step`."""
         async with self._turn:
-            client = await self._client_before(step + 1)
-            await save_checkpoint_async(
-                client, step_name(step), self._directory.path, {"step": step, "dataset_offset": self._offset(step)}
-            )
+            trained = await self._after(step + 1)
+            start = {"step": step, "dataset_offset": self._offset(step)}
+            await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     def adam_params(self) -> tinker.AdamParams:
         """The optimizer's parameters as the settings give them."""
@@ -128,70 +131,72 @@ class Learner:
             settings.learning_rate, beta1=settings.adam_beta1, beta2=settings.adam_beta2, eps=settings.adam_eps
         )
 
-    def drop(self) -> None:
-        """Forget the clients: the next use makes new ones and restores from the newest saved state."""
-        self._client = None
-        self._samplers.clear()
-
-    async def _named_sampler(self, step: int) -> tinker.SamplingClient | None:
-        """A client for the weights that the commit before `step` names; None if it names none, or they are gone."""
-        path = self._sampler_path(step)
+    async def _named_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient] | None:
+        """A sampler of the weights that the last of these updates saved; None if it saved none, or they are gone."""
+        path = self._sampler_path(updates)
         if path is None:
             return None
         service = await self._session.service()
         try:
-            return await create_sampling_client(service, sampler_path=path)
+            return service, await create_sampling_client(service, sampler_path=path)
         except ConfigError as error:
             if is_about_the_account(error):
                 raise
-            logger.warning("%s: the policy after %d updates is restored to sample from it", error, step)
+            logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
             return None
 
-    def _sampler_path(self, step: int) -> str | None:
-        if step == 0:
+    async def _unnamed_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
+        """A sampler of the policy in training, brought to so many updates."""
+        async with self._turn:
+            trained = await self._after(updates)
+            with tinker_errors("saving the sampler's weights"):
+                return trained.opened_by, await trained.client.save_weights_and_get_sampling_client()
+
+    def _sampler_path(self, updates: int) -> str | None:
+        if updates == 0:
             rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
             return rows[-1].get("sampler_path") if rows else None
-        commit = self._directory.step(step - 1).read_commit()
+        commit = self._directory.step(updates - 1).read_commit()
         return commit.sampler_path if commit is not None else None
 
-    async def _client_before(self, step: int) -> tinker.TrainingClient:
-        """The training client whose weights hold exactly the updates of the steps before `step`."""
-        if self._client is None or self.applied > step:
-            self._client, self.applied = await self._restore(step)
-        client = self._client
-        while self.applied < step:
-            commit = self._directory.step(self.applied).read_commit()
+    async def _after(self, updates: int) -> _Trained:
+        """The policy in training, brought to exactly the updates of the first so many steps."""
+        trained = self._trained
+        if trained is None or trained.updates > updates or not self._session.is_current(trained.opened_by):
+            trained = self._trained = await self._restore(updates)
+        while trained.updates < updates:
+            commit = self._directory.step(trained.updates).read_commit()
             if commit is None:
-                raise ConfigError(f"{self._directory.path}: step {self.applied} has no commit to replay")
-            logger.info("replaying the update of step %d from its recorded rollouts", self.applied)
-            await self._apply(client, self.applied, tinker.AdamParams(**commit.adam))
-        return client
+                raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
+            logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
+            await self._apply(trained, trained.updates, tinker.AdamParams(**commit.adam))
+        return trained
 
-    async def _apply(self, client: tinker.TrainingClient, step: int, adam: tinker.AdamParams) -> UpdateResult:
+    async def _apply(self, trained: _Trained, step: int, adam: tinker.AdamParams) -> UpdateResult:
         scored = self._directory.step(step).read_scored()
         if scored is None:
             raise DataError(
-                f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: "
-                "start the run again to score its samples again"
+                f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: start the run "
+                "again to score its samples again; where they are lost too, remove the folders of the steps from "
+                f"{step:06d} on, to train these steps anew"
             )
-        self._client = None  # not trusted again unless the update succeeds
-        result = await update_policy_async(client, scored, adam)
-        self.applied = step + 1
-        if self._session.is_current(self._opened_by):  # else it was given up meanwhile, and the client ends with it
-            self._client = client
+        self._trained = None  # not trusted again unless the update succeeds
+        result = await update_policy_async(trained.client, scored, adam)
+        trained.updates = step + 1
+        self._trained = trained
         return result
 
-    async def _restore(self, step: int) -> tuple[tinker.TrainingClient, int]:
-        """A client at the newest state with at most `step` updates (a new adapter without any), and its updates.
+    async def _restore(self, updates: int) -> _Trained:
+        """The policy at the newest state with at most so many updates, a new adapter without any.
 
         A state that is gone, or cannot be used, is passed over for an older one, and said; the last one's error is
         raised.
         """
-        service = self._opened_by = await self._session.service()
-        states = self.saved_states(step)
+        service = await self._session.service()
+        states = self.saved_states(updates)
         for state in states:
             try:
-                return await restore_training_client(service, state.path), state.applied
+                return _Trained(await restore_training_client(service, state.path), service, state.updates)
             except ConfigError as error:
                 if state is states[-1] or is_about_the_account(error):
                     raise
@@ -206,7 +211,7 @@ class Learner:
         kind: Kind = "both" if settings.max_steps_off_policy else "state"
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
-        return client, 0
+        return _Trained(client, service, 0)
 
     def _offset(self, step: int) -> int:
         return (step + 1) * self._settings.group_size

@@ -14,6 +14,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit, StepJournal
+from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     graded_frame,
     group_frame,
@@ -35,6 +36,9 @@ async def sample_step(run: TrainingRun, step: int) -> pl.DataFrame:
     """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest drawn now and recorded."""
     journal = run.directory.step(step)
     recorded = journal.read_sampled()
+    if recorded is None and (scored := journal.read_scored()) is not None:  # which holds the samples too
+        recorded = scored.select(list(SAMPLED_SCHEMA))
+        journal.write_sampled(recorded)
     if recorded is not None:
         return recorded
     started = time.monotonic()

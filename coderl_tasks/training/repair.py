@@ -16,13 +16,13 @@ COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 def lost_scores(run: TrainingRun) -> list[int]:
     """The committed steps whose update may have to be replayed and whose scored rollouts are missing or damaged.
 
-    That is all since the last state that does not expire. Raises DataError, saying what can be done, for a step whose
-    samples are lost too, and whose update is in no saved state.
+    That is all since the last state that does not expire, of those from which the next step can be sampled. Raises
+    DataError, saying what can be done, for a step whose samples are lost too, and whose update is in no saved state.
     """
     committed = run.directory.next_step
-    states = run.learner.saved_states(committed)
-    saved = max((state.applied for state in states), default=0)
-    kept = max((state.applied for state in states if state.kept), default=0)
+    states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
+    saved = max((state.updates for state in states), default=0)
+    kept = max((state.updates for state in states if state.kept), default=0)
     lost = []
     for step in range(kept, committed):
         journal = run.directory.step(step)

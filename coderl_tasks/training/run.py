@@ -3,15 +3,15 @@
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
 from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
-from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import ScoredCompletion, score_group
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -26,7 +26,6 @@ from coderl_tasks.training.session import Session, open_session
 from coderl_tasks.training.test_order import Orders, frozen_orders
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class TrainingRun:
@@ -85,14 +84,6 @@ class TrainingRun:
             order=self.test_orders.get(problem.problem_id),
             fraction=self.settings.reward == "fraction",
         )
-
-    async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, as `Session.supervised` gives it; on InfraError the learner starts afresh too."""
-        try:
-            return await self.session.supervised(work)
-        except InfraError:
-            self.learner.drop()
-            raise
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""

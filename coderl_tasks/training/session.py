@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import tinker
 
-from coderl_tasks.errors import CoderlError, ConfigError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy.clients import connect, context_length, disconnect
@@ -45,10 +45,11 @@ class Session:
         """The result of `work`, which uses these services; it is given up when one of them is gone.
 
         The SDK waits without end for a server that is gone. An embedded one is started again by its supervisor, and
-        CoderlError raised if it stays down; a service that is silent for ten minutes is an InfraError. On InfraError
-        the session with Tinker is given up, since a restarted server does not know it: the retry opens a new one. What
-        else is under way may go on with the old one, which is closed when nothing is.
+        CoderlError raised if it stays down; a service that is silent for ten minutes is an InfraError. On InfraError,
+        unless it is the sandbox's, the session with Tinker is given up, since a restarted server does not know it: the
+        retry opens a new one. What else is under way may go on with the old one, which is closed when nothing is.
         """
+        before = self._service
         task = asyncio.ensure_future(work)
         silence = asyncio.ensure_future(lost(self._used.tinker_url))
         self._working += 1
@@ -61,10 +62,11 @@ class Session:
                 if silence.done():
                     silence.result()
             return task.result()
+        except SandboxDownError:
+            raise
         except InfraError:
-            if self._service is not None:
-                self._given_up.append(self._service)
-                self._service = None
+            if before is None or self.is_current(before):  # else another one has given it up, and this one is new
+                self._give_up()
             raise
         finally:
             silence.cancel()
@@ -82,16 +84,20 @@ class Session:
                 self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self._service
 
-    def is_current(self, service: tinker.ServiceClient | None) -> bool:
-        """Whether `service` is the open session, and has not been given up."""
-        return service is not None and service is self._service
+    def is_current(self, service: tinker.ServiceClient) -> bool:
+        """Whether `service` is the open session, and has not been given up: else its clients end soon."""
+        return service is self._service
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
+        self._give_up()
+        await self._close(self._given_up)
+
+    def _give_up(self) -> None:
+        """Let the next use open a new session."""
         if self._service is not None:
             self._given_up.append(self._service)
             self._service = None
-        await self._close(self._given_up)
 
     async def _close(self, services: list[tinker.ServiceClient]) -> None:
         """End these sessions, and take them from the list; of a service that is gone the log says so."""

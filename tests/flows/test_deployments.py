@@ -135,6 +135,9 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
             logs = await logs_of(run.id)
             assert any("no answer from Tinker" in line for line in logs)
             assert any(f"`prefect flow-run resume {run.id}`" in line for line in logs)
+            await aresume_flow_run(run.id)
+            await state_is(run.id, "Running")
+            await state_is(run.id, "Suspended")
             assert embedded.tinker_url is not None
             async with TestServer(FaultProxy(embedded.tinker_url, rates={}).app(), port=tinker):
                 await aresume_flow_run(run.id)

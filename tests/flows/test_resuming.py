@@ -34,6 +34,7 @@ def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(code
     path = tmp_path / "run"
     shutil.copytree(run, path)
     (path / "steps/000002/commit.json").unlink()
+    (path / "steps/000002/sampled.parquet").write_bytes(b"PAR1")  # its scores hold the samples too
     forget(path / "steps/000000", state=True)
     initial, kept, *_ = rows(path / "checkpoints.jsonl")
     assert (initial["name"], kept["name"]) == ("initial", "step-000001")
@@ -45,6 +46,8 @@ def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(code
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
     assert final_weights(path) == final_weights(run)
+    sampled = "steps/000002/sampled.parquet"
+    assert pl.read_parquet(path / sampled).equals(pl.read_parquet(run / sampled))
 
 
 def test_a_step_ahead_is_sampled_from_the_policy_before_the_last(ahead: Path, run: Path):
@@ -62,11 +65,13 @@ def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restore
     path = tmp_path / "run"
     shutil.copytree(ahead, path)
     shutil.rmtree(path / "steps/000002")
-    forget(path / "steps/000000", sampler=True)
+    forget(path / "steps/000000", state=True, sampler=True)
+    (path / "steps/000000/scored.parquet").write_bytes(b"PAR1")  # needed to restore the policy after it
     lines = (path / "checkpoints.jsonl").read_text().splitlines()
     (path / "checkpoints.jsonl").write_text("\n".join(lines[:-1]) + "\n")
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 0, done.stderr
+    assert "step 0: its scored rollouts are missing or damaged: its samples are scored again" in done.stdout
     assert "the policy after 1 updates is restored to sample from it" in done.stderr
     assert step_rows(path) == step_rows(ahead)
     assert rollouts(path).equals(rollouts(ahead))

@@ -31,7 +31,7 @@ class Sampling:
 
 async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
     sampling = Sampling(held=2)
-    async with SamplingAhead(sampling, last_step=None) as ahead:
+    async with SamplingAhead(sampling, lambda step: True) as ahead:
         await ahead.sampled(0)
         await asyncio.sleep(0)
         assert (sampling.begun, sampling.ended) == ([0, 1], [0])
@@ -41,18 +41,29 @@ async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
     assert sampling.cancelled == [2]
 
 
-@pytest.mark.parametrize(("last_step", "begun"), [(-1, [0]), (0, [0]), (1, [0, 1])])
-async def test_nothing_is_begun_past_the_last_step(last_step: int, begun: list[int]) -> None:
+async def test_nothing_is_begun_that_may_not_be() -> None:
     sampling = Sampling()
-    async with SamplingAhead(sampling, last_step) as ahead:
-        await ahead.sampled(0)
-        await asyncio.sleep(0)
-    assert sampling.begun == begun
+    async with SamplingAhead(sampling, lambda step: step == 2) as ahead:
+        for step in range(4):
+            await ahead.sampled(step)
+            await asyncio.sleep(0)
+            assert sampling.begun == list(range(step + (2 if step == 1 else 1)))
 
 
-async def test_a_failure_ahead_is_raised_when_its_turn_comes() -> None:
-    async with SamplingAhead(Sampling(failing=1), last_step=2) as ahead:
+async def test_what_failed_ahead_is_tried_again_in_its_turn() -> None:
+    sampling = Sampling(failing=1)
+    async with SamplingAhead(sampling, lambda step: True) as ahead:
         await ahead.sampled(0)
         await asyncio.sleep(0)
         with pytest.raises(InfraError):
             await ahead.sampled(1)
+    assert sampling.begun == [0, 1, 1]
+
+
+async def test_a_step_under_way_that_is_passed_over_is_given_up() -> None:
+    sampling = Sampling(held=1)
+    async with SamplingAhead(sampling, lambda step: step == 1) as ahead:
+        await ahead.sampled(0)
+        await asyncio.sleep(0)
+        await ahead.sampled(5)
+    assert (sampling.ended, sampling.cancelled) == ([0, 5], [1])

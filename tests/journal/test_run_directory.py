@@ -13,6 +13,7 @@ import pytest
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import Commit, RunDirectory
+from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.lock import DirectoryBusyError
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_directory import new_run_path
@@ -56,6 +57,22 @@ def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> Non
         assert run.metrics.read()["step"].to_list() == [0]
         commit(run, 1)
         assert run.next_step == 3
+
+
+def test_lines_that_are_damaged_are_set_aside_and_the_others_stay(tmp_path: Path, config: Config) -> None:
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        for step in range(3):
+            commit(run, step)
+        run.reconcile_metrics()
+    rows = (run.path / "metrics.jsonl").read_bytes()
+    (run.path / "metrics.jsonl").write_bytes(rows.replace(b'{"step": 1', b'\xff"step": 1'))
+    (run.path / "checkpoints.jsonl").write_text('{"name": "a", "step": 0}\nnonsense\n{"name": "b", "step": 1}\n')
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert (run.path / "metrics.jsonl").read_bytes() == rows
+        assert [row["name"] for row in read_checkpoints(run.path)] == ["a", "b"]
+    assert sorted(path.name for path in run.path.glob("*.damaged-1")) == [
+        "checkpoints.jsonl.damaged-1", "metrics.jsonl.damaged-1",
+    ]  # fmt: skip
 
 
 def test_resume_repairs_what_a_crash_left(tmp_path: Path, config: Config) -> None:

@@ -141,6 +141,7 @@ def test_train_step_without_datums_does_nothing() -> None:
         (refusal(503), None, UpdateFailedError),
         (None, refusal(503), UpdateFailedError),
         (ConnectionError("gone"), RuntimeError("poisoned"), UpdateFailedError),
+        (refusal(503), refusal(400), UpdateFailedError),  # refused, since there is no gradient
         (refusal(400), None, UpdateRefusedError),
         (refusal(402), RuntimeError("poisoned"), UpdateRefusedError),
     ],

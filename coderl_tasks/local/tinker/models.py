@@ -52,7 +52,7 @@ class TrainingModel:
         def give_up(reason: str) -> None:
             if backward:
                 self._gradient_fault = f"request {seq} (forward_backward) was {reason}"
-            self._table.resolve(promise, failure(reason, "user"))
+            self._table.resolve(promise, failure(reason, "server"))
 
         self.queue.put(seq, run, give_up)
 
