@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fsspec.registry import _registry
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path
 from coderl_tasks.errors import ConfigError, InfraError
@@ -16,7 +17,9 @@ def test_local_addresses_are_paths(tmp_path: Path) -> None:
 
 
 def test_s3_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    # as if it were not installed, and had not been used
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
     with pytest.raises(ConfigError, match=r"s3://bucket/x needs the package s3fs: pip install 'coderl\[s3\]'"):
         filesystem("s3://bucket/x")
 
