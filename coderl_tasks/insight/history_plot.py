@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from coderl_tasks.insight.figure import BLUE, GREY, MUTED, ORANGE, TEAL, Draw, Plot, draw_panels
+from coderl_tasks.insight.figure import BLUE, GREY, INK, MUTED, ORANGE, TEAL, Draw, Plot, draw_panels
 from coderl_tasks.insight.panel import WIDTH, add_legend, prepare
 from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
 
@@ -156,8 +156,11 @@ def _times(axes: Axes, metrics: pl.DataFrame) -> None:
     if not known:
         return
     whole = _series(metrics, "time_step_s")
-    if whole is not None:
-        known["other"] = np.clip(np.nan_to_num(whole) - sum(known.values()), 0.0, None)
+    phases_s = sum(known.values())
+    # Where phases of neighbouring steps overlap, a step takes less than its phases together.
+    overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
+    if whole is not None and not overlap:
+        known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
     colours = (BLUE, TEAL, ORANGE, GREY)
     steps = metrics["step"].to_numpy()
     if len(steps) == 1:
@@ -167,5 +170,7 @@ def _times(axes: Axes, metrics: pl.DataFrame) -> None:
             bottom += float(values[0])
     else:
         axes.stackplot(steps, *known.values(), labels=list(known), colors=colours, alpha=0.85, linewidth=0)
+    if whole is not None and overlap:
+        axes.plot(steps, whole, color=INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
     add_legend(axes, columns=4)
