@@ -6,32 +6,24 @@ from pathlib import Path
 from prefect import flow
 from rich.console import Console
 
-from coderl_tasks.errors import InfraError
 from coderl_tasks.insight.summary import print_summary
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import PipelineSettings
 from flows.curate import curate
 from flows.evaluate import evaluate
-from flows.suspension import suspend
+from flows.suspension import suspended_in_outages
 from flows.train import train
 
 
 @flow(name="pipeline")
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory."""
-    try:
-        return await _run(settings)
-    except InfraError as error:
-        await suspend(error, settings.train.suspend_hours)
-        raise
-
-
-async def _run(settings: PipelineSettings) -> str:
     training = for_this_machine(settings.train)
-    with services(training.model_name):
-        pool = await curate(settings.curate)
-        run = await train(training.with_changes(pool=pool))
-        await evaluate(settings.evaluate.with_changes(checkpoint=run))
+    async with suspended_in_outages(settings.train.suspend_hours):
+        with services(training.model_name):
+            pool = await curate(settings.curate)
+            run = await train(training.with_changes(pool=pool))
+            await evaluate(settings.evaluate.with_changes(checkpoint=run))
     print_summary(Console(), Path(run), Path(pool))
     return run
 

@@ -1,5 +1,7 @@
 """What happens to a deployment's run when a service stays away after all retries: it waits to be resumed."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from prefect.flow_runs import asuspend_flow_run
@@ -9,12 +11,21 @@ from coderl_tasks.errors import InfraError
 from flows.display import Display
 
 
-async def suspend(error: InfraError, hours: float) -> None:
-    """Suspend this flow run, which a deployment started, for at most so many hours; it does not return then.
+@asynccontextmanager
+async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
+    """Suspend this flow run, if a deployment started it, for at most so many hours when the block ends in InfraError.
 
-    Resuming starts the flow anew, which goes on where its directory ends. Returns for a bare run, which ends with the
-    error, and for a subflow, whose parent is what can be resumed.
+    Resuming starts the flow anew, which goes on where its directory ends. A bare run ends with the error, and so does a
+    subflow, whose parent is what can be resumed.
     """
+    try:
+        yield
+    except InfraError as error:
+        await _suspend(error, hours)
+        raise
+
+
+async def _suspend(error: InfraError, hours: float) -> None:
     if not deployment.id or flow_run.parent_flow_run_id is not None:
         return
     display = Display()

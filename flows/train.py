@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from coderl_tasks.curation.measure import Progress
-from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
@@ -36,7 +36,7 @@ from flows.naming import run_path
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
-from flows.suspension import suspend
+from flows.suspension import suspended_in_outages
 
 ARTIFACT_EVERY = 10
 
@@ -69,11 +69,8 @@ async def evaluate_policy(run: TrainingRun, name: str, step: int, on_progress: P
 @flow(name="train")
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
-    try:
+    async with suspended_in_outages(settings.suspend_hours):
         return await _run(settings)
-    except InfraError as error:
-        await suspend(error, settings.suspend_hours)
-        raise
 
 
 async def _run(settings: TrainSettings) -> str:
@@ -137,10 +134,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     step = max(0, run.directory.last_committed_step)
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
-        while run.last_step is None or step <= run.last_step:
+        while run.has_step(step):
             if not run.directory.step(step).has("commit"):
                 await _step(run, step, ahead, logger, display)
-            if run.is_due(step, run.settings.save_every) or step == run.last_step:
+            if run.keeps(step):
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
@@ -155,8 +152,8 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
     """Samples the run's steps, one ahead of the other where the settings let the policy lag."""
 
     def may_begin(step: int) -> bool:
-        wanted = run.last_step is None or step <= run.last_step
-        return wanted and run.settings.max_steps_off_policy > 0 and not run.directory.step(step).has("commit")
+        lags = run.settings.max_steps_off_policy > 0
+        return lags and run.has_step(step) and not run.directory.step(step).has("commit")
 
     return SamplingAhead(partial(sample, run), may_begin)
 

@@ -74,14 +74,13 @@ class Learner:
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
         """A client that samples from the policy after so many updates."""
-        opened_by, sampler = self._samplers.get(updates, (None, None))
-        if opened_by is not None and sampler is not None and self._session.is_current(opened_by):
-            return sampler
-        opened_by, sampler = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
-        self._samplers[updates] = opened_by, sampler
-        while len(self._samplers) > KEPT_SAMPLERS:
-            del self._samplers[next(iter(self._samplers))]
-        return sampler
+        opened = self._samplers.get(updates)
+        if opened is None or not self._session.is_current(opened[0]):
+            opened = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
+            self._samplers[updates] = opened
+            while len(self._samplers) > KEPT_SAMPLERS:
+                del self._samplers[next(iter(self._samplers))]
+        return opened[1]
 
     async def update(self, step: int, save: Kind | None) -> AppliedUpdate:
         """Apply the recorded rollouts of `step` to the policy before it, and save what the commit is to name.

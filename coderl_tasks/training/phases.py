@@ -137,10 +137,8 @@ async def update_step(run: TrainingRun, step: int) -> Commit:
 
 def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
     """What is saved before `step` is committed: a state where one is due, and none is kept; weights for overlap."""
-    settings = run.settings
-    kept = run.is_due(step, settings.save_every) or step == run.last_step
-    state = run.is_due(step, settings.rolling_save_every) and not kept
-    if settings.max_steps_off_policy:
+    state = run.is_due(step, run.settings.rolling_save_every) and not run.keeps(step)
+    if run.settings.max_steps_off_policy:
         return "both" if state else "sampler"
     return "state" if state else None
 

@@ -69,6 +69,14 @@ class TrainingRun:
             return None
         return max(self.settings.max_steps - 1, self.directory.last_committed_step)
 
+    def has_step(self, step: int) -> bool:
+        """Whether the run goes as far as `step`."""
+        return self.last_step is None or step <= self.last_step
+
+    def keeps(self, step: int) -> bool:
+        """Whether a checkpoint that stays is due after `step`."""
+        return self.is_due(step, self.settings.save_every) or step == self.last_step
+
     def sampler_step(self, step: int) -> int:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)

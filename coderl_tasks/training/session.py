@@ -75,7 +75,7 @@ class Session:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
             self._working -= 1
             if not self._working:
-                await self._close(self._given_up)
+                await self._end_given_up()
 
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service."""
@@ -91,7 +91,7 @@ class Session:
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
         self._give_up()
-        await self._close(self._given_up)
+        await self._end_given_up()
 
     def _give_up(self) -> None:
         """Let the next use open a new session."""
@@ -99,12 +99,12 @@ class Session:
             self._given_up.append(self._service)
             self._service = None
 
-    async def _close(self, services: list[tinker.ServiceClient]) -> None:
-        """End these sessions, and take them from the list; of a service that is gone the log says so."""
-        while services:
+    async def _end_given_up(self) -> None:
+        """End the sessions that were given up; of a service that is gone the log says so."""
+        while self._given_up:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await disconnect(services.pop())
+                    await disconnect(self._given_up.pop())
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 

@@ -1,6 +1,9 @@
-"""A tiny run's settings, and what is compared between runs."""
+"""A tiny run: its settings, how it is started, and what is compared between runs."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,21 @@ from coderl_tasks.paths import coderl_home
 
 TINY = ("batch_size=24", "group_size=3", "max_tokens=64", "save_every=2", "eval_every=2", "eval_limit=2")
 ENDS = "eval_ends_limit=4"
+
+
+def start(environment: dict[str, str], *arguments: object, stderr: int = subprocess.STDOUT) -> "subprocess.Popen[str]":
+    """`coderl ARGUMENTS` under way."""
+    command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def wait_for(file: Path, process: "subprocess.Popen[str]") -> None:
+    """Return as soon as `file` is there, which `process` makes."""
+    deadline = time.monotonic() + 200
+    while not file.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -4,12 +4,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from run_records import ENDS, TINY, final_weights, rollouts, step_rows
+from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
 
 @pytest.mark.parametrize(
@@ -32,18 +30,8 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
 ):
     path = tmp_path / "run"
     words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "coderl_tasks.cli", *words],
-        env=flow_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 200
-    while not (path / moment).exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = start(flow_environment, *words, stderr=subprocess.PIPE)
+    wait_for(path / moment, process)
     os.kill(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (code, f"coderl train: {word}\n")

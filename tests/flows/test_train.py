@@ -6,12 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
 import pytest
-from run_records import ENDS, TINY, rollouts, rows, step_rows
+from run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path):
@@ -64,16 +63,10 @@ def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, t
 def test_a_killed_run_goes_on_and_ends_the_same(flow_environment, coderl, run: Path, pool: Path, tmp_path: Path):
     path = tmp_path / "run"
     arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "coderl_tasks.cli", *arguments], env=flow_environment, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 200
-    while not (path / "steps/000001/sampled.parquet").exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = start(flow_environment, *arguments)
+    wait_for(path / "steps/000001/sampled.parquet", process)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     sampled = (path / "steps/000001/sampled.parquet").read_bytes()
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 0, done.stderr
@@ -86,18 +79,8 @@ def test_a_tinker_server_that_dies_costs_nothing(flow_environment, run: Path, po
     path, home = tmp_path / "run", tmp_path / "home"
     environment = {**flow_environment, "TINKER_API_KEY": "", "TINKER_BASE_URL": ""}
     arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "coderl_tasks.cli", *arguments],
-        env={**environment, "CODERL_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    deadline = time.monotonic() + 200
-    while not (path / "steps/000000/scored.parquet").exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = start({**environment, "CODERL_HOME": str(home)}, *arguments)
+    wait_for(path / "steps/000000/scored.parquet", process)
     os.kill(tinker_server_of(home), signal.SIGKILL)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output

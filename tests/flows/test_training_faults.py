@@ -1,25 +1,18 @@
 """Runs behind faulty connections, and beside each other: they end as if nothing had been."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 from aiohttp import web
 from fault_proxy import FAULTS, FaultProxy
-from run_records import ENDS, TINY, final_weights, rollouts, step_rows
+from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows
 
 from coderl_tasks.services import Services
 
 RATE = 0.3
 STALL_S = 1.0
 """Long enough to be out of order; the SDK itself waits about a minute for what never comes."""
-
-
-def start(environment: dict[str, str], *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def assert_same(path: Path, run: Path) -> None:
