@@ -19,8 +19,8 @@ What is decided here, so that the format rule means one thing everywhere:
 
 The usual pattern of code recipes (three backticks, an optional tag, a line end, then everything up to the next three
 backticks; the last match) cuts a program at backticks in a string and takes drafts and thoughts. Rule 4 is that
-pattern, kept to where rules 2 and 3 find nothing: a right program is not called badly formatted for the place of its
-fences. tests/grading/test_extract.py shows both verdicts form by form.
+pattern, kept to where rules 2 and 3 find nothing: a right program is not called badly formatted because a fence shares
+its line. tests/grading/test_extract.py shows both verdicts form by form.
 """
 
 import re
