@@ -39,7 +39,7 @@ from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
 from flows.suspension import suspend
 
-# The flow, and beside it the four functions that its steps are made of (`update_step` calls them).
+# The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
 ARTIFACT_EVERY = 10
 

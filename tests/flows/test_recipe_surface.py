@@ -26,12 +26,12 @@ from flows.train import compute_advantages, make_datum, should_skip, train_step
 MINI = Path(__file__).resolve().parents[2] / "data/mini"
 
 
-def test_the_four_functions_are_the_ones_that_train() -> None:
+def test_the_four_functions_are_those_of_the_policy() -> None:
     for function in (should_skip, compute_advantages, make_datum, train_step):
         assert function is getattr(grpo, function.__name__)
         assert function.__name__ in train_module.__all__
-    assert list(inspect.signature(make_datum).parameters) == ["tokens", "logprobs", "ob_len", "advantage"]
-    assert list(inspect.signature(train_step).parameters) == ["training_client", "datums", "adam_params"]
+    assert list(inspect.signature(make_datum).parameters)[:4] == ["tokens", "logprobs", "ob_len", "advantage"]
+    assert list(inspect.signature(train_step).parameters)[:3] == ["training_client", "datums", "adam_params"]
     assert train_module.train.name == "train"  # the flow
 
 
