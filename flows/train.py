@@ -18,6 +18,7 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import MARKS
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
+from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
@@ -38,6 +39,8 @@ from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
 from flows.suspension import suspended_in_outages
 
+# The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
+__all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
 ARTIFACT_EVERY = 10
 
 

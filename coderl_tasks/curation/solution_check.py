@@ -9,6 +9,7 @@
    says so, or a second solution gets half of the tests or more and disagrees on the others.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.problems import Problem
 
 PLAUSIBLE_SHARE = 0.5
+_FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 
 SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),
@@ -198,5 +200,5 @@ def _said(finding: _Finding) -> str:
 
 
 def _code(solution: str) -> str:
-    """The program of a reference solution, which may be fenced."""
-    return (extract_code(solution) if "```" in solution or "~~~" in solution else None) or solution
+    """The program of a reference solution, which may be fenced; backticks in a comment of a bare one are no fence."""
+    return (extract_code(solution) if _FENCE_LINE.search(solution) else None) or solution

@@ -5,39 +5,58 @@ What is decided here, so that the format rule means one thing everywhere:
 1. Only the text after the last `</think>` counts, and of it only what stands before a further `<think>`:
    nothing is taken from a train of thought, finished or not.
 2. A fence is a line of at least three backticks or tildes, with or without a language tag; it closes with a
-   bare line of the same character, at least as long, indented at most three columns more than it opened. A
-   fence that never closes gives nothing.
+   bare line of the same character, at least as long, indented at most three columns more than it opened.
 3. Shorter fences, or fences of the other character, inside a block are its content. A line that opens a new
    block with a language tag inside an open one starts over: the earlier block was never closed.
-4. The indentation of the opening fence is taken off each line (blocks in lists). CRLF ends are read as LF.
-5. Blank blocks are ignored. Fences within a line of text, and fences in quotes (`> ```), are text.
+4. What stands after the last block of rules 2 and 3 (all of the answer, where there is none) is read once more, for
+   backticks that share their line with something else. A fence may then stand at the end of a line of text, with at
+   most one word as its tag, and it closes at the next backticks that are at least as many, wherever they stand: at the
+   end of the last line of code, or before text. Where these open a fence with the same tag, the next block begins too.
+5. By rules 2 and 3, the indentation of the opening fence is taken off each line (blocks in lists); by rule 4, that of
+   the first line of code. CRLF ends are read as LF.
+6. Blank blocks are ignored. Backticks that pair up within a line of text, and fences in quotes (`> ```), are text. A
+   fence that never closes gives nothing.
+
+The usual pattern of code recipes (three backticks, an optional tag, a line end, then everything up to the next three
+backticks; the last match) cuts a program at backticks in a string and takes drafts and thoughts. Rule 4 is that
+pattern, kept to where rules 2 and 3 find nothing: a right program is not called badly formatted because a fence shares
+its line. tests/grading/test_extract.py shows both verdicts form by form.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<tag>[^\r\n]*)$")
+_BACKTICKS = re.compile(r"`{3,}")
+_TAG = re.compile(r"[\w.+#-]*")
 
 
 @dataclass
 class _Block:
-    indent: int
     marks: str
+    indent: int = 0
+    tag: str = ""
     lines: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        return "\n".join(self._dedented(line) for line in self.lines)
-
-    def _dedented(self, line: str) -> str:
-        leading = len(line) - len(line.lstrip(" \t"))
-        return line[min(self.indent, leading) :]
+        return "\n".join(line[min(self.indent, _indent(line)) :] for line in self.lines)
 
 
 def extract_code(text: str) -> str | None:
     """The program in a completion's text by the rules above, without a final newline, or None if it has none."""
+    lines = _answer(text).replace("\r\n", "\n").split("\n")
+    code, end = _closed_by_a_line(lines)
+    later = _closed_within_a_line(lines[end:])
+    return code if later is None else later
+
+
+def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
+    """The last block by rules 2 and 3, and the index of the line after it (0 if there is none)."""
     code: str | None = None
+    end = 0
     block: _Block | None = None
-    for line in _answer(text).replace("\r\n", "\n").split("\n"):
+    for index, line in enumerate(lines):
         fence = _FENCE.match(line)
         if fence is None:
             if block is not None:
@@ -48,18 +67,54 @@ def extract_code(text: str) -> str | None:
             if block is not None:
                 block.lines.append(line)
         elif block is None or (tag and _continues(block, marks)):
-            block = _Block(indent, marks)
+            block = _Block(marks, indent)
         elif not tag and _continues(block, marks) and indent <= block.indent + 3:
             closed = block.text()
-            code = closed if closed.strip() else code
+            if closed.strip():
+                code, end = closed, index + 1
             block = None
         else:
             block.lines.append(line)
+    return code, end
+
+
+def _closed_within_a_line(lines: Sequence[str]) -> str | None:
+    """The last block by rule 4."""
+    code: str | None = None
+    block: _Block | None = None
+    for line in lines:
+        opened = _opened_after_text(line)
+        if block is None:
+            block = opened
+            continue
+        before, closing, _ = line.partition(block.marks)
+        block.lines.append(before)
+        if closing:
+            block.indent = next((_indent(line) for line in block.lines if line.strip()), 0)
+            code = block.text().rstrip() or code
+            block = opened if opened is not None and opened.tag == block.tag != "" else None
     return code
+
+
+def _opened_after_text(line: str) -> _Block | None:
+    """The block that the line opens by rule 4: its last backticks, if they have no partner and at most a tag follows.
+
+    Works on the list of runs, not on one pattern with the text before in it: that would take time quadratic in the
+    length of a line of backticks.
+    """
+    runs = list(_BACKTICKS.finditer(line))
+    if len(runs) % 2 == 0 or line.lstrip().startswith(">"):
+        return None
+    tag = line[runs[-1].end() :].strip()
+    return _Block(runs[-1][0], tag=tag) if _TAG.fullmatch(tag) else None
 
 
 def _continues(block: _Block, marks: str) -> bool:
     return marks[0] == block.marks[0] and len(marks) >= len(block.marks)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _answer(text: str) -> str:

@@ -1,12 +1,18 @@
 """Question text in LiveCodeBench's format and the chat renderers that turn it into tokens."""
 
 from coderl_tasks.prompts.problem_prompt import problem_messages, problem_prompt
-from coderl_tasks.prompts.question import build_question, fetch_live_code_bench_system_prompt
-from coderl_tasks.prompts.renderers import Message, Renderer, get_renderer
+from coderl_tasks.prompts.question import (
+    LCB_SYSTEM_MESSAGE_GENERIC,
+    build_question,
+    fetch_live_code_bench_system_prompt,
+)
+from coderl_tasks.prompts.renderers import Message, Qwen3InstructRenderer, Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer, recommended_renderer
 
 __all__ = [
+    "LCB_SYSTEM_MESSAGE_GENERIC",
     "Message",
+    "Qwen3InstructRenderer",
     "Renderer",
     "build_question",
     "fetch_live_code_bench_system_prompt",

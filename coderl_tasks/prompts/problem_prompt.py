@@ -3,21 +3,21 @@
 import json
 
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.question import SYSTEM_MESSAGE, question_text
+from coderl_tasks.prompts.question import LCB_SYSTEM_MESSAGE_GENERIC, question_text
 from coderl_tasks.prompts.renderers import Message, Renderer
 
 
 def problem_messages(problem: Problem) -> list[Message]:
     """LiveCodeBench's system and user message for `problem`."""
     return [
-        {"role": "system", "content": SYSTEM_MESSAGE},
+        {"role": "system", "content": LCB_SYSTEM_MESSAGE_GENERIC},
         {"role": "user", "content": question_text(problem.statement, effective_starter_code(problem))},
     ]
 
 
 def problem_prompt(problem: Problem, renderer: Renderer) -> list[int]:
     """The prompt of `problem` as tokens, ready for sampling."""
-    return renderer.build_generation_prompt(problem_messages(problem))
+    return renderer.prompt_tokens(problem_messages(problem))
 
 
 def effective_starter_code(problem: Problem) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from coderl_tasks.problems.raw_row import statement_of
 
-SYSTEM_MESSAGE = (
+LCB_SYSTEM_MESSAGE_GENERIC = (
     "You are an expert Python programmer. You will be given a question (problem specification) and will generate "
     "a correct Python program that matches the specification and passes all tests."
 )
@@ -40,7 +40,7 @@ def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = 
 
     `problem_messages` sends the same two parts as a system and a user message.
     """
-    return f"{SYSTEM_MESSAGE}\n\n{question_text(prompt, starter_code)}"
+    return f"{LCB_SYSTEM_MESSAGE_GENERIC}\n\n{question_text(prompt, starter_code)}"
 
 
 def build_question(example: Mapping[str, Any]) -> str | None:

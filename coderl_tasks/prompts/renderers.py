@@ -9,11 +9,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from coderl_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
+    import tinker
     from transformers import PreTrainedTokenizerBase
 
 TURN_START = "<|im_start|>"
@@ -32,12 +33,12 @@ class Message(TypedDict):
 
 
 class Renderer:
-    """Turns messages into tokens and completions back into text. This class is `qwen3_instruct`: no think blocks.
+    """Turns messages into tokens and completions back into text: ChatML, without think blocks.
 
     `stop_tokens` are the ids that end a completion: `<|im_end|>`, and `<|endoftext|>` where the tokenizer has it.
     """
 
-    name = "qwen3_instruct"
+    name: ClassVar[str]
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self.tokenizer = tokenizer
@@ -53,7 +54,13 @@ class Renderer:
             self._added_tokens[token] for token in (TURN_END, END_OF_TEXT) if token in self._added_tokens
         ]
 
-    def build_generation_prompt(self, messages: Sequence[Message]) -> list[int]:
+    def build_generation_prompt(self, messages: Sequence[Message]) -> "tinker.ModelInput":
+        """The prompt of `messages` as Tinker's sampling client takes it; `prompt_tokens` gives it as token ids."""
+        import tinker  # seconds to import, which grading alone does not need
+
+        return tinker.ModelInput.from_ints(self.prompt_tokens(messages))
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of `messages` and the opening of the assistant's next turn."""
         current_turn = _current_turn_start(messages)
         tokens: list[int] = []
@@ -70,7 +77,7 @@ class Renderer:
         """
         if not messages or messages[-1]["role"] != "assistant":
             raise ValueError("a supervised example ends with an assistant message")
-        prompt = self.build_generation_prompt(messages[:-1])
+        prompt = self.prompt_tokens(messages[:-1])
         answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
         return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
@@ -127,6 +134,12 @@ class Renderer:
         return self.encode_plain(content)
 
 
+class Qwen3InstructRenderer(Renderer):
+    """`qwen3_instruct`: plain ChatML. For models that do not think."""
+
+    name = "qwen3_instruct"
+
+
 class ThinkingRenderer(Renderer):
     """`qwen3`: the policy thinks first. The think block of earlier turns is left out, as the model's template does."""
 
@@ -163,7 +176,7 @@ class DisableThinkingRenderer(ThinkingRenderer):
 
 
 RENDERERS: dict[str, type[Renderer]] = {
-    renderer.name: renderer for renderer in (ThinkingRenderer, DisableThinkingRenderer, Renderer)
+    renderer.name: renderer for renderer in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)
 }
 
 

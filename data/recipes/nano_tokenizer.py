@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from coderl_tasks.prompts.question import SYSTEM_MESSAGE, question_text
+from coderl_tasks.prompts.question import LCB_SYSTEM_MESSAGE_GENERIC, question_text
 
 VOCABULARY = 1024
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -28,7 +28,7 @@ def fixed_sentences() -> list[str]:
     mark = "\x00"
     plain = question_text(mark).split(mark)
     with_starter = question_text(mark, mark).split(mark)
-    return sorted({SYSTEM_MESSAGE, *plain, *with_starter}, key=len, reverse=True)
+    return sorted({LCB_SYSTEM_MESSAGE_GENERIC, *plain, *with_starter}, key=len, reverse=True)
 
 
 def train_tokenizer(texts: Iterable[str], context: int) -> PreTrainedTokenizerFast:

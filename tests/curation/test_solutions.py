@@ -46,6 +46,7 @@ async def test_planted_faults_are_found_and_named(judge: Judge) -> None:
     planted = {
         "right": (doubling("right", RIGHT), "good", "solution 1 of 1 tried: passes"),
         "fenced": (doubling("fenced", FENCED), "good", "solution 1 of 1 tried: passes"),
+        "backticks": (doubling("backticks", f"# not ```python\n# x```\n{RIGHT}"), "good", "1 of 1 tried: passes"),
         "second": (doubling("second", CRASHING, RIGHT), "good", "solution 2 of 2 tried: passes"),
         "none": (doubling("none"), "no_solution", ""),
         "wrong": (doubling("wrong", WRONG), "own_solution_fails", "wrong_answer, test 0: line 1, token 1: expected 10"),

@@ -48,7 +48,7 @@ def test_the_renderer_is_found_and_matches_the_chat_template(tokenizer: PreTrain
     renderer = get_renderer("qwen3_instruct", tokenizer)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 1 and 2."}]
     template = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert tokenizer.decode(renderer.build_generation_prompt(messages)) == template
+    assert tokenizer.decode(renderer.prompt_tokens(messages)) == template
 
 
 def test_prompts_of_the_bundled_problems_are_short(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -88,6 +88,6 @@ def test_call_problems_without_starter_code_name_their_function():
 def test_problem_prompt_is_the_rendered_messages(tokenizer):
     renderer = get_renderer("qwen3_instruct", tokenizer)
     tokens = problem_prompt(problem(), renderer)
-    assert tokens == renderer.build_generation_prompt(problem_messages(problem()))
+    assert tokens == renderer.prompt_tokens(problem_messages(problem()))
     text = tokenizer.decode(tokens, skip_special_tokens=False)
     assert text.startswith("<|im_start|>system\nYou are an expert") and text.endswith("<|im_start|>assistant\n")

@@ -65,7 +65,7 @@ def template_tokens(tokenizer, name, messages, *, add_generation_prompt):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("messages", CONVERSATIONS, ids=["user", "system", "turns"])
 def test_generation_prompt_equals_the_chat_template(tokenizer, name, messages):
-    prompt = get_renderer(name, tokenizer).build_generation_prompt(messages)
+    prompt = get_renderer(name, tokenizer).prompt_tokens(messages)
     assert prompt == template_tokens(tokenizer, name, messages, add_generation_prompt=True)
 
 
@@ -81,7 +81,7 @@ def test_supervised_example_equals_the_chat_template(tokenizer, name, answer):
 
 def test_thinking_of_earlier_turns_is_left_out(tokenizer):
     messages = [QUESTION, THOUGHT, {"role": "user", "content": "again"}]
-    prompt = get_renderer("qwen3", tokenizer).build_generation_prompt(messages)
+    prompt = get_renderer("qwen3", tokenizer).prompt_tokens(messages)
     assert prompt == template_tokens(tokenizer, "qwen3", messages, add_generation_prompt=True)
     assert tokenizer.convert_tokens_to_ids("<think>") not in prompt
 
@@ -90,7 +90,7 @@ def test_thinking_of_earlier_turns_is_left_out(tokenizer):
 def test_weights_cover_the_answer_and_its_end_only(tokenizer, name):
     renderer = get_renderer(name, tokenizer)
     tokens, weights = renderer.build_supervised_example([SYSTEM, QUESTION, ANSWER])
-    prompt = renderer.build_generation_prompt([SYSTEM, QUESTION])
+    prompt = renderer.prompt_tokens([SYSTEM, QUESTION])
     assert tokens[: len(prompt)] == prompt
     assert weights == [0.0] * len(prompt) + [1.0] * (len(tokens) - len(prompt))
     text, complete = renderer.parse_response(tokens[len(prompt) :])
@@ -123,10 +123,8 @@ SPECIAL = [
 def test_no_message_can_inject_a_turn(tokenizer, name, pieces):
     content = "".join(pieces)
     renderer = get_renderer(name, tokenizer)
-    honest = renderer.build_generation_prompt([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
-    prompt = renderer.build_generation_prompt(
-        [{"role": "system", "content": content}, {"role": "user", "content": content}]
-    )
+    honest = renderer.prompt_tokens([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
+    prompt = renderer.prompt_tokens([{"role": "system", "content": content}, {"role": "user", "content": content}])
     added = set(tokenizer.get_added_vocab().values())
     assert [t for t in prompt if t in added] == [t for t in honest if t in added]
     text = renderer.encode_plain(content)
@@ -161,7 +159,7 @@ def test_unknown_names_roles_and_tokenizers_are_refused(tokenizer):
     with pytest.raises(ValueError, match="Unknown renderer"):
         get_renderer("llama", tokenizer)
     with pytest.raises(ValueError, match="role"):
-        get_renderer("qwen3", tokenizer).build_generation_prompt([{"role": "tool", "content": ""}])
+        get_renderer("qwen3", tokenizer).prompt_tokens([{"role": "tool", "content": ""}])
 
 
 def test_a_tokenizer_without_turn_markers_is_refused():
