@@ -33,6 +33,56 @@ def test_clipping(loss: LossName, losses: list[float], slopes: list[float]) -> N
     np.testing.assert_allclose(slope, slopes, rtol=1e-5)
 
 
+def by_hand(
+    loss: str, current: np.ndarray, inputs: dict[str, np.ndarray], config: dict[str, float]
+) -> tuple[list[float], list[float]]:
+    """Each token's loss and slope, worked out on paper case by case, in float64."""
+    sampled, advantages = (inputs[name].astype(np.float64) for name in ("logprobs", "advantages"))
+    differences = current.astype(np.float64) - sampled
+    losses, slopes = [], []
+    if loss == "gspo":
+        marked = [d for d, mark in zip(differences, inputs["sequence_ratio_mask"], strict=True) if mark != 0]
+        s = float(np.exp(sum(marked) / len(marked)))
+        low, high = config["clip_low_threshold"], config["clip_high_threshold"]
+        for a in advantages:
+            cut = (s > high and a > 0) or (s < low and a < 0)
+            losses.append(-min(max(s, low), high) * a if cut else -s * a)
+            slopes.append(0.0 if cut else -s * a)
+    else:
+        for value, d, a in zip(current.astype(np.float64), differences, advantages, strict=True):
+            losses.append(-value * a + config["beta"] * d * d / 2)
+            slopes.append(-a + config["beta"] * d)
+    return losses, slopes
+
+
+@pytest.mark.parametrize("loss", ["dro", "gspo"])
+@pytest.mark.parametrize("shift", [-2.0, -0.1, 0.0, 0.1, 2.0])  # a sequence ratio below, within and above the clip
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.7, "clip_low_threshold": 0.99, "clip_high_threshold": 5.0}])
+def test_dro_and_gspo_by_hand(loss: LossName, shift: float, settings: dict[str, float]) -> None:
+    rng = np.random.default_rng(3)
+    config = checked_config(loss, {key: value for key, value in settings.items() if key in checked_config(loss, {})})
+    current = rng.normal(-1.0, 0.5, 12).astype(np.float32)
+    advantages = rng.normal(size=12).astype(np.float32)
+    advantages[[0, 5]] = 0  # one token of the prompt, one that was sampled
+    inputs = {
+        "logprobs": (current - shift + rng.normal(0, 0.02, 12)).astype(np.float32),
+        "advantages": advantages,
+        "sequence_ratio_mask": np.array([0, 0, *[1] * 8, 0, 1], dtype=np.float32),  # 1 and 10 have advantages, no mark
+    }
+    inputs["logprobs"][0] = 0.0  # what a prompt's padding holds; gspo's mean must not see it
+    losses, slopes = token_losses(loss, TrainDatum(np.arange(12), inputs), current, config)
+    expected_losses, expected_slopes = by_hand(loss, current, inputs, config)
+    np.testing.assert_allclose(losses, expected_losses, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(slopes, expected_slopes, rtol=2e-6, atol=1e-6)
+    assert np.any(slopes != 0)
+
+
+def test_cross_entropy_without_weights_weighs_every_token_with_one() -> None:
+    current = np.array([-0.5, -2.0], dtype=np.float32)
+    losses, slopes = token_losses("cross_entropy", TrainDatum(np.arange(2), {}), current, {})
+    assert losses.tolist() == [0.5, 2.0] and slopes.tolist() == [-1.0, -1.0]
+
+
 def test_thresholds_are_absolute_ratios() -> None:
     datum, current = rl_datum([3.0], [1.0])
     config = checked_config("ppo", {"clip_high_threshold": 2.0})
@@ -43,7 +93,9 @@ def test_thresholds_are_absolute_ratios() -> None:
 @pytest.mark.parametrize(
     ("loss", "config", "message"),
     [
-        ("dro", {}, "unknown loss 'dro'; there are cross_entropy"),
+        ("custom", {}, "unknown loss 'custom'; there are cross_entropy"),
+        ("dro", {"kl": 0.1}, "dro has no setting kl; it has beta"),
+        ("gspo", {"clip_low_threshold": 1.3}, "is above clip_high_threshold"),
         ("ppo", {"epsilon": 0.2}, "no setting epsilon; it has clip_low_threshold"),
         ("cross_entropy", {"clip_low_threshold": 0.8}, "it has none"),
         ("cispo", {"clip_low_threshold": 2.0}, "is above clip_high_threshold"),

@@ -35,11 +35,14 @@ def make_request(engine: Engine, adapter: Adapter, cases: Any, seed: int = 0) ->
     return cases.datums(specs, engine.sample([(weights, spec) for spec in specs]))
 
 
-def with_weights(datums: list[TrainDatum]) -> list[TrainDatum]:
-    """The same datums for cross_entropy."""
-    return [
-        TrainDatum(datum.tokens, datum.loss_inputs | {"weights": datum.loss_inputs["advantages"]}) for datum in datums
-    ]
+def with_all_inputs(datums: list[TrainDatum]) -> list[TrainDatum]:
+    """The same datums with what every loss reads."""
+    made = []
+    for datum in datums:
+        advantages = datum.loss_inputs["advantages"]
+        more = {"weights": advantages, "sequence_ratio_mask": (advantages != 0).astype(np.float32)}
+        made.append(TrainDatum(datum.tokens, datum.loss_inputs | more))
+    return made
 
 
 def plain_loss(loss: LossName, datum: TrainDatum, logprobs: torch.Tensor) -> torch.Tensor:
@@ -47,12 +50,17 @@ def plain_loss(loss: LossName, datum: TrainDatum, logprobs: torch.Tensor) -> tor
     inputs = {name: torch.tensor(value) for name, value in datum.loss_inputs.items()}
     if loss == "cross_entropy":
         return -(inputs["weights"] * logprobs).sum()
-    ratio = torch.exp(logprobs - inputs["logprobs"])
-    clipped = torch.clamp(ratio, 0.8, 1.2)
     advantages = inputs["advantages"]
+    log_ratio = logprobs - inputs["logprobs"]
+    if loss == "dro":
+        return -(logprobs * advantages - 0.025 * log_ratio**2).sum()
+    if loss == "gspo":
+        log_ratio = log_ratio.detach()[inputs["sequence_ratio_mask"] != 0].mean() + logprobs - logprobs.detach()
+    ratio = torch.exp(log_ratio)
+    clipped = torch.clamp(ratio, 0.8, 1.2)
     if loss == "importance_sampling":
         return -(ratio * advantages).sum()
-    if loss == "ppo":
+    if loss in ("ppo", "gspo"):
         return -torch.min(ratio * advantages, clipped * advantages).sum()
     return -(clipped.detach() * logprobs * advantages).sum()
 
@@ -62,7 +70,7 @@ def test_losses_and_gradients_agree_with_peft(
     qwen3_folder: Path, engine: Engine, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path, loss: LossName
 ) -> None:
     adapter = trained(0)
-    datums = with_weights(make_request(engine, trained(1), cases))
+    datums = with_all_inputs(make_request(engine, trained(1), cases))
     engine.save_adapter(adapter, tmp_path, optimizer=False)
     model = PeftModel.from_pretrained(cases.reference_model(qwen3_folder), tmp_path, is_trainable=True)
     expected = []

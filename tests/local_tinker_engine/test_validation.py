@@ -45,6 +45,19 @@ def test_bad_datums(engine: Engine, tokens: np.ndarray, change: dict[str, Any], 
     assert adapter.grads is None
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (None, r"gspo needs loss_fn_inputs\['sequence_ratio_mask'\]"),
+        (np.zeros(4, dtype=np.float32), "sequence_ratio_mask marks no token"),
+    ],
+)
+def test_gspo_needs_a_mask(engine: Engine, mask: np.ndarray | None, message: str) -> None:
+    inputs = INPUTS if mask is None else INPUTS | {"sequence_ratio_mask": mask}
+    with pytest.raises(BadRequest, match=message):
+        engine.forward_backward(engine.create_adapter(4, 0), [TrainDatum(TOKENS, inputs)], "gspo", {}, backward=True)
+
+
 def test_no_datums(engine: Engine) -> None:
     with pytest.raises(BadRequest, match="no datums"):
         engine.forward_backward(engine.create_adapter(4, 0), [], "ppo", {}, backward=True)

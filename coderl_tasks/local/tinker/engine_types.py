@@ -1,12 +1,12 @@
 """What crosses the door between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
-LOSS_NAMES: tuple[LossName, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo")
+LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo"]
+LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
 
 
 class BadRequest(ValueError):
@@ -17,7 +17,8 @@ class BadRequest(ValueError):
 class TrainDatum:
     """One training sequence: `tokens` (T,) int64 model input; `loss_inputs` maps names to arrays of shape (T,).
 
-    `target_tokens` (int64) always; `weights` for cross_entropy; `logprobs` and `advantages` for the RL losses.
+    `target_tokens` (int64) always; for cross_entropy `weights`, 1 if left out; for the RL losses `logprobs` and
+    `advantages`, and for gspo `sequence_ratio_mask`.
     """
 
     tokens: np.ndarray

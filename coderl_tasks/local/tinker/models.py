@@ -95,12 +95,16 @@ class TrainingModel:
         self.run.optimizer_steps = 0
         await self.host.train(lambda _: self._store.save_run(self.run))
 
-    def check_datums(self, datums: list[TrainDatum], loss: LossName) -> None:
-        """Raises BadRequest for the first datum the engine cannot take; nothing is checked before it is loaded."""
+    def check_request(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for a setting or the first datum the engine cannot take; nothing is checked before it is
+        loaded."""
         engine = self.host.loaded
-        for number, datum in enumerate(datums if engine is not None else []):
+        if engine is None:
+            return
+        engine.validate_loss(loss, config)
+        for number, datum in enumerate(datums):
             try:
-                engine.validate_datum(datum, loss)  # type: ignore[union-attr]
+                engine.validate_datum(datum, loss)
             except BadRequest as error:
                 raise BadRequest(f"datum {number}: {error}") from error
 

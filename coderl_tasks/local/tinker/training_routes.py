@@ -99,7 +99,7 @@ async def forward_backward(request: web.Request) -> web.Response:
 
     def prepare() -> Work:
         loss, config, datums = loss_of(message), loss_config_of(message), train_datums(message)
-        model.check_datums(datums, loss)
+        model.check_request(datums, loss, config)
 
         async def work() -> Answer:
             output = await model.forward_backward(datums, loss, config, backward=backward)

@@ -49,7 +49,10 @@ def loss_of(message: "pb.ForwardBackwardRequest") -> LossName:
 
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
-    """The loss function's numbers; BadRequest for a text value, which no offered loss takes."""
+    """The loss function's numbers; BadRequest for a text value, which no offered loss takes.
+
+    The SDK sends every number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts.
+    """
     config = {str(key): float(value) for key, value in message.loss_fn_config.items()}
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":

@@ -96,7 +96,7 @@ class Engine:
         """
         if not datums:
             raise BadRequest("no datums")
-        checked_config(loss, loss_config)
+        self.validate_loss(loss, loss_config)
         for index, datum in enumerate(datums):
             try:
                 self.validate_datum(datum, loss)
@@ -109,6 +109,10 @@ class Engine:
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
         return adam_step(adapter, settings)
+
+    def validate_loss(self, loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for an unknown loss, or for a setting that it does not have or cannot take."""
+        checked_config(loss, config)
 
     def validate_datum(self, datum: TrainDatum, loss: LossName) -> None:
         """Raises BadRequest with what is wrong with the datum."""
