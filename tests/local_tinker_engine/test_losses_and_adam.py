@@ -6,8 +6,8 @@ import torch
 
 from coderl_tasks.local.tinker.engine.adam import adam_step
 from coderl_tasks.local.tinker.engine.lora import Adapter, LoraShape
-from coderl_tasks.local.tinker.engine.losses import checked_config, token_losses
-from coderl_tasks.local.tinker.engine_types import AdamSettings, BadRequest, LossName, TrainDatum
+from coderl_tasks.local.tinker.engine.losses import checked_config, scored_tokens, token_losses
+from coderl_tasks.local.tinker.engine_types import AdamSettings, BadRequest, LossName, SamplerTopK, TrainDatum
 
 
 def rl_datum(ratios: list[float], advantages: list[float]) -> tuple[TrainDatum, np.ndarray]:
@@ -75,6 +75,64 @@ def test_dro_and_gspo_by_hand(loss: LossName, shift: float, settings: dict[str, 
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-6, atol=1e-6)
     np.testing.assert_allclose(slopes, expected_slopes, rtol=2e-6, atol=1e-6)
     assert np.any(slopes != 0)
+
+
+@pytest.mark.parametrize(
+    ("k", "kl_coeff", "advantages"),
+    [
+        (3, 0.5, [0.0, 1.5, -2.0, 0.7]),  # the first target is the prompt's: no advantage, nothing recorded
+        (3, 0.5, [0.0, 0.0, 0.0, 0.0]),
+        (8, 0.5, [0.0, 1.5, -2.0, 0.7]),  # the whole vocabulary: no remainder
+        (3, 0.0, [0.0, 1.5, -2.0, 0.7]),  # plain REINFORCE
+    ],
+)
+def test_stable_reinforce_by_hand(k: int, kl_coeff: float, advantages: list[float]) -> None:
+    rng = np.random.default_rng(k)
+    p, q = (rng.dirichlet(np.ones(8), 4) for _ in range(2))  # trainer and sampler over 8 tokens, at 4 positions
+    recorded = np.argsort(-q, axis=1)[1:, :k].astype(np.int32)
+    sampler = SamplerTopK(
+        np.arange(1, 4), recorded, np.log(np.take_along_axis(q[1:], recorded, axis=1)).astype(np.float32)
+    )
+    inputs = {"target_tokens": np.array([0, 1, 7, 3]), "advantages": np.array(advantages, dtype=np.float32)}
+    datum = TrainDatum(np.arange(4), inputs, sampler)
+    config = checked_config("stable_reinforce", {"kl_coeff": kl_coeff})
+    positions, tokens = scored_tokens("stable_reinforce", datum, config)
+    assert len(tokens) == (4 if kl_coeff == 0 else 4 + 3 * k)
+    losses, slopes = token_losses("stable_reinforce", datum, np.log(p[positions, tokens]).astype(np.float32), config)
+
+    expected = [-a * np.log(p[t, token]) for t, (a, token) in enumerate(zip(advantages, [0, 1, 7, 3], strict=True))]
+    gradient = np.zeros((4, 8))  # with respect to the trainer's logits
+    for t, (a, token) in enumerate(zip(advantages, [0, 1, 7, 3], strict=True)):
+        gradient[t] = a * p[t]
+        gradient[t, token] -= a
+        if t == 0:
+            continue
+        inside = recorded[t - 1]
+        outside = [v for v in range(8) if v not in inside]
+        p_rest, q_rest = p[t, outside].sum(), q[t, outside].sum()
+        divergence = sum(q[t, v] * np.log(q[t, v] / p[t, v]) for v in inside)
+        gradient[t, inside] += kl_coeff * (p[t, inside] - q[t, inside])
+        if outside:
+            divergence += q_rest * np.log(q_rest / p_rest)
+            gradient[t, outside] += kl_coeff * p[t, outside] * (1 - q_rest / p_rest)
+        expected[t] += kl_coeff * divergence
+    np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
+    found = np.zeros((4, 8))
+    for position, token, slope in zip(positions, tokens, slopes, strict=True):
+        found[position] -= slope * p[position]
+        found[position, token] += slope
+    np.testing.assert_allclose(found, gradient, atol=1e-6)
+
+
+def test_a_vanished_remainder_is_finite() -> None:
+    """A trainer that puts everything on the recorded tokens, against a sampler that did not."""
+    sampler = SamplerTopK(np.array([0]), np.array([[2]], dtype=np.int32), np.array([[np.log(0.5)]], dtype=np.float32))
+    inputs = {"target_tokens": np.array([2]), "advantages": np.zeros(1, dtype=np.float32)}
+    config = checked_config("stable_reinforce", {"kl_coeff": 1.0})
+    logprobs = np.zeros(2, dtype=np.float32)  # the target, and the same token as the recorded one
+    losses, slopes = token_losses("stable_reinforce", TrainDatum(np.arange(1), inputs, sampler), logprobs, config)
+    assert losses == pytest.approx([0.5 * np.log(0.5) + 0.5 * np.log(0.5 / 1e-6)])
+    assert slopes.tolist() == [0.0, -0.5]
 
 
 def test_cross_entropy_without_weights_weighs_every_token_with_one() -> None:

@@ -10,7 +10,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.tinker.engine import Engine
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.engine_types import BadRequest, SamplerTopK, SampleSpec, TrainDatum
 
 TOKENS = np.arange(4)
 INPUTS = {
@@ -56,6 +56,19 @@ def test_gspo_needs_a_mask(engine: Engine, mask: np.ndarray | None, message: str
     inputs = INPUTS if mask is None else INPUTS | {"sequence_ratio_mask": mask}
     with pytest.raises(BadRequest, match=message):
         engine.forward_backward(engine.create_adapter(4, 0), [TrainDatum(TOKENS, inputs)], "gspo", {}, backward=True)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (None, "stable_reinforce needs the sampler's recorded distributions"),
+        (SamplerTopK(np.array([1]), np.array([[320]]), np.zeros((1, 1))), "the recorded distribution has token id 320"),
+    ],
+)
+def test_stable_reinforce_needs_the_sampler(engine: Engine, sampler: SamplerTopK | None, message: str) -> None:
+    datum = TrainDatum(TOKENS, INPUTS, sampler)
+    with pytest.raises(BadRequest, match=message):
+        engine.forward_backward(engine.create_adapter(4, 0), [datum], "stable_reinforce", {}, backward=True)
 
 
 def test_no_datums(engine: Engine) -> None:

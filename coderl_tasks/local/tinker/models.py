@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
-from coderl_tasks.local.tinker.engine_types import AdamSettings, BadRequest, LossName, LossOutput, TrainDatum
+from coderl_tasks.local.tinker.engine_types import (
+    AdamSettings,
+    BadRequest,
+    LossName,
+    LossOutput,
+    TrainDatum,
+    about_datum,
+)
 from coderl_tasks.local.tinker.engines import EngineHost
 from coderl_tasks.local.tinker.ordering import SequencedQueue
 from coderl_tasks.local.tinker.promises import Answer, Promise, PromiseTable, failure, settle
@@ -103,10 +110,8 @@ class TrainingModel:
             return
         engine.validate_loss(loss, config)
         for number, datum in enumerate(datums):
-            try:
+            with about_datum(number):
                 engine.validate_datum(datum, loss)
-            except BadRequest as error:
-                raise BadRequest(f"datum {number}: {error}") from error
 
     async def forward_backward(
         self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool

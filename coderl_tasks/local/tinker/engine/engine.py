@@ -25,6 +25,7 @@ from coderl_tasks.local.tinker.engine_types import (
     SampleResult,
     SampleSpec,
     TrainDatum,
+    about_datum,
 )
 
 logger = logging.getLogger(__name__)
@@ -98,10 +99,8 @@ class Engine:
             raise BadRequest("no datums")
         self.validate_loss(loss, loss_config)
         for index, datum in enumerate(datums):
-            try:
+            with about_datum(index):
                 self.validate_datum(datum, loss)
-            except BadRequest as error:
-                raise BadRequest(f"datum {index}: {error}") from None
         return run_datums(
             self._model, adapter, datums, loss, loss_config, backward=backward, max_tokens=self._max_train_tokens
         )

@@ -42,6 +42,10 @@ def check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_leng
             raise BadRequest(
                 f"{name} has a value that is not finite, at position {int(np.argmin(np.isfinite(values)))}"
             )
+    if loss == "stable_reinforce":
+        if datum.sampler is None:
+            raise BadRequest("stable_reinforce needs the sampler's recorded distributions")
+        check_tokens(datum.sampler.tokens, vocab_size, "the recorded distribution")
     if loss == "gspo" and not datum.loss_inputs["sequence_ratio_mask"].any():
         raise BadRequest("sequence_ratio_mask marks no token: it has to be 1 on those that were sampled")
 
