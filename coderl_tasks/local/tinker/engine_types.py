@@ -93,7 +93,8 @@ class SampleSpec:
 
 @dataclass(frozen=True)
 class SampledSequence:
-    """One completion, stop token included, with the log-probability of each token under the sampling weights at T=1."""
+    """One completion, stop token included, with the log-probability of each token under the sampling weights at the
+    request's temperature (at 1 where that is 0), before top_k and top_p cut the distribution."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -103,7 +104,7 @@ class SampledSequence:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """All completions of one request; prompt log-probabilities start with None for the first token."""
+    """All completions of one request; prompt log-probabilities are at temperature 1, None for the first token."""
 
     sequences: list[SampledSequence]
     prompt_logprobs: list[float | None] | None = None
