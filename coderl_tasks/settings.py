@@ -240,7 +240,9 @@ class TrainSettings(FlowSettings):
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
     adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
     lora_rank: int = Field(32, ge=1, description="rank of the LoRA adapter")
-    temperature: float = Field(1.0, gt=0, description="sampling temperature of the rollouts")
+    temperature: float = Field(
+        1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
+    )
     format_coef: float = Field(0.1, ge=0, description="weight of the format score in the reward")
     reward: Literal["binary", "fraction"] = Field(
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"

@@ -31,7 +31,7 @@ from coderl_tasks.training.evaluations import (
     is_finished,
 )
 from coderl_tasks.training.repair import differences, lost_scores
-from coderl_tasks.training.run import TrainingRun, open_run, planned, pool_warning, run_config
+from coderl_tasks.training.run import TrainingRun, open_run, planned, pool_warning, run_config, temperature_note
 from flows.display import Display
 from flows.naming import run_path
 from flows.publishing import publish_or_warn
@@ -99,7 +99,8 @@ async def _run(settings: TrainSettings) -> str:
             sink=directory.metrics.append,
         )
         with logger, services(settings.model_name) as used:
-            for line in (*used.lines, *(f"changed on resume: {change}" for change in directory.changes)):
+            changes = [f"changed on resume: {change}" for change in directory.changes]
+            for line in filter(None, (*used.lines, *changes, temperature_note(settings.temperature))):
                 display.say(line)
                 logger.log.info("%s", line)
             try:

@@ -211,6 +211,23 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
     )
 
 
+def temperature_note(temperature: float) -> str | None:
+    """What the importance ratio means where rollouts are sampled at a temperature T other than 1; None at 1.
+
+    With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
+    the ratio P(token)^(1 - 1/T) Z.
+    """
+    if temperature == 1:
+        return None
+    above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
+    return (
+        f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
+        f"sampler's at {temperature:g}, where the server scales log-probabilities as the embedded one does: not 1 even "
+        f"for equal weights, above 1 for {above} tokens, below for {below} ones. It corrects each token's own draw "
+        "towards temperature 1, not the tokens before and after it; kl_sample_train holds the same gap"
+    )
+
+
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     config = path.expanduser() / "config.json" if path is not None else None

@@ -1,6 +1,7 @@
 """Small random models with a byte tokenizer, and what the tests compare the engine with."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,7 @@ class Cases:
         """The reinforcement-learning datum of one completion."""
         tokens = np.array(prompt + sequence.tokens)
         before = np.zeros(len(prompt) - 1, dtype=np.float32)
+        top_k = sequence.top_k
         return TrainDatum(
             tokens[:-1],
             {
@@ -107,6 +109,7 @@ class Cases:
                 "logprobs": np.concatenate([before, np.array(sequence.logprobs, dtype=np.float32)]),
                 "advantages": np.concatenate([before, np.full(len(sequence.tokens), advantage, dtype=np.float32)]),
             },
+            None if top_k is None else replace(top_k, positions=top_k.positions + len(before)),
         )
 
     @staticmethod

@@ -126,7 +126,36 @@ def test_draws_follow_the_distribution() -> None:
     tokens, logprobs = draw_tokens(logits, spec, uniforms)
     expected = (logits[0] / 0.5).softmax(0)
     np.testing.assert_allclose(np.bincount(tokens, minlength=4) / 20_000, expected.numpy(), atol=1e-4)
-    assert torch.equal(logprobs, logits.log_softmax(1)[0][tokens])
+    torch.testing.assert_close(logprobs, expected.log()[tokens])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 1.7])
+def test_sampled_logprobs_are_those_at_the_temperature(engine: Engine, cases: Any, temperature: float) -> None:
+    """Of greedy tokens and of prompts they are at temperature 1; top_k and top_p leave them alone."""
+    weights, prompt = engine.sampler_weights(None), cases.prompt(0, 20)
+    spec = SampleSpec(
+        prompt, num_samples=4, max_tokens=6, temperature=temperature, top_k=40, top_p=0.9, record_top_k=320
+    )
+    for sequence in engine.sample([(weights, spec)])[0].sequences:
+        whole = SampleSpec(prompt + sequence.tokens, num_samples=1, max_tokens=1, temperature=2.0, prompt_logprobs=True)
+        scores = engine.sample([(weights, whole)])[0].prompt_logprobs
+        assert scores is not None and sequence.top_k is not None
+        order = np.argsort(sequence.top_k.tokens, axis=1)
+        recorded = torch.from_numpy(np.take_along_axis(sequence.top_k.logprobs, order, axis=1))  # by token, at T = 1
+        tokens = torch.tensor(sequence.tokens)[:, None]
+        np.testing.assert_allclose(recorded.gather(1, tokens)[:, 0], scores[20:], atol=1e-4)
+        scaled = (recorded / (temperature or 1.0)).log_softmax(dim=1).gather(1, tokens)[:, 0]
+        np.testing.assert_allclose(sequence.logprobs, scaled, atol=1e-4)
+
+
+def test_recording_changes_no_token_and_no_score(engine: Engine, cases: Any) -> None:
+    weights = engine.sampler_weights(None)
+    spec = SampleSpec(cases.prompt(0, 20), num_samples=3, max_tokens=8, seed=5)
+    plain, recording = engine.sample([(weights, spec), (weights, replace(spec, record_top_k=4))])
+    for bare, sequence in zip(plain.sequences, recording.sequences, strict=True):
+        assert bare.top_k is None and sequence.top_k is not None
+        assert (bare.tokens, bare.logprobs) == (sequence.tokens, sequence.logprobs)
+        assert sequence.top_k.tokens.shape == sequence.top_k.logprobs.shape == (len(bare.tokens), 4)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +167,7 @@ def test_top_k_and_top_p_cut_the_distribution(top_k: int, top_p: float, allowed:
     spec = SampleSpec([1], num_samples=1, max_tokens=1, top_k=top_k, top_p=top_p)
     tokens, logprobs = draw_tokens(probs.log(), spec, np.linspace(0, 1 - 1e-16, 1000))
     assert set(tokens.tolist()) == allowed
-    torch.testing.assert_close(logprobs, probs.log()[0][tokens])  # of the uncut distribution, at temperature 1
+    torch.testing.assert_close(logprobs, probs.log()[0][tokens])  # of the uncut distribution
 
 
 def test_stop_tokens_end_a_sequence_and_are_kept(engine: Engine, cases: Any) -> None:

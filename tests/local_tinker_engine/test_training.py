@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from coderl_tasks.local.tinker.engine_types import (
     AdamSettings,
     BadRequest,
     LossName,
+    SamplerTopK,
     SampleSpec,
     TrainDatum,
 )
@@ -29,30 +31,54 @@ def make_request(engine: Engine, adapter: Adapter, cases: Any, seed: int = 0) ->
     head = cases.prompt(99, 30)
     prompts = [head + cases.prompt(number, 25 + 9 * number) for number in range(3)] + [cases.prompt(50, 40)]
     specs = [
-        SampleSpec(prompt, 1 if number == 3 else 5, 12, seed=seed + number, stop_tokens=list(range(30)))
+        SampleSpec(prompt, 1 if number == 3 else 5, 12, seed=seed + number, stop_tokens=list(range(30)), record_top_k=8)
         for number, prompt in enumerate(prompts)
     ]
     return cases.datums(specs, engine.sample([(weights, spec) for spec in specs]))
 
 
-def with_weights(datums: list[TrainDatum]) -> list[TrainDatum]:
-    """The same datums for cross_entropy."""
-    return [
-        TrainDatum(datum.tokens, datum.loss_inputs | {"weights": datum.loss_inputs["advantages"]}) for datum in datums
-    ]
+def with_all_inputs(datums: list[TrainDatum]) -> list[TrainDatum]:
+    """The same datums with what every loss reads."""
+    made = []
+    for datum in datums:
+        advantages = datum.loss_inputs["advantages"]
+        more = {"weights": advantages, "sequence_ratio_mask": (advantages != 0).astype(np.float32)}
+        made.append(replace(datum, loss_inputs=datum.loss_inputs | more))
+    return made
 
 
-def plain_loss(loss: LossName, datum: TrainDatum, logprobs: torch.Tensor) -> torch.Tensor:
-    """The loss of one datum as Tinker's documentation writes it."""
+def plain_divergence(sampler: SamplerTopK, everything: torch.Tensor) -> torch.Tensor:
+    """The sum over recorded positions of KL(sampler || trainer), from the trainer's log-probabilities (T, V)."""
+    total = torch.zeros(())
+    for position, tokens, logprobs in zip(sampler.positions, sampler.tokens, sampler.logprobs, strict=True):
+        row = everything[position]
+        inside = torch.zeros(len(row), dtype=torch.bool).index_fill(0, torch.tensor(tokens, dtype=torch.long), True)
+        recorded = torch.tensor(logprobs)
+        rest = 1 - recorded.exp().sum()
+        total = total + (recorded.exp() * (recorded - row[torch.tensor(tokens, dtype=torch.long)])).sum()
+        total = total + rest * (rest.log() - row[~inside].logsumexp(0))
+    return total
+
+
+def plain_loss(loss: LossName, datum: TrainDatum, everything: torch.Tensor, logprobs: torch.Tensor) -> torch.Tensor:
+    """The loss of one datum as Tinker's documentation writes it, or (stable_reinforce) as ours does."""
     inputs = {name: torch.tensor(value) for name, value in datum.loss_inputs.items()}
     if loss == "cross_entropy":
         return -(inputs["weights"] * logprobs).sum()
-    ratio = torch.exp(logprobs - inputs["logprobs"])
-    clipped = torch.clamp(ratio, 0.8, 1.2)
     advantages = inputs["advantages"]
+    if loss == "stable_reinforce":
+        assert datum.sampler is not None
+        return -(logprobs * advantages).sum() + 0.3 * plain_divergence(datum.sampler, everything)
+    log_ratio = logprobs - inputs["logprobs"]
+    if loss == "dro":
+        return -(logprobs * advantages - 0.025 * log_ratio**2).sum()
+    if loss == "gspo":
+        log_ratio = log_ratio.detach()[inputs["sequence_ratio_mask"] != 0].mean() + logprobs - logprobs.detach()
+    ratio = torch.exp(log_ratio)
+    clipped = torch.clamp(ratio, 0.8, 1.2)
     if loss == "importance_sampling":
         return -(ratio * advantages).sum()
-    if loss == "ppo":
+    if loss in ("ppo", "gspo"):
         return -torch.min(ratio * advantages, clipped * advantages).sum()
     return -(clipped.detach() * logprobs * advantages).sum()
 
@@ -62,7 +88,7 @@ def test_losses_and_gradients_agree_with_peft(
     qwen3_folder: Path, engine: Engine, trained: Callable[[int], Adapter], cases: Any, tmp_path: Path, loss: LossName
 ) -> None:
     adapter = trained(0)
-    datums = with_weights(make_request(engine, trained(1), cases))
+    datums = with_all_inputs(make_request(engine, trained(1), cases))
     engine.save_adapter(adapter, tmp_path, optimizer=False)
     model = PeftModel.from_pretrained(cases.reference_model(qwen3_folder), tmp_path, is_trainable=True)
     expected = []
@@ -70,11 +96,13 @@ def test_losses_and_gradients_agree_with_peft(
     for datum in datums:
         logits = model(torch.tensor(datum.tokens)[None]).logits[0]
         targets = torch.tensor(datum.loss_inputs["target_tokens"])
-        expected.append(logits.log_softmax(dim=1).gather(1, targets[:, None])[:, 0])
-        value = plain_loss(loss, datum, expected[-1])
+        everything = logits.log_softmax(dim=1)
+        expected.append(everything.gather(1, targets[:, None])[:, 0])
+        value = plain_loss(loss, datum, everything, expected[-1])
         value.backward()
         total += value.item()
-    output = engine.forward_backward(adapter, datums, loss, {}, backward=True)
+    config = {"kl_coeff": 0.3} if loss == "stable_reinforce" else {}
+    output = engine.forward_backward(adapter, datums, loss, config, backward=True)
     for found, reference in zip(output.logprobs, expected, strict=True):
         np.testing.assert_allclose(found, reference.detach().numpy(), atol=1e-4)
     assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4, abs=1e-3)
@@ -89,6 +117,28 @@ def test_losses_and_gradients_agree_with_peft(
         scale = float(parameter.grad.abs().max())
         torch.testing.assert_close(adapter.grads[key], parameter.grad, atol=2e-4 * scale, rtol=1e-3)
     assert found_names == set(adapter.params)
+
+
+def test_the_sampler_itself_is_where_the_penalty_pulls(
+    engine: Engine, trained: Callable[[int], Adapter], cases: Any
+) -> None:
+    """Without advantages, the gradient of stable_reinforce vanishes at the weights that sampled, and a step from others
+    comes nearer to them."""
+    own, other = trained(0), trained(1)
+    datums = [
+        replace(datum, loss_inputs=datum.loss_inputs | {"advantages": np.zeros_like(datum.loss_inputs["advantages"])})
+        for datum in make_request(engine, own, cases)
+    ]
+    config = {"kl_coeff": 1.0}
+    at_own = engine.forward_backward(own, datums, "stable_reinforce", config, backward=True)
+    before = engine.forward_backward(other, datums, "stable_reinforce", config, backward=True)
+    assert abs(at_own.metrics["loss:sum"]) < 1e-3 < 1 < before.metrics["loss:sum"]
+    assert own.grads is not None and other.grads is not None
+    sizes = [max(float(grad.abs().max()) for grad in each.grads.values()) for each in (own, other)]
+    assert sizes[0] < 1e-3 * sizes[1]
+    engine.optim_step(other, SETTINGS)
+    after = engine.forward_backward(other, datums, "stable_reinforce", config, backward=False)
+    assert after.metrics["loss:sum"] < before.metrics["loss:sum"]
 
 
 def test_forward_alone_gives_the_same_output_and_no_gradients(

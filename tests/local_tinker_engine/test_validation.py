@@ -10,7 +10,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.tinker.engine import Engine
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.engine_types import BadRequest, SamplerTopK, SampleSpec, TrainDatum
 
 TOKENS = np.arange(4)
 INPUTS = {
@@ -43,6 +43,32 @@ def test_bad_datums(engine: Engine, tokens: np.ndarray, change: dict[str, Any], 
     with pytest.raises(BadRequest, match=f"datum 1: .*{message}"):
         engine.forward_backward(adapter, [good, TrainDatum(tokens, inputs)], "importance_sampling", {}, backward=True)
     assert adapter.grads is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (None, r"gspo needs loss_fn_inputs\['sequence_ratio_mask'\]"),
+        (np.zeros(4, dtype=np.float32), "sequence_ratio_mask marks no token"),
+    ],
+)
+def test_gspo_needs_a_mask(engine: Engine, mask: np.ndarray | None, message: str) -> None:
+    inputs = INPUTS if mask is None else INPUTS | {"sequence_ratio_mask": mask}
+    with pytest.raises(BadRequest, match=message):
+        engine.forward_backward(engine.create_adapter(4, 0), [TrainDatum(TOKENS, inputs)], "gspo", {}, backward=True)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (None, "stable_reinforce needs the sampler's recorded distributions"),
+        (SamplerTopK(np.array([1]), np.array([[320]]), np.zeros((1, 1))), "the recorded distribution has token id 320"),
+    ],
+)
+def test_stable_reinforce_needs_the_sampler(engine: Engine, sampler: SamplerTopK | None, message: str) -> None:
+    datum = TrainDatum(TOKENS, INPUTS, sampler)
+    with pytest.raises(BadRequest, match=message):
+        engine.forward_backward(engine.create_adapter(4, 0), [datum], "stable_reinforce", {}, backward=True)
 
 
 def test_no_datums(engine: Engine) -> None:

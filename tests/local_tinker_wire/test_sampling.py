@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 import tinker
 from tinker import types
@@ -46,6 +47,22 @@ def test_greedy_is_what_the_scores_say(sampler):
     assert scores[PROMPT.length :] == pytest.approx(greedy.logprobs, abs=1e-4)
     suffix = sampler.compute_logprobs(whole, prompt_logprobs_last_n=3).result()
     assert suffix[-3:] == scores[-3:] and set(suffix[:-3]) == {None}
+
+
+def test_sampled_scores_are_scaled_by_the_temperature(sampler):
+    """As the cookbook's validator expects: differences of two tokens' scores are those at 1, over the temperature."""
+    scores = {}
+    for temperature in (1.0, 0.5):
+        params = types.SamplingParams(max_tokens=1, temperature=temperature, seed=4)
+        sequences = sampler.sample(PROMPT, 64, params).result().sequences
+        scores[temperature] = {s.tokens[0]: s.logprobs[0] for s in sequences}
+    common = sorted(set(scores[0.5]) & set(scores[1.0]))
+    assert len(common) >= 3
+    halved, plain = (np.array([scores[t][token] for token in common]) for t in (0.5, 1.0))
+    assert np.diff(halved) == pytest.approx(2 * np.diff(plain), abs=1e-4)
+    for token in common:
+        whole = types.ModelInput.from_ints([*PROMPT.to_ints(), token])
+        assert sampler.compute_logprobs(whole).result()[-1] == pytest.approx(scores[1.0][token], abs=1e-4)
 
 
 def test_topk_prompt_scores(sampler):

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import tinker
 from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
+
+from coderl_tasks.local.tinker.wire_format import loss_config_of
 
 
 def test_supervised_steps_lower_the_loss(client, new_run, lesson, step):
@@ -21,7 +24,55 @@ def test_run_tells_what_it_is(client, new_run, base_model, server):
     assert run.get_tokenizer().decode(run.get_tokenizer().encode("print(1)")) == "print(1)"
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
+def test_cross_entropy_without_weights(client, new_run, lesson):
+    run = new_run(client)
+    bare = [
+        types.Datum(datum.model_input, {"target_tokens": datum.loss_fn_inputs["target_tokens"]}) for datum in lesson
+    ]
+    found, expected = (run.forward(data, "cross_entropy").result() for data in (bare, lesson))
+    assert found.metrics == expected.metrics
+
+
+def test_a_custom_loss_runs_at_the_client(client, new_run, lesson):
+    """Its gradient comes as the weights of a cross_entropy after a forward pass that may have none."""
+    run, twin = new_run(client), new_run(client)
+
+    def likelihood(data, logprobs):
+        return -sum(values.sum() for values in logprobs), {"mean": 1.0}
+
+    bare = [
+        types.Datum(datum.model_input, {"target_tokens": datum.loss_fn_inputs["target_tokens"]}) for datum in lesson
+    ]
+    output = run.forward_backward_custom(bare, likelihood).result()
+    expected = twin.forward_backward(lesson, "cross_entropy").result()
+    assert output.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=1e-5)
+    norms = [
+        each.optim_step(types.AdamParams(learning_rate=1e-2)).result().metrics["grad_norm"] for each in (run, twin)
+    ]
+    assert norms[0] == norms[1] > 0
+
+
+def test_settings_come_twice_and_the_tagged_ones_count(server, client, new_run, lesson):
+    run = new_run(client)
+    datum = lesson[0]
+    n = datum.model_input.length
+    inputs = {"logprobs": np.zeros(n, dtype=np.float32), "advantages": np.zeros(n, dtype=np.float32)}
+    data = [types.Datum(datum.model_input, {"target_tokens": datum.loss_fn_inputs["target_tokens"]} | inputs)]
+    zero, one = (run.forward(data, "dro", {"beta": beta}).result().metrics["loss:sum"] for beta in (0.0, 1.0))
+    assert zero == 0 < one
+    for settings, message in (
+        ({"kl_coeff": 1.0}, "dro has no setting kl_coeff"),
+        ({"beta": "high"}, "must be a number"),
+    ):
+        with pytest.raises((tinker.BadRequestError, tinker.RequestFailedError), match=message) as caught:
+            run.forward(data, "dro", settings).result()
+        assert "\n" not in str(caught.value).split("detail", 1)[-1].strip()
+    message = pb.ForwardBackwardRequest(loss_fn_config={"beta": 1.0, "older": 2.0})
+    message.loss_fn_config_v2["beta"].number = 0.5
+    assert loss_config_of(message) == {"beta": 0.5, "older": 2.0}
+
+
+@pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo", "dro", "gspo"])
 def test_reinforcement_losses_raise_what_is_rewarded(client, new_run, step, loss):
     run = new_run(client)
     sampler = run.save_weights_and_get_sampling_client().result()
@@ -43,7 +94,8 @@ def test_reinforcement_losses_raise_what_is_rewarded(client, new_run, step, loss
                     "target_tokens": np.array(tokens[1:]),
                     "logprobs": logprobs,
                     "advantages": advantages,
-                },
+                }
+                | ({"sequence_ratio_mask": (advantages != 0).astype(np.float32)} if loss == "gspo" else {}),
             )
         )
     output = step(run, data, loss)
@@ -102,25 +154,16 @@ def test_many_chunks_add_up(client, new_run, supervised, step, server):
     assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4)
 
 
-def test_custom_loss_runs_in_the_client(client, new_run, lesson):
-    run = new_run(client)
-
-    def negative_likelihood(data, logprobs):
-        loss = -sum(values.sum() for values in logprobs)
-        return loss, {"tokens:sum": float(sum(len(values) for values in logprobs))}
-
-    forward = run.forward_backward_custom(lesson, negative_likelihood)
-    update = run.optim_step(types.AdamParams(learning_rate=1e-2))
-    assert forward.result().metrics["loss:sum"] > 0
-    assert update.result().metrics["grad_norm"] > 0
-
-
 def test_bad_requests_say_what_is_wrong(client, new_run, supervised, base_model):
     run = new_run(client)
     for datum, loss, text in (
         (supervised(list(range(2, 140))), "cross_entropy", "context is 128"),
         (supervised([3, 4, 5]), "ppo", "logprobs"),
-        (supervised([3, 4, 5]), "dro", "cross_entropy, importance_sampling, ppo, cispo"),
+        (
+            supervised([3, 4, 5]),
+            "custom",
+            "not offered here: cross_entropy, importance_sampling, ppo, cispo, dro, gspo",
+        ),
     ):
         with pytest.raises(tinker.BadRequestError, match=text):
             run.forward_backward([datum], loss).result()

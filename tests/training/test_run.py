@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -9,7 +10,15 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.run import complete_settings, planned, pool_warning, read_pool, run_config, split_validation
+from coderl_tasks.training.run import (
+    complete_settings,
+    planned,
+    pool_warning,
+    read_pool,
+    run_config,
+    split_validation,
+    temperature_note,
+)
 
 
 def problems(count: int) -> list[Problem]:
@@ -82,3 +91,17 @@ def test_the_configuration_knows_the_pool_by_its_content(tmp_path: Path):
     problems_frame(problems(3)).write_parquet(pool)
     after = run_config(TrainSettings(pool=str(pool)))
     assert {key for key in before if before[key] != after[key]} == {"pool_sha256"}
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.4])
+def test_a_temperature_other_than_the_trainers_is_explained(temperature: float) -> None:
+    note = temperature_note(temperature)
+    if temperature == 1:
+        assert note is None
+        return
+    trainer = np.array([0.9, 0.09, 0.01])
+    sampler = trainer ** (1 / temperature) / (trainer ** (1 / temperature)).sum()
+    likely, _, unlikely = trainer / sampler
+    above, below = ("likely", "unlikely") if likely > 1 > unlikely else ("unlikely", "likely")
+    assert note is not None and "\n" not in note
+    assert f"above 1 for {above} tokens, below for {below} ones" in note

@@ -1,27 +1,52 @@
 """What crosses the door between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo"]
-LOSS_NAMES: tuple[LossName, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo")
+LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo", "stable_reinforce"]
+LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
 
 
 class BadRequest(ValueError):
     """The caller's fault: answered with a 4xx whose text is this message."""
 
 
+@contextmanager
+def about_datum(number: int) -> Iterator[None]:
+    """Says in a BadRequest which datum of the request it is about."""
+    try:
+        yield
+    except BadRequest as error:
+        raise BadRequest(f"datum {number}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SamplerTopK:
+    """What a sampler's distribution was at S positions, at temperature 1: its k likeliest `tokens` (S, k) int32 with
+    their `logprobs` (S, k) float32. `positions` (S,) int64 are those of a sampled sequence's tokens, or of a datum's
+    targets."""
+
+    positions: np.ndarray
+    tokens: np.ndarray
+    logprobs: np.ndarray
+
+
 @dataclass(frozen=True)
 class TrainDatum:
     """One training sequence: `tokens` (T,) int64 model input; `loss_inputs` maps names to arrays of shape (T,).
 
-    `target_tokens` (int64) always; `weights` for cross_entropy; `logprobs` and `advantages` for the RL losses.
+    `target_tokens` (int64) always; for cross_entropy `weights`, 1 if left out; for the RL losses `logprobs` and
+    `advantages`, and for gspo `sequence_ratio_mask`. stable_reinforce takes `advantages`, and the `sampler`'s
+    distributions in place of `logprobs`.
     """
 
     tokens: np.ndarray
     loss_inputs: dict[str, np.ndarray]
+    sampler: SamplerTopK | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,10 @@ class AdamSettings:
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """One sampling request; `seed` decides every draw: the same spec on the same weights gives the same tokens."""
+    """One sampling request; `seed` decides every draw: the same spec on the same weights gives the same tokens.
+
+    With `record_top_k` each sequence carries that many of the likeliest tokens at each of its positions.
+    """
 
     prompt: list[int]
     num_samples: int
@@ -60,20 +88,23 @@ class SampleSpec:
     stop_strings: list[str] = field(default_factory=list)
     prompt_logprobs: bool = False
     topk_prompt_logprobs: int = 0
+    record_top_k: int = 0
 
 
 @dataclass(frozen=True)
 class SampledSequence:
-    """One completion, stop token included, with the log-probability of each token under the sampling weights at T=1."""
+    """One completion, stop token included, with the log-probability of each token under the sampling weights at the
+    request's temperature (at 1 where that is 0), before top_k and top_p cut the distribution."""
 
     tokens: list[int]
     logprobs: list[float]
     stop_reason: Literal["stop", "length"]
+    top_k: SamplerTopK | None = None
 
 
 @dataclass(frozen=True)
 class SampleResult:
-    """All completions of one request; prompt log-probabilities start with None for the first token."""
+    """All completions of one request; prompt log-probabilities are at temperature 1, None for the first token."""
 
     sequences: list[SampledSequence]
     prompt_logprobs: list[float | None] | None = None

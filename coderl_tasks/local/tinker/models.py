@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
-from coderl_tasks.local.tinker.engine_types import AdamSettings, BadRequest, LossName, LossOutput, TrainDatum
+from coderl_tasks.local.tinker.engine_types import (
+    AdamSettings,
+    BadRequest,
+    LossName,
+    LossOutput,
+    TrainDatum,
+    about_datum,
+)
 from coderl_tasks.local.tinker.engines import EngineHost
 from coderl_tasks.local.tinker.ordering import SequencedQueue
 from coderl_tasks.local.tinker.promises import Answer, Promise, PromiseTable, failure, settle
@@ -95,14 +102,16 @@ class TrainingModel:
         self.run.optimizer_steps = 0
         await self.host.train(lambda _: self._store.save_run(self.run))
 
-    def check_datums(self, datums: list[TrainDatum], loss: LossName) -> None:
-        """Raises BadRequest for the first datum the engine cannot take; nothing is checked before it is loaded."""
+    def check_request(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for a setting or the first datum the engine cannot take; nothing is checked before it is
+        loaded."""
         engine = self.host.loaded
-        for number, datum in enumerate(datums if engine is not None else []):
-            try:
-                engine.validate_datum(datum, loss)  # type: ignore[union-attr]
-            except BadRequest as error:
-                raise BadRequest(f"datum {number}: {error}") from error
+        if engine is None:
+            return
+        engine.validate_loss(loss, config)
+        for number, datum in enumerate(datums):
+            with about_datum(number):
+                engine.validate_datum(datum, loss)
 
     async def forward_backward(
         self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool

@@ -97,15 +97,25 @@ async def asample(request: web.Request) -> web.Response:
     return web.json_response(
         {
             "request_id": request_id,
-            "sample_sequence_ids": [f"{request_id}:{number}" for number in range(body.num_samples)],
+            "sample_sequence_ids": _sequence_ids(request_id, body.num_samples),
         }
     )
+
+
+def _sequence_ids(request_id: str, num_samples: int) -> list[str]:
+    """Ids that no other sequence of the session has; a resent request gets the same."""
+    return [f"{request_id}:{number}" for number in range(num_samples)]
 
 
 async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: SampleSpec, last_n: int | None) -> bool:
     async def work() -> Answer:
         weights = await state.samplers.weights(sampler)
-        return Answer(sample_response(await sampler.host.sample(weights, spec), last_n), PROTOBUF)
+        result = await sampler.host.sample(weights, spec)
+        session = state.sessions.find(sampler.session_id)
+        if spec.record_top_k > 0 and session is not None and session.finished is None:
+            ids = _sequence_ids(promise.request_id, spec.num_samples)
+            state.recorded.add(sampler.session_id, spec.prompt, result.sequences, ids)
+        return Answer(sample_response(result, last_n), PROTOBUF)
 
     try:
         return await settle(state.promises, promise, work)

@@ -40,6 +40,7 @@ async def stats(request: web.Request) -> web.Response:
             "sessions": sum(session.finished is None for session in state.sessions.newest_first()),
             "models": {model.run.run_id: model.to_json() for model in state.models.all()},
             "samplers": state.samplers.count(),
+            "recorded": {"sequences": len(state.recorded), "bytes": state.recorded.nbytes},
             "promises": state.promises.counts(),
             "engines": {
                 host.name: {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}

@@ -15,6 +15,7 @@ from coderl_tasks.local.tinker.engines import EnginePool
 from coderl_tasks.local.tinker.models import ModelRegistry
 from coderl_tasks.local.tinker.ordering import GAP_TIMEOUT_S
 from coderl_tasks.local.tinker.promises import PromiseTable
+from coderl_tasks.local.tinker.provenance import RecordedSequences
 from coderl_tasks.local.tinker.refusal import bad_request
 from coderl_tasks.local.tinker.samplers import SamplerRegistry
 from coderl_tasks.local.tinker.sessions import SessionRegistry
@@ -33,6 +34,7 @@ class ServerState:
     sessions: SessionRegistry = field(default_factory=SessionRegistry)
     models: ModelRegistry = field(default_factory=ModelRegistry)
     promises: PromiseTable = field(default_factory=PromiseTable)
+    recorded: RecordedSequences = field(default_factory=RecordedSequences)
     samplers: SamplerRegistry = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,9 +46,10 @@ class ServerState:
         return cls(EnginePool(models), CheckpointStore(root), gap_timeout_s)
 
     def end_session(self, session_id: str, reason: str) -> None:
-        """Free the session's models and samplers; answers not yet fetched stay."""
+        """Free the session's models, samplers and recorded sequences; answers not yet fetched stay."""
         self.models.end_session(session_id, reason)
         self.samplers.end_session(session_id)
+        self.recorded.end_session(session_id)
 
 
 STATE = web.AppKey("state", ServerState)

@@ -6,9 +6,10 @@ from aiohttp import web
 from tinker import types
 from tinker.types.optimizer import AdamParams
 
-from coderl_tasks.local.tinker.engine_types import AdamSettings
+from coderl_tasks.local.tinker.engine_types import AdamSettings, about_datum
 from coderl_tasks.local.tinker.models import TrainingModel
 from coderl_tasks.local.tinker.promises import PROTOBUF, Answer, json_answer
+from coderl_tasks.local.tinker.provenance import check_tiling
 from coderl_tasks.local.tinker.records import LoraSettings, RunRecord
 from coderl_tasks.local.tinker.refusal import bad_request
 from coderl_tasks.local.tinker.state import read, state_of
@@ -18,6 +19,7 @@ from coderl_tasks.local.tinker.wire_format import (
     loss_config_of,
     loss_of,
     parse_forward_backward,
+    provenance_of,
     train_datums,
 )
 
@@ -99,7 +101,13 @@ async def forward_backward(request: web.Request) -> web.Response:
 
     def prepare() -> Work:
         loss, config, datums = loss_of(message), loss_config_of(message), train_datums(message)
-        model.check_datums(datums, loss)
+        for number, datum in enumerate(datums):
+            with about_datum(number):
+                provenance = provenance_of(message.data[number])
+                check_tiling(datum, provenance)
+                if loss == "stable_reinforce":
+                    datums[number] = state.recorded.with_sampler(model.run.session_id, datum, provenance)
+        model.check_request(datums, loss, config)
 
         async def work() -> Answer:
             output = await model.forward_backward(datums, loss, config, backward=backward)

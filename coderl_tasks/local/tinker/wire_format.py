@@ -16,7 +16,9 @@ from coderl_tasks.local.tinker.engine_types import (
     SampleResult,
     SampleSpec,
     TrainDatum,
+    about_datum,
 )
+from coderl_tasks.local.tinker.provenance import RECORDED_TOP_K, Provenance, Span
 
 MASK_TOKEN = 0
 MASK_LOGPROB = -99999.0
@@ -49,7 +51,10 @@ def loss_of(message: "pb.ForwardBackwardRequest") -> LossName:
 
 
 def loss_config_of(message: "pb.ForwardBackwardRequest") -> dict[str, float]:
-    """The loss function's numbers; BadRequest for a text value, which no offered loss takes."""
+    """The loss function's numbers; BadRequest for a text value, which no offered loss takes.
+
+    The SDK sends every number twice, as older servers know `loss_fn_config` alone: `loss_fn_config_v2` is what counts.
+    """
     config = {str(key): float(value) for key, value in message.loss_fn_config.items()}
     for key, value in message.loss_fn_config_v2.items():
         if value.WhichOneof("value") != "number":
@@ -64,12 +69,29 @@ def train_datums(message: "pb.ForwardBackwardRequest") -> list[TrainDatum]:
         raise BadRequest("the request has no data")
     datums = []
     for number, datum in enumerate(message.data):
-        try:
+        with about_datum(number):
             inputs = {str(name): _array(str(name), tensor) for name, tensor in datum.loss_fn_inputs.items()}
             datums.append(TrainDatum(_input_tokens(datum.model_input), inputs))
-        except BadRequest as error:
-            raise BadRequest(f"datum {number}: {error}") from error
     return datums
+
+
+def provenance_of(datum: "pb.Datum") -> Provenance | None:
+    """Where the datum's tokens come from, None if it does not say; BadRequest for spans that are not whole."""
+    if not datum.model_input_spans and not datum.loss_fn_input_spans:
+        return None
+    return Provenance(
+        *([_span(span) for span in spans] for spans in (datum.model_input_spans, datum.loss_fn_input_spans))
+    )
+
+
+def _span(message: "pb.ProvenanceSpan") -> Span:
+    kind = message.WhichOneof("span")
+    if kind is None:
+        raise BadRequest("provenance: a span is neither of a prompt's tokens nor of sampled ones")
+    named = message.sampled_tokens if kind == "sampled_tokens" else message.prompt_tokens
+    if not named.sequence_id or named.offset < 0 or named.length < 0:
+        raise BadRequest("provenance: a span needs a sequence_id, and an offset and a length that are not negative")
+    return Span(kind == "sampled_tokens", str(named.sequence_id), int(named.offset), int(named.length))
 
 
 def _input_tokens(chunks: "list[pb.Chunk]") -> np.ndarray:
@@ -146,6 +168,7 @@ def sample_spec(request: types.SampleRequest, eos_tokens: list[int], context_len
         stop_strings=stop_strings,
         prompt_logprobs=bool(request.prompt_logprobs),
         topk_prompt_logprobs=request.topk_prompt_logprobs,
+        record_top_k=RECORDED_TOP_K if request.record_stability_info else 0,
     )
 
 

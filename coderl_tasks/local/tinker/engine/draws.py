@@ -28,24 +28,26 @@ class UniformDraws:
 
 
 def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens (G,) drawn from logits (G, V), or (1, V) shared by all, with their log-probabilities (G,) at
-    temperature 1.
+    """Tokens (G,) drawn from logits (G, V), or (1, V) shared by all, with their log-probabilities (G,) in the
+    distribution scaled by the temperature.
 
-    Temperature 0 takes the likeliest token. Otherwise the distribution is cut to `top_k` tokens, then to the
-    smallest set that holds `top_p`, renormalised, and inverted at `uniforms` (G,).
+    Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit, 0 for
+    every token, would say nothing. Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set
+    that holds `top_p`, renormalised, and inverted at `uniforms` (G,); the log-probabilities are those before the cut.
     """
-    logprobs = logits.log_softmax(dim=1)
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
     else:
-        probs = (logits / spec.temperature).softmax(dim=1)
+        logits = logits / spec.temperature
+        probs = logits.softmax(dim=1)
         order = None
         if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
             probs, order = probs.sort(dim=1, descending=True, stable=True)
             probs = _truncate(probs, spec)
         ranks = _invert(probs, torch.from_numpy(uniforms))
         tokens = ranks if order is None else order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
+    logprobs = logits.log_softmax(dim=1)
     return tokens, logprobs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]
 
 

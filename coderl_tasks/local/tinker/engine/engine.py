@@ -25,6 +25,7 @@ from coderl_tasks.local.tinker.engine_types import (
     SampleResult,
     SampleSpec,
     TrainDatum,
+    about_datum,
 )
 
 logger = logging.getLogger(__name__)
@@ -96,12 +97,10 @@ class Engine:
         """
         if not datums:
             raise BadRequest("no datums")
-        checked_config(loss, loss_config)
+        self.validate_loss(loss, loss_config)
         for index, datum in enumerate(datums):
-            try:
+            with about_datum(index):
                 self.validate_datum(datum, loss)
-            except BadRequest as error:
-                raise BadRequest(f"datum {index}: {error}") from None
         return run_datums(
             self._model, adapter, datums, loss, loss_config, backward=backward, max_tokens=self._max_train_tokens
         )
@@ -109,6 +108,10 @@ class Engine:
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
         return adam_step(adapter, settings)
+
+    def validate_loss(self, loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for an unknown loss, or for a setting that it does not have or cannot take."""
+        checked_config(loss, config)
 
     def validate_datum(self, datum: TrainDatum, loss: LossName) -> None:
         """Raises BadRequest with what is wrong with the datum."""

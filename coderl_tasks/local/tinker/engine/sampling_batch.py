@@ -8,6 +8,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from coderl_tasks.local.tinker.engine.base_model import BaseModel, Weights
@@ -16,7 +17,7 @@ from coderl_tasks.local.tinker.engine.kv_cache import GroupCache
 from coderl_tasks.local.tinker.engine.row_exact import padded_rows
 from coderl_tasks.local.tinker.engine.sample_attention import SampleAttention, Segment
 from coderl_tasks.local.tinker.engine.stopping import StopRule
-from coderl_tasks.local.tinker.engine_types import SampledSequence, SampleResult, SampleSpec
+from coderl_tasks.local.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
 
 PREFILL_CHUNK = 512
 PREFILL_ROWS = 4 * PREFILL_CHUNK
@@ -38,6 +39,7 @@ class RunningRequest:
         self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n)
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
+        self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
         self._reasons: list[str | None] = [None if limit > 0 else "length"] * n
         self._running = list(range(n)) if limit > 0 else []
         self._prompt_logprobs: list[float | None] = [None]
@@ -98,6 +100,8 @@ class RunningRequest:
     def _draw(self, logits: torch.Tensor) -> None:
         uniforms = self._draws.at(len(self._tokens[self._running[0]]))[self._running]
         tokens, logprobs = draw_tokens(logits, self.spec, uniforms)
+        if self.spec.record_top_k > 0:
+            self._record(logits)
         keep = []
         for place, (sample, token, logprob) in enumerate(
             zip(self._running, tokens.tolist(), logprobs.tolist(), strict=True)
@@ -110,6 +114,14 @@ class RunningRequest:
         if keep and len(keep) < len(self._running):
             self._cache.keep(keep)
         self._running = [self._running[place] for place in keep]
+
+    def _record(self, logits: torch.Tensor) -> None:
+        """Notes the likeliest tokens of the running samples' logits (G, V), or (1, V) shared by all."""
+        best = logits.log_softmax(dim=1).topk(min(self.spec.record_top_k, logits.shape[1]), dim=1)
+        n = len(self._running)
+        ids, values = (part.expand(n, -1).numpy() for part in (best.indices, best.values))
+        for place, sample in enumerate(self._running):
+            self._recorded[sample].append((ids[place], values[place]))
 
     def _note_prompt(self, logits: torch.Tensor) -> None:
         """Log-probabilities of the prompt tokens that follow this chunk's rows."""
@@ -127,14 +139,23 @@ class RunningRequest:
     def result(self) -> SampleResult:
         """The finished result."""
         sequences = [
-            SampledSequence(tokens, logprobs, reason)  # type: ignore[arg-type]
-            for tokens, logprobs, reason in zip(self._tokens, self._logprobs, self._reasons, strict=True)
+            SampledSequence(tokens, logprobs, reason, _top_k(recorded))  # type: ignore[arg-type]
+            for tokens, logprobs, reason, recorded in zip(
+                self._tokens, self._logprobs, self._reasons, self._recorded, strict=True
+            )
         ]
         return SampleResult(
             sequences,
             self._prompt_logprobs if self.spec.prompt_logprobs else None,
             self._topk if self.spec.topk_prompt_logprobs > 0 else None,
         )
+
+
+def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
+    if not recorded:
+        return None
+    ids, values = (np.stack(part) for part in zip(*recorded, strict=True))
+    return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
 
 
 class SamplingBatch:

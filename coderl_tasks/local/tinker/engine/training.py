@@ -19,7 +19,7 @@ import torch
 
 from coderl_tasks.local.tinker.engine.base_model import UNEMBED, BaseModel, Weights
 from coderl_tasks.local.tinker.engine.lora import Adapter
-from coderl_tasks.local.tinker.engine.losses import checked_config, token_losses
+from coderl_tasks.local.tinker.engine.losses import checked_config, scored_tokens, token_losses
 from coderl_tasks.local.tinker.engine.packing import MicroBatch, pack
 from coderl_tasks.local.tinker.engine.tree_attention import TreeAttention
 from coderl_tasks.local.tinker.engine_types import LossName, LossOutput, TrainDatum
@@ -40,7 +40,8 @@ _Losses = dict[int, tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class _Targets:
-    """Which log-probabilities are wanted of packed rows: pair p is `tokens[p]` at row `rows[p]`; rows ascend."""
+    """Which log-probabilities a loss reads of packed rows, those of targets and maybe of other tokens: pair p is
+    `tokens[p]` at row `rows[p]`; rows ascend."""
 
     rows: torch.Tensor
     tokens: torch.Tensor
@@ -112,19 +113,20 @@ class _Lane:
                 TreeAttention(batch.groups),
                 row_exact=False,
             )
-        rows = np.concatenate([rows for _, rows in batch.datum_rows])
-        tokens = np.concatenate([datums[index].loss_inputs["target_tokens"] for index, _ in batch.datum_rows])
+        wanted = [scored_tokens(loss, datums[index], config) for index, _ in batch.datum_rows]
+        rows = np.concatenate([its_rows[at] for (_, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True)])
+        tokens = np.concatenate([tokens for _, tokens in wanted])
         order = np.argsort(rows, kind="stable")
-        targets = _Targets(torch.from_numpy(rows[order]), torch.from_numpy(tokens[order].astype(np.int64)))
+        targets = _Targets(torch.from_numpy(rows[order]), torch.from_numpy(tokens[order]))
         logprobs = np.empty(len(rows), dtype=np.float32)
         logprobs[order] = _target_logprobs(hidden.detach(), self._weights[UNEMBED], targets).numpy()
         slopes = np.empty(len(rows), dtype=np.float32)
         out: _Losses = {}
         start = 0
-        for index, its_rows in batch.datum_rows:
-            span = slice(start, start + len(its_rows))
+        for (index, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True):
+            span = slice(start, start + len(at))
             losses, slopes[span] = token_losses(loss, datums[index], logprobs[span], config)
-            out[index] = (logprobs[span].copy(), losses)
+            out[index] = (logprobs[start : start + len(its_rows)].copy(), losses)
             start = span.stop
         if self._backward and slopes.any():
             hidden.backward(

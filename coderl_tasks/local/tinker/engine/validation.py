@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from coderl_tasks.local.tinker.engine.losses import LOSS_INPUTS
+from coderl_tasks.local.tinker.engine.losses import LOSS_INPUTS, OPTIONAL_INPUTS
 from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, BadRequest, LossName, SampleSpec, TrainDatum
 
 
@@ -30,6 +30,8 @@ def check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_leng
         raise BadRequest(f"model_input has {len(tokens)} tokens, the model's context is {context_length}")
     for name in ("target_tokens", *LOSS_INPUTS[loss]):
         values = datum.loss_inputs.get(name)
+        if values is None and name in OPTIONAL_INPUTS:
+            continue
         if values is None:
             raise BadRequest(f"{loss} needs loss_fn_inputs[{name!r}]")
         if values.shape != tokens.shape:
@@ -40,6 +42,12 @@ def check_datum(datum: TrainDatum, loss: LossName, vocab_size: int, context_leng
             raise BadRequest(
                 f"{name} has a value that is not finite, at position {int(np.argmin(np.isfinite(values)))}"
             )
+    if loss == "stable_reinforce":
+        if datum.sampler is None:
+            raise BadRequest("stable_reinforce needs the sampler's recorded distributions")
+        check_tokens(datum.sampler.tokens, vocab_size, "the recorded distribution")
+    if loss == "gspo" and not datum.loss_inputs["sequence_ratio_mask"].any():
+        raise BadRequest("sequence_ratio_mask marks no token: it has to be 1 on those that were sampled")
 
 
 def check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has_tokenizer: bool) -> None:
