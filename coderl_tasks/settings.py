@@ -78,8 +78,11 @@ class FlowSettings(BaseModel):
     model_name: str = Field(
         DEFAULT_MODEL, description="base model: a name of the Tinker service, or a local model folder"
     )
-    renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct"] | None = Field(
-        None, description="chat format; by default the one the model was made for"
+    renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = Field(
+        None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
+    )
+    thinking: bool | None = Field(
+        None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
     dataset: str = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
     max_tokens: int = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")

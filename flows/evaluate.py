@@ -105,7 +105,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     return str(folder)
 
 
-INHERITED = ("model_name", "renderer_name", "dataset", "max_tokens", "reward_timeout")
+INHERITED = ("model_name", "renderer_name", "thinking", "dataset", "max_tokens", "reward_timeout")
 """Settings that an evaluation of a run takes from the run where they are not given."""
 
 

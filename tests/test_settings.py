@@ -35,6 +35,14 @@ def test_nested_keys_lists_flags_and_none():
     assert parse(TrainSettings, "--smoke", "seed=1").seed == 1
 
 
+def test_thinking_is_on_off_or_left_to_the_format():
+    assert [parse(TrainSettings, *words).thinking for words in (("thinking=on",), ("thinking=off",), ())] == [
+        True,
+        False,
+        None,
+    ]
+
+
 def test_preset_fills_only_what_is_not_given():
     settings = parse(TrainSettings, "preset=nano", "max_steps=7")
     assert settings.model_name == "data/nano"

@@ -125,7 +125,7 @@ class _Measurement:
         self.is_enough = sampling.is_enough
         self.groups = groups
         self.on_progress = on_progress
-        self.rounds = self._recorded(fingerprint(problems, settings, sampling))
+        self.rounds = self._recorded(fingerprint(problems, settings, sampling, renderer))
         """Sampled so far, graded or not, by (problem, round)."""
         self.in_use: dict[int, int] = {}  # problem: how many of its rounds count
         self.done = 0
@@ -215,7 +215,7 @@ class _Measurement:
         """What an unfinished call for the same `request` left, by (problem, round)."""
         if self.groups is None:
             return {}
-        if read_fingerprint(self.groups.folder) != request:
+        if not is_recorded(self.groups.folder, request):
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
             self.groups.remove()
@@ -237,13 +237,22 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
     return bool((graded["verdict"] == Verdict.INFRA_ERROR.value).any())
 
 
-def fingerprint(problems: Sequence[Problem], settings: MeasureSettings, sampling: SamplingPlan) -> dict[str, Any]:
-    """What decides the draws, to be recorded beside them: problems, settings and the size of a round, but neither the
-    concurrency nor when sampling stops."""
+def fingerprint(
+    problems: Sequence[Problem], settings: MeasureSettings, sampling: SamplingPlan, renderer: Renderer
+) -> dict[str, Any]:
+    """What decides the draws, to be recorded beside them: problems, settings, chat format and the size of a round, but
+    neither the concurrency nor when sampling stops."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(settings)
     del values["concurrency"]
-    return values | {"round_size": sampling.round_size, "problems": sha256(content.encode()).hexdigest()}
+    values |= {"renderer": renderer.label, "round_size": sampling.round_size}
+    return values | {"problems": sha256(content.encode()).hexdigest()}
+
+
+def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
+    """Whether `folder` records draws of this `request`; of early records, which name no renderer, that is not asked."""
+    recorded = read_fingerprint(folder)
+    return recorded is not None and {"renderer": request["renderer"], **recorded} == request
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ from coderl_tasks.curation.measure import (
     MeasureSettings,
     Progress,
     fingerprint,
+    is_recorded,
     measure,
-    read_fingerprint,
 )
 from coderl_tasks.curation.sampling_plan import SamplingPlan
 from coderl_tasks.grading.judge import Judge
@@ -84,9 +84,9 @@ async def profile_shard(
     arguments = (problems, sampler, judge, renderer, settings, sampling)
     if folder is None:
         return profile_frame(problems, await measure(*arguments, on_progress=on_progress), prices)
-    request = fingerprint(problems, settings, sampling)
+    request = fingerprint(problems, settings, sampling, renderer)
     file = folder / "rollouts.parquet"
-    recorded = read_frame(file, ROLLOUT_SCHEMA) if read_fingerprint(folder) == request else None
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if is_recorded(folder, request) else None
     groups = GroupFiles(folder / "groups")
     rollouts = await measure(*arguments, groups=groups, recorded=recorded, on_progress=on_progress)
     everything = rollouts

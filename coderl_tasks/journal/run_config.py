@@ -27,6 +27,9 @@ MAY_CHANGE = (
 )
 """Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""
 
+MADE_WITH: Mapping[str, Any] = {"thinking": None}
+"""What runs were made with that do not record a key, because they began before there was such a setting."""
+
 _ABSENT = object()
 
 
@@ -44,7 +47,7 @@ class ConfigChange:
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every key that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = _flatten(old), _flatten(new)
+    before, after = {**MADE_WITH, **_flatten(old)}, {**MADE_WITH, **_flatten(new)}
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
     return [ConfigChange(*item) for item in values if item[1] != item[2]]

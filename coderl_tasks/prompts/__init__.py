@@ -6,8 +6,8 @@ from coderl_tasks.prompts.question import (
     build_question,
     fetch_live_code_bench_system_prompt,
 )
-from coderl_tasks.prompts.renderers import Message, Qwen3InstructRenderer, Renderer, get_renderer
-from coderl_tasks.prompts.tokenizer import load_tokenizer, recommended_renderer
+from coderl_tasks.prompts.renderers import Message, Qwen3InstructRenderer, Renderer
+from coderl_tasks.prompts.tokenizer import get_renderer, load_tokenizer, model_renderer, recommended_renderer
 
 __all__ = [
     "LCB_SYSTEM_MESSAGE_GENERIC",
@@ -18,6 +18,7 @@ __all__ = [
     "fetch_live_code_bench_system_prompt",
     "get_renderer",
     "load_tokenizer",
+    "model_renderer",
     "problem_messages",
     "problem_prompt",
     "recommended_renderer",

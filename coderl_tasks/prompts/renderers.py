@@ -1,13 +1,14 @@
-"""Chat renderers for the Qwen3 family, written on the tokenizer itself.
+"""What every chat renderer has, and the three for the Qwen3 family, written on the tokenizer itself.
 
-1. Turn markers and think tags are looked up as token ids; everything inside a message is encoded as plain text. So
-   `<|im_end|>` in a problem statement is seven or so ordinary tokens and can never end a turn. A chat template, which
-   builds one string first, cannot keep the two apart.
+1. Turn markers and think tags become token ids; everything inside a message is encoded as plain text. So
+   `<|im_end|>` in a problem statement is seven or so ordinary tokens and can never end a turn. `apply_chat_template`,
+   which builds one string first, does not keep the two apart.
 2. The prompt of a conversation is a prefix, token for token, of its supervised example and of what was sampled.
 3. On ordinary text the tokens are those of the models' own chat templates. Tool calls are not covered.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, TypedDict
 
@@ -32,27 +33,26 @@ class Message(TypedDict):
     content: str
 
 
-class Renderer:
-    """Turns messages into tokens and completions back into text: ChatML, without think blocks.
-
-    `stop_tokens` are the ids that end a completion: `<|im_end|>`, and `<|endoftext|>` where the tokenizer has it.
-    """
+class Renderer(ABC):
+    """Turns messages into tokens and completions back into text. `stop_tokens` are the ids that end a completion."""
 
     name: ClassVar[str]
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self.tokenizer = tokenizer
+        self.stop_tokens: list[int] = []
         self._added_tokens: dict[str, int] = tokenizer.get_added_vocab()
-        missing = [token for token in (TURN_START, TURN_END) if token not in self._added_tokens]
-        if missing:
-            raise ConfigError(
-                f"The tokenizer has no {' and '.join(missing)} token: the Qwen3 renderers need a ChatML tokenizer."
-            )
-        written = sorted((token for token in self._added_tokens if token.strip()), key=len, reverse=True)
-        self._added_token_text = re.compile("|".join(re.escape(token) for token in written))
-        self.stop_tokens: list[int] = [
-            self._added_tokens[token] for token in (TURN_END, END_OF_TEXT) if token in self._added_tokens
-        ]
+        # Not those of white space, which belong to ordinary text, nor single characters, which cannot be taken apart.
+        written = [token for token in self._added_tokens if token.strip() and len(token) > 1]
+        written.sort(key=len, reverse=True)
+        self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
+        self._written_ids = {self._added_tokens[token] for token in written}
+        self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
+
+    @property
+    def label(self) -> str:
+        """The chat format in a word or two, for the record of what was sampled with it."""
+        return self.name
 
     def build_generation_prompt(self, messages: Sequence[Message]) -> "tinker.ModelInput":
         """The prompt of `messages` as Tinker's sampling client takes it; `prompt_tokens` gives it as token ids."""
@@ -60,26 +60,17 @@ class Renderer:
 
         return tinker.ModelInput.from_ints(self.prompt_tokens(messages))
 
+    @abstractmethod
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of `messages` and the opening of the assistant's next turn."""
-        current_turn = _current_turn_start(messages)
-        tokens: list[int] = []
-        for index, message in enumerate(messages):
-            tokens += self._turn(message, in_current_turn=index > current_turn)
-            tokens += self.encode_plain("\n")
-        return tokens + self._assistant_opening()
 
+    @abstractmethod
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
         """Tokens of `messages`, the last of which is the assistant's, and a weight for each token.
 
-        Weights are 1.0 on that last message's content and its `<|im_end|>`, 0.0 elsewhere.
+        Weights are 1.0 on what the assistant would have sampled, its end of turn included, and 0.0 on its prompt.
         Raises ValueError if the last message is not the assistant's.
         """
-        if not messages or messages[-1]["role"] != "assistant":
-            raise ValueError("a supervised example ends with an assistant message")
-        prompt = self.prompt_tokens(messages[:-1])
-        answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
-        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """The completion's text up to its first stop token, and whether there was one (else it was cut off)."""
@@ -90,22 +81,73 @@ class Renderer:
         return text, end is not None
 
     def encode_plain(self, text: str) -> list[int]:
-        """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it.
+        """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it."""
+        first, *rest = self._plain_pieces(text)
+        return self._encode(first) + [token for piece in rest for token in self._encode_continued(piece)]
 
-        The text is cut after the first character of each spelled-out added token and the pieces are encoded apart.
+    def _plain_pieces(self, text: str) -> list[str]:
+        """`text` in pieces, none of which holds an added token: it is cut after the first character of each.
+
         (`split_special_tokens` would do for special tokens, but `<think>` and its like are added without that flag.)
         """
         pieces: list[str] = []
         start = 0
-        while match := self._added_token_text.search(text, start):
+        while match := self._added_token.search(text, start):
             pieces.append(text[start : match.start() + 1])
             start = match.start() + 1
         pieces.append(text[start:])
-        return [token for piece in pieces if piece for token in self._encode(piece)]
+        if not self._normalizes:
+            return pieces
+        # What is no added token as it is written can be one once the tokenizer has normalised it (full-width letters).
+        return [part for piece in pieces for part in ([piece] if self._is_plain(piece) else piece)]
+
+    def _is_plain(self, piece: str) -> bool:
+        return self._written_ids.isdisjoint(self._encode(piece))
 
     def _encode(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return tokens
+
+    def _encode_continued(self, text: str) -> list[int]:
+        """`text` as it is encoded behind other text: some tokenizers put a space before what they take for a start."""
+        newline = self._encode("\n")
+        tokens = self._encode(f"\n{text}")
+        return tokens[len(newline) :] if tokens[: len(newline)] == newline else self._encode(text)
+
+
+class Qwen3InstructRenderer(Renderer):
+    """`qwen3_instruct`: ChatML without think blocks.
+
+    `stop_tokens` are `<|im_end|>`, and `<|endoftext|>` where the tokenizer has it.
+    """
+
+    name = "qwen3_instruct"
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        super().__init__(tokenizer)
+        missing = [token for token in (TURN_START, TURN_END) if token not in self._added_tokens]
+        if missing:
+            raise ConfigError(
+                f"The tokenizer has no {' and '.join(missing)} token: the Qwen3 renderers need a ChatML tokenizer; "
+                "renderer_name=chat_template takes the model's own format."
+            )
+        self.stop_tokens = [
+            self._added_tokens[token] for token in (TURN_END, END_OF_TEXT) if token in self._added_tokens
+        ]
+
+    def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        current_turn = _current_turn_start(messages)
+        tokens: list[int] = []
+        for index, message in enumerate(messages):
+            tokens += self._turn(message, in_current_turn=index > current_turn)
+            tokens += self.encode_plain("\n")
+        return tokens + self._assistant_opening()
+
+    def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
+        require_answer(messages)
+        prompt = self.prompt_tokens(messages[:-1])
+        answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
+        return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
     def _tag(self, tag: str) -> list[int]:
         """A think tag as its own token, or spelled out where the tokenizer has none."""
@@ -114,8 +156,7 @@ class Renderer:
     def _turn(self, message: Message, *, in_current_turn: bool) -> list[int]:
         """One past turn from `<|im_start|>` to `<|im_end|>`; `in_current_turn`: after the last user message."""
         role, content = message["role"], message["content"]
-        if role not in ROLES:
-            raise ValueError(f"unknown role {role!r}: expected one of {', '.join(ROLES)}")
+        require_known_role(role)
         if role == "assistant":
             opening = [self._added_tokens[TURN_START], *self.encode_plain("assistant\n")]
             body = self._past_answer(content, in_current_turn=in_current_turn)
@@ -134,13 +175,7 @@ class Renderer:
         return self.encode_plain(content)
 
 
-class Qwen3InstructRenderer(Renderer):
-    """`qwen3_instruct`: plain ChatML. For models that do not think."""
-
-    name = "qwen3_instruct"
-
-
-class ThinkingRenderer(Renderer):
+class ThinkingRenderer(Qwen3InstructRenderer):
     """`qwen3`: the policy thinks first. The think block of earlier turns is left out, as the model's template does."""
 
     name = "qwen3"
@@ -175,19 +210,10 @@ class DisableThinkingRenderer(ThinkingRenderer):
         return self.encode_plain(split_thinking(content)[1])
 
 
-RENDERERS: dict[str, type[Renderer]] = {
+QWEN3_RENDERERS: dict[str, type[Qwen3InstructRenderer]] = {
     renderer.name: renderer for renderer in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)
 }
-
-
-def get_renderer(name: str, tokenizer: "PreTrainedTokenizerBase") -> Renderer:
-    """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct) on `tokenizer`.
-
-    Raises ValueError "Unknown renderer" for another name, ConfigError if the tokenizer lacks the ChatML tokens.
-    """
-    if name not in RENDERERS:
-        raise ValueError(f"Unknown renderer: {name!r}. Known: {', '.join(RENDERERS)}")
-    return RENDERERS[name](tokenizer)
+THINKING_OF = {ThinkingRenderer.name: True, DisableThinkingRenderer.name: False}
 
 
 def split_thinking(content: str) -> tuple[str, str]:
@@ -202,3 +228,20 @@ def split_thinking(content: str) -> tuple[str, str]:
 def _current_turn_start(messages: Sequence[Message]) -> int:
     """Index of the last user message, -1 if there is none: what follows belongs to the turn being written."""
     return max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
+
+
+def require_answer(messages: Sequence[Message]) -> None:
+    if not messages or messages[-1]["role"] != "assistant":
+        raise ValueError("a supervised example ends with an assistant message")
+
+
+def require_known_role(role: str) -> None:
+    if role not in ROLES:
+        raise ValueError(f"unknown role {role!r}: expected one of {', '.join(ROLES)}")
+
+
+def _finds_tokens_in_normalized_text(tokenizer: "PreTrainedTokenizerBase") -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.normalizer is None:
+        return False
+    return any(token.normalized for token in tokenizer.added_tokens_decoder.values())

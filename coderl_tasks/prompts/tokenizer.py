@@ -1,16 +1,28 @@
 """A model's tokenizer and the renderer that fits it, from a local folder or the hub."""
 
 import json
+import logging
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.prompts.renderers import RENDERERS, THINK_OPEN
+from coderl_tasks.prompts.chat_template import ChatTemplateRenderer
+from coderl_tasks.prompts.renderers import (
+    QWEN3_RENDERERS,
+    THINK_OPEN,
+    THINKING_OF,
+    DisableThinkingRenderer,
+    Renderer,
+    ThinkingRenderer,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=4)
@@ -31,20 +43,87 @@ def load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
+def model_renderer(model_name: str, renderer_name: str | None = None, thinking: bool | None = None) -> Renderer:
+    """The renderer for a model: `renderer_name`, or the recommended one; with thinking on, off, or as it is made for.
+
+    Reads the model's tokenizer and, for `chat_template`, its generation configuration. Raises ConfigError as
+    `load_tokenizer` and `get_renderer` do.
+    """
+    tokenizer = load_tokenizer(model_name)
+    name = renderer_name or recommended_renderer(model_name)
+    if renderer_name is None and name == ThinkingRenderer.name and thinking is False:
+        name = DisableThinkingRenderer.name
+    end_tokens = generation_end_tokens(model_name) if name == ChatTemplateRenderer.name else ()
+    return get_renderer(name, tokenizer, thinking=thinking, end_tokens=end_tokens)
+
+
+def get_renderer(
+    name: str,
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    thinking: bool | None = None,
+    end_tokens: Sequence[int] = (),
+) -> Renderer:
+    """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`.
+
+    `thinking` and `end_tokens` as in `ChatTemplateRenderer`; of the others the name says both. Raises ValueError
+    "Unknown renderer" for another name, ConfigError if the tokenizer lacks what the renderer needs, or the renderer has
+    not the thinking that is asked for.
+    """
+    if name == ChatTemplateRenderer.name:
+        return ChatTemplateRenderer(tokenizer, thinking=thinking, end_tokens=end_tokens)
+    if name not in QWEN3_RENDERERS:
+        known = ", ".join((*QWEN3_RENDERERS, ChatTemplateRenderer.name))
+        raise ValueError(f"Unknown renderer: {name!r}. Known: {known}")
+    if thinking is not None and THINKING_OF.get(name) is not thinking:
+        raise ConfigError(
+            f"thinking={'on' if thinking else 'off'} and the renderer {name} contradict each other: leave thinking "
+            "out, or set renderer_name=chat_template if the model's template has a switch for it"
+        )
+    return QWEN3_RENDERERS[name](tokenizer)
+
+
 def recommended_renderer(model_name: str) -> str:
-    """The renderer for a model, by its name; for a local folder of another name, by its configuration.
+    """The renderer for a model, by its name alone; for a local folder of another name, by its configuration.
 
     Instruct-2507 models get `qwen3_instruct`, other Qwen3 models `qwen3`; a local Qwen3 folder whose chat template
-    knows no think block, as the bundled nano model, gets `qwen3_instruct`. Raises ConfigError for any other model.
+    knows no think block, as the bundled nano model, gets `qwen3_instruct`. Every other model gets `chat_template`.
     """
     base_name = model_name.rstrip("/").rsplit("/", maxsplit=1)[-1].lower()
     if base_name.startswith("qwen3-") and "base" not in base_name:
         return "qwen3_instruct" if "instruct" in base_name else "qwen3"
     folder = local_model_folder(model_name)
-    if folder is not None and _model_type(folder).startswith("qwen3"):
+    if folder is not None and _model_type(folder) in QWEN3_TYPES:
         template = getattr(load_tokenizer(model_name), "chat_template", None)
         return "qwen3" if isinstance(template, str) and THINK_OPEN in template else "qwen3_instruct"
-    raise ConfigError(f"No renderer is known for {model_name!r}: set renderer_name to one of {', '.join(RENDERERS)}.")
+    return ChatTemplateRenderer.name
+
+
+QWEN3_TYPES = ("qwen3", "qwen3_moe")
+"""`model_type` of the models that the Qwen3 renderers are for; later ones (qwen3_5) have other formats."""
+
+
+def generation_end_tokens(model_name: str) -> list[int]:
+    """The `eos_token_id`s in a model's generation_config.json, local or on the hub; none where there is no such file.
+
+    Raises ConfigError for a file that is no such configuration.
+    """
+    from transformers.utils import cached_file
+
+    folder = local_model_folder(model_name)
+    try:
+        file = cached_file(str(folder or model_name), "generation_config.json")
+    except OSError as error:
+        first_line = str(error).strip().partition("\n")[0]
+        logger.warning(
+            "no generation_config.json of %s, so its template says what ends an answer: %s", model_name, first_line
+        )
+        return []
+    try:
+        ids = json.loads(Path(str(file)).read_text(encoding="utf-8")).get("eos_token_id")
+        return [] if ids is None else [int(token) for token in (ids if isinstance(ids, list) else [ids])]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the generation_config.json of {model_name!r} is damaged: {error}") from error
 
 
 def _model_type(folder: Path) -> str:

@@ -18,6 +18,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.group_grader import GroupGrader
@@ -195,6 +196,8 @@ def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, 
     """
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
+    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
+        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     pool = find_pool(settings.pool, settings.model_name)
     check_pool(pool.file)
     return settings.with_changes(pool=str(pool.file)), pool

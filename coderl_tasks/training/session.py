@@ -16,8 +16,8 @@ from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
-from coderl_tasks.prompts.renderers import Renderer, get_renderer
-from coderl_tasks.prompts.tokenizer import load_tokenizer, recommended_renderer
+from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services
 from coderl_tasks.settings import FlowSettings
 
@@ -125,12 +125,11 @@ class Session:
 async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[Session]:
     """The services `used`, opened for a run of `settings`; closed when the block ends.
 
-    Raises ConfigError if the service does not have the model, or no renderer is known for it, InfraError if nothing
-    answers at the service's address.
+    Raises ConfigError if the service does not have the model, or the chat format asked for does not fit it, InfraError
+    if nothing answers at the service's address.
     """
     await require_answer(used.tinker_url)
-    tokenizer = await asyncio.to_thread(load_tokenizer, settings.model_name)
-    renderer = get_renderer(settings.renderer_name or recommended_renderer(settings.model_name), tokenizer)
+    renderer = await asyncio.to_thread(model_renderer, settings.model_name, settings.renderer_name, settings.thinking)
     context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)
     if context is None:
         logger.warning("Tinker names no context length for %s: %d is assumed", settings.model_name, ASSUMED_CONTEXT)

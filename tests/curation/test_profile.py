@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import polars as pl
@@ -93,6 +94,19 @@ async def test_a_finished_shard_is_not_sampled_again(measuring, problems, tmp_pa
     assert counting.calls == 0
     await profile(measuring, problems, counting, folder=tmp_path, seed=6)
     assert counting.calls == 3, "other settings are another measurement"
+
+
+async def test_a_shard_of_another_chat_format_is_another_measurement(measuring, problems, tmp_path):
+    await profile(measuring, problems, folder=tmp_path)
+    counting = CountingSampler(measuring.sampler)
+    request = json.loads((tmp_path / "request.json").read_text())
+    assert request.pop("renderer") == "qwen3_instruct"
+    (tmp_path / "request.json").write_text(json.dumps(request))  # as earlier versions recorded it
+    await profile(measuring, problems, counting, folder=tmp_path)
+    assert counting.calls == 0
+    (tmp_path / "request.json").write_text(json.dumps(request | {"renderer": "chat_template thinking=on"}))
+    await profile(measuring, problems, counting, folder=tmp_path)
+    assert counting.calls == 3
 
 
 async def test_a_restart_samples_only_what_is_missing(measuring, problems, tmp_path):

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from coderl_tasks.paths import DATA, NANO_MODEL
 from coderl_tasks.problems.loading import load_problems
-from coderl_tasks.prompts import get_renderer, load_tokenizer, problem_prompt, recommended_renderer
+from coderl_tasks.prompts import get_renderer, load_tokenizer, model_renderer, problem_prompt, recommended_renderer
 
 FOLDER = DATA / "nano"
 
@@ -49,6 +49,16 @@ def test_the_renderer_is_found_and_matches_the_chat_template(tokenizer: PreTrain
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 1 and 2."}]
     template = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(renderer.prompt_tokens(messages)) == template
+
+
+def test_its_own_template_gives_the_same_prompts(tokenizer: PreTrainedTokenizerBase) -> None:
+    qwen, own = (model_renderer(NANO_MODEL, name) for name in ("qwen3_instruct", "chat_template"))
+    problems = [
+        problem for role in ("train", "test") for problem in load_problems(str(DATA / "mini"), None, role=role).problems
+    ]
+    assert len(problems) > 900
+    assert all(problem_prompt(problem, qwen) == problem_prompt(problem, own) for problem in problems)
+    assert own.stop_tokens == [tokenizer.convert_tokens_to_ids("<|im_end|>")]
 
 
 def test_prompts_of_the_bundled_problems_are_short(tokenizer: PreTrainedTokenizerBase) -> None:

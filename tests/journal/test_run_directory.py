@@ -111,6 +111,15 @@ def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> No
     RunDirectory.open(tmp_path / "run", config).close()  # neither recorded nor locked
 
 
+def test_runs_from_before_there_was_a_setting_go_on(tmp_path: Path, config: Config) -> None:
+    assert "thinking" not in config
+    RunDirectory.open(tmp_path / "run", config).close()
+    with RunDirectory.open(tmp_path / "run", config | {"thinking": None}) as run:
+        assert run.resumed and run.changes == []
+    with pytest.raises(ConfigError, match="thinking: None -> False"):
+        RunDirectory.open(tmp_path / "run", config | {"thinking": False})
+
+
 def test_config_comparison() -> None:
     old = {"pool": {"hash": "a", "name": "x"}, "splits": ("a", "b"), "save_every": 1}
     assert check_resume(old, {"pool": {"name": "x", "hash": "a"}, "splits": ["a", "b"], "save_every": 1}) == []

@@ -6,36 +6,15 @@ from transformers import PreTrainedTokenizerFast
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.prompts import Message, get_renderer
 from coderl_tasks.prompts.renderers import split_thinking
+from tests.prompts.template_shapes import HYBRID_TEMPLATE
 
-# The models' published templates, cut down to system, user and assistant messages (no tools).
+# The form of the models' own templates for system, user and assistant messages (no tools).
 INSTRUCT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-HYBRID_TEMPLATE = (
-    "{% set ns = namespace(last_query=-1) %}"
-    "{% for message in messages %}{% if message.role == 'user' %}"
-    "{% set ns.last_query = loop.index0 %}{% endif %}{% endfor %}"
-    "{% for message in messages %}"
-    "{% if message.role == 'assistant' %}"
-    "{% set content = message.content %}{% set reasoning = '' %}"
-    "{% if '</think>' in content %}"
-    "{% set reasoning = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
-    "{% set content = content.split('</think>')[-1].lstrip('\n') %}"
-    "{% endif %}"
-    "{% if loop.index0 > ns.last_query and (loop.last or reasoning) %}"
-    "{{ '<|im_start|>assistant\n<think>\n' + reasoning.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}"
-    "{% else %}{{ '<|im_start|>assistant\n' + content }}{% endif %}"
-    "{{ '<|im_end|>\n' }}"
-    "{% else %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
-    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}"
-    "{% endif %}{% endif %}"
-)
-
 TEMPLATES = {
     "qwen3": (HYBRID_TEMPLATE, {}),
     "qwen3_disable_thinking": (HYBRID_TEMPLATE, {"enable_thinking": False}),
