@@ -52,7 +52,7 @@ USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; code
 
   up        Prefect server, deployments and a worker; prints the UI address
   doctor    check key, Tinker, sandbox, Prefect, disk and isolation
-  grade     grade a parquet of completions
+  grade     grade a table of completions
   query     DuckDB over a run directory
   report    a run or a curation as one HTML page
   serve     the embedded servers: coderl serve tinker | sandbox"""
@@ -184,16 +184,27 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _grade(arguments: list[str]) -> int:
-    parser = _parser("grade", "Grade a parquet of completions; programs run in the sandbox that SANDBOX_URL names.")
+    parser = _parser("grade", "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names.")
     parser.add_argument(
-        "--problems", type=Path, required=True, help="parquet or JSONL: normalised, or raw rows of any DeepCoder shape"
+        "--problems", type=Path, required=True, help="parquet or JSONL: a pool, or raw rows"
     )
     parser.add_argument(
-        "--completions", type=Path, required=True, help="parquet with problem_id and completion (text) or code"
+        "--completions",
+        type=Path,
+        required=True,
+        help="parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion (text) or code",
     )
-    parser.add_argument("--out", type=Path, required=True, help="parquet to write, one row a completion, in order")
     parser.add_argument(
-        "--timeout", type=float, default=6.0, help="CPU seconds a test where a problem names none (default: 6)"
+        "--out",
+        type=Path,
+        required=True,
+        help="file of verdicts (.parquet, .jsonl or .csv): a row per completion, in order",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=6.0,
+        help="CPU seconds per test (default: 6); a problem's own time limit replaces it",
     )
     options = parser.parse_args(arguments)
     from coderl_tasks.grading.table import grade_files
@@ -209,8 +220,9 @@ def _grade(arguments: list[str]) -> int:
             options.timeout,
             max_concurrency=used.sandbox_concurrency,
         )
-    passed = grades.filter(verdict="passed").height
-    print(f"{grades.height} completions graded, {passed} passed: {options.out}")
+    counts = grades["verdict"].value_counts(sort=True).iter_rows()
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
+    print(f"{grades.height} completions graded ({said}): {options.out}")
     return 0
 
 
