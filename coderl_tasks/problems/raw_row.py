@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from coderl_tasks.problems.drops import RowDropped
@@ -41,7 +42,9 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     statement = statement_of(row)
     if statement is None:
         raise _no_statement(row)
-    language = as_mapping(row.get("verification_info")).get("language")
+    # Decoded once: the tests may be among them, and have 200 MB.
+    row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
+    language = row.get("verification_info", {}).get("language")
     if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
         raise RowDropped("not_python", f"verification_info.language is {language}")
     test_set = _tests_of(row)
@@ -79,7 +82,7 @@ def statement_of(row: Mapping[str, Any]) -> str | None:
     (prompts get a system message of their own). None if there is no such text.
     """
     values = [row.get(name) for name in STATEMENT_COLUMNS]
-    texts = [value for value in values if isinstance(value, str)] + [_user_message(value) for value in values]
+    texts = chain((value for value in values if isinstance(value, str)), map(_user_message, values))
     return next((text for text in texts if text is not None and text.strip()), None)
 
 
@@ -134,7 +137,7 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     hold an answer as text."""
     for name in TEST_COLUMNS:
         column, _, key = name.partition(".")
-        value = as_mapping(row.get(column)).get(key) if key else row.get(column)
+        value = row.get(column, {}).get(key) if key else row.get(column)
         if name == "tests":
             yield name, value
             continue
