@@ -52,7 +52,8 @@ USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; code
 
   up        Prefect server, deployments and a worker; prints the UI address
   doctor    check key, Tinker, sandbox, Prefect, disk and isolation
-  grade     grade a parquet of completions
+  validate  which rows of your problems curate would keep, and why not the others
+  grade     grade a table of completions
   query     DuckDB over a run directory
   report    a run or a curation as one HTML page
   serve     the embedded servers: coderl serve tinker | sandbox"""
@@ -184,16 +185,27 @@ def _doctor(arguments: list[str]) -> int:
 
 
 def _grade(arguments: list[str]) -> int:
-    parser = _parser("grade", "Grade a parquet of completions; programs run in the sandbox that SANDBOX_URL names.")
+    parser = _parser("grade", "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names.")
     parser.add_argument(
-        "--problems", type=Path, required=True, help="parquet or JSONL: normalised, or raw rows of any DeepCoder shape"
+        "--problems", type=Path, required=True, help="parquet or JSONL: a pool, or rows as `coderl validate` takes them"
     )
     parser.add_argument(
-        "--completions", type=Path, required=True, help="parquet with problem_id and completion (text) or code"
+        "--completions",
+        type=Path,
+        required=True,
+        help="parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion (text) or code",
     )
-    parser.add_argument("--out", type=Path, required=True, help="parquet to write, one row a completion, in order")
     parser.add_argument(
-        "--timeout", type=float, default=6.0, help="CPU seconds a test where a problem names none (default: 6)"
+        "--out",
+        type=Path,
+        required=True,
+        help="file of verdicts (.parquet, .jsonl or .csv): a row per completion, in order",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=6.0,
+        help="CPU seconds per test (default: 6); a problem's own time limit replaces it",
     )
     options = parser.parse_args(arguments)
     from coderl_tasks.grading.table import grade_files
@@ -209,9 +221,38 @@ def _grade(arguments: list[str]) -> int:
             options.timeout,
             max_concurrency=used.sandbox_concurrency,
         )
-    passed = grades.filter(verdict="passed").height
-    print(f"{grades.height} completions graded, {passed} passed: {options.out}")
+    counts = grades["verdict"].value_counts(sort=True).iter_rows()
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
+    print(f"{grades.height} completions graded ({said}): {options.out}")
     return 0
+
+
+def _validate(arguments: list[str]) -> int:
+    parser = _parser("validate", "What curate would make of each row of a data set; exit 1 if it would drop any.")
+    parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
+    parser.add_argument(
+        "--min-tests",
+        type=_number(1, None, "a number"),
+        default=CurateSettings().min_tests,
+        help="different tests that a problem needs, as curate's min_tests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit", type=_number(1, None, "a number"), default=-1, help="read this many rows only (default: all)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="default: table (of more than 200 rows only those dropped); csv and json have all",
+    )
+    options = parser.parse_args(arguments)
+    from rich.console import Console
+
+    from coderl_tasks.insight.row_report import print_row_report, row_report
+
+    rows = row_report(options.dataset, options.min_tests, options.limit)
+    print_row_report(rows, Console(), options.format)
+    return 0 if rows["kept"].all() else 1
 
 
 def _query(arguments: list[str]) -> int:
@@ -247,6 +288,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": _serve,
     "up": _up,
     "doctor": _doctor,
+    "validate": _validate,
     "grade": _grade,
     "query": _query,
     "report": _report,

@@ -127,6 +127,7 @@ async def curate(settings: CurateSettings) -> str:
             screening = screen(settings, folder / "screening", on_rows)
         for line in screening.lines():
             display.say(line)
+        screening.require_problems()
         # The stages that follow need the problems' tests only shard by shard, and to write the pool.
         loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
         async with open_session(settings, used) as session:

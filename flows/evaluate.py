@@ -87,7 +87,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
     loaded = load_problems(settings.dataset, settings.splits, role="test")
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
-        raise ConfigError(f"{settings.dataset} has no test problems in splits={settings.splits}")
+        why = loaded.unusable or "there are no rows"
+        raise ConfigError(f"{settings.dataset} has no test problems in splits={settings.splits}: {why}")
     with services(settings.model_name) as used:
         for line in used.lines:
             display.say(line)

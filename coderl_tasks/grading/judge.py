@@ -20,7 +20,7 @@ from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.exchange import DRIVER_FAILED, Limits, Report, TestRecord, build_request, parse_report
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.problems.problem import Problem
 
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
@@ -33,12 +33,17 @@ _LEAST_OUTPUT_LIMIT = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """One test judged; `cpu_s` its CPU seconds, `uncertain` where it broke a limit that may not have been its own."""
+    """One test judged; `cpu_s` its CPU seconds, `uncertain` where it broke a limit that may not have been its own.
+
+    `output` and `error` as in `Grade`, of a test that was not passed.
+    """
 
     verdict: Verdict
     cpu_s: float
     reason: str = ""
     uncertain: bool = False
+    output: str | None = None
+    error: str = ""
 
 
 class Judge:
@@ -103,7 +108,8 @@ class _Run:
             if report is None:
                 return await self._one_by_one(left)
             if report.compile_error is not None:
-                self._note(left[0], _Outcome(Verdict.RUNTIME_ERROR, 0.0, report.compile_error))
+                error = shortened(report.compile_error.strip().rpartition("\n")[2])
+                self._note(left[0], _Outcome(Verdict.RUNTIME_ERROR, 0.0, report.compile_error, error=error))
                 return False
             for index, record in zip(left, report.records, strict=False):
                 outcome = self._judged(index, record)
@@ -167,7 +173,10 @@ class _Run:
         verdict, reason = self._verdict(self._problem.tests[index].expected, record)
         # Stopped by the wall clock, with CPU time to spare.
         uncertain = record.ended == "wall"
-        return _Outcome(verdict, record.cpu_s, reason, uncertain)
+        if verdict is Verdict.PASSED:
+            return _Outcome(verdict, record.cpu_s)
+        output = _shown_output(record, is_call=self._problem.kind == "call")
+        return _Outcome(verdict, record.cpu_s, reason, uncertain, output, _last_line(record))
 
     def _verdict(self, expected: str, record: TestRecord) -> tuple[Verdict, str]:
         limits = self._limits
@@ -177,7 +186,7 @@ class _Run:
             return Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
         if record.ended == "cpu" or record.cpu_s > limits.cpu_s:
             return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time"
-        last_line = record.stderr.strip().rpartition("\n")[2][:300]
+        last_line = _last_line(record)
         if last_line.startswith("MemoryError") and record.code != 0:
             return Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
         if record.ended == "signal":
@@ -205,6 +214,8 @@ class _Run:
             first_failed=first[0] if first is not None else None,
             run_seconds=sum(outcome.cpu_s for _, outcome in self._outcomes),
             reason=reason if infra is None else str(infra),
+            output=first[1].output if first is not None else None,
+            error=first[1].error if first is not None else "",
         )
 
 
@@ -222,6 +233,20 @@ async def _driver_fault(client: SandboxClient, server: str) -> str | None:
     said = report.records[0].stderr if report is not None and report.records else result.stderr
     last_line = said.strip().rpartition("\n")[2][:200]
     return f"the sandbox at {server} cannot run the grading driver: {last_line or 'no result'}"
+
+
+def _last_line(record: TestRecord) -> str:
+    return record.stderr.strip().rpartition("\n")[2][:300]
+
+
+def _shown_output(record: TestRecord, *, is_call: bool) -> str | None:
+    """What a test printed or returned, for people; None where nothing came back."""
+    if record.ended != "exit":
+        return None
+    if not is_call:
+        return shortened(record.answer)
+    value = record.answer.removeprefix(b'{"value": ')
+    return shortened(value.removesuffix(b"}")) if value != record.answer else None
 
 
 def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:

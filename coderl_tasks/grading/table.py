@@ -1,4 +1,4 @@
-"""Grading a table of completions: a parquet in, a parquet of verdicts out, row by row in the same order.
+"""Grading a table of completions: a file of them in, a file of verdicts out, row by row in the same order.
 
 What can be wrong with the files is found before anything is graded, and the output appears whole or not at all.
 """
@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from rich.console import Console
@@ -19,9 +20,10 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import format_failure
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, read_segment, whole_file
 
 GRADES_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),
@@ -32,7 +34,16 @@ GRADES_SCHEMA: dict[str, pl.DataType] = {
     "tests_total": pl.Int32(),
     "first_failed": pl.Int32(),
     "run_seconds": pl.Float64(),
+    "source_row": pl.Int64(),
+    "reason": pl.String(),
+    "failed_input": pl.String(),
+    "failed_expected": pl.String(),
+    "failed_output": pl.String(),
+    "error": pl.String(),
 }
+"""`source_row` is the problem's row in its file; what follows is null where nothing failed. `reason` is one line. Of
+the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
+the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
 Progressed = Callable[[Grade], None]
@@ -47,19 +58,21 @@ def grade_files(
     *,
     max_concurrency: int = 34,
 ) -> pl.DataFrame:
-    """Grade the completions of a parquet file, with a progress bar on stderr, and write a frame of `GRADES_SCHEMA`.
+    """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write a frame of
+    `GRADES_SCHEMA`: as CSV or JSONL where the name of `out_path` ends so, else as parquet.
 
-    Problems may be normalised or of DeepCoder's raw shape; rows that cannot be used are counted on stderr. Completions
-    have `problem_id` and `code` or `completion` (`code` is taken where both are there; null means no code). At most
-    `max_concurrency` programs run at a time. Raises DataError for files that cannot be read or do not fit, ConfigError
-    for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
+    Problems may be normalised or raw; rows that cannot be used are counted on stderr. Completions name their problem by
+    `problem_id`, or where that is missing by `source_row`, and have `code` or `completion` (`code` is taken where both
+    are columns; null means no code). At most `max_concurrency` programs run at a time; `timeout_s` is CPU seconds per
+    test of problems that have no time limit of their own. Raises DataError for files that cannot be read or do not fit,
+    ConfigError for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
     """
     client = SandboxClient(urls, max_concurrency)
     judge = Judge(client, timeout_s)
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
-    unusable = _unusable(problems_path, loaded)
+    unusable = loaded.unusable and f"{problems_path}: {loaded.unusable}"
     ambiguous = loaded.dropped.filter(reason=SAME_ID_OTHER_TESTS)["problem_id"]
     if not ambiguous.is_empty():
         raise DataError(f"{problems_path}: the problem id {ambiguous[0]} stands for different tests")
@@ -67,7 +80,8 @@ def grade_files(
         raise DataError(unusable or f"{problems_path}: there are no problems in it")
     problems = {problem.problem_id: problem for problem in loaded.problems}
     try:
-        ids, codes = _ids_and_codes(problems, _read_completions(completions_path))
+        columns = _read_completions(completions_path)
+        ids, codes = _problem_ids(loaded, columns), _codes(columns)
     except DataError as error:
         raise DataError(f"{error}; {unusable}" if unusable else str(error)) from error
     if unusable:
@@ -81,25 +95,14 @@ def grade_files(
     return grades
 
 
-async def grade_table(
-    problems: dict[str, Problem], completions: pl.DataFrame, judge: Judge, progressed: Progressed | None = None
-) -> pl.DataFrame:
-    """The grades of a frame of completions, as a frame of `GRADES_SCHEMA`, one row for each, in order.
-
-    Identical code of one problem is graded once. `progressed` is called with each row's grade as it is known. Raises
-    DataError for missing columns and for problem ids that `problems` lacks.
-    """
-    ids, codes = _ids_and_codes(problems, completions)
-    return await _grade_rows(problems, ids, codes, judge, progressed)
-
-
 async def _grade_rows(
-    problems: dict[str, Problem],
+    problems: Mapping[str, Problem],
     ids: Sequence[str],
     codes: Sequence[str | None],
     judge: Judge,
-    progressed: Progressed | None,
+    progressed: Progressed,
 ) -> pl.DataFrame:
+    """The grades, one row for each completion, in order. Identical code of one problem is graded once."""
     rows_of: dict[tuple[str, str | None], list[int]] = {}
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
@@ -112,8 +115,7 @@ async def _grade_rows(
             grade = format_failure(problem) if code is None else await judge.grade(problem, code)
             for row in rows:
                 grades[row] = grade
-                if progressed is not None:
-                    progressed(grade)
+                progressed(grade)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -121,7 +123,7 @@ async def _grade_rows(
                 group.create_task(work())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
-    columns = [(problem_id, row, *_columns(grades[row])) for row, problem_id in enumerate(ids)]
+    columns = [(problem_id, row, *_columns(grades[row], problems[problem_id])) for row, problem_id in enumerate(ids)]
     return pl.DataFrame(columns, schema=GRADES_SCHEMA, orient="row")
 
 
@@ -130,7 +132,8 @@ async def _with(client: SandboxClient, grading: Awaitable[pl.DataFrame]) -> pl.D
         return await grading
 
 
-def _columns(grade: Grade) -> tuple[str, int, int, int, int | None, float]:
+def _columns(grade: Grade, problem: Problem) -> tuple[Any, ...]:
+    failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
     return (
         grade.verdict.value,
         grade.tests_passed,
@@ -138,6 +141,12 @@ def _columns(grade: Grade) -> tuple[str, int, int, int, int | None, float]:
         grade.tests_total,
         grade.first_failed,
         grade.run_seconds,
+        problem.source_row,
+        shortened(grade.reason) or None,
+        None if failed is None else shortened(failed.input),
+        None if failed is None else shortened(failed.expected),
+        grade.output,
+        grade.error or None,
     )
 
 
@@ -155,53 +164,121 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
     partial = out_path.with_name(out_path.name + ".partial")
     try:
-        grades.write_parquet(partial)
+        if out_path.suffix == ".csv":
+            grades.write_csv(partial)
+        elif SUFFIXES.get(out_path.suffix) == "lines":
+            grades.write_ndjson(partial)
+        else:
+            grades.write_parquet(partial)
         partial.replace(out_path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def _unusable(path: Path, loaded: LoadResult) -> str:
-    """What is said of the rows that gave no problem; empty if all did."""
-    if loaded.dropped.is_empty():
-        return ""
-    reasons = ", ".join(f"{reason} {count}" for reason, count in loaded.dropped_by_reason().items())
-    return f"{path}: {loaded.dropped.height} of {loaded.read} rows give no problem to grade with ({reasons})"
-
-
-def _read_completions(path: Path) -> pl.DataFrame:
+def _read_completions(path: Path) -> dict[str, list[Any]]:
+    """The columns of the completions that count, all of one length. Raises DataError where one is missing."""
+    if SUFFIXES.get(path.suffix) == "lines":
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        rows = list(read_segment(whole_file(RawFile(path, path.name, "lines")), ""))
+        for row in rows:
+            if not isinstance(row.values, dict):
+                raise DataError(f"{path}, line {row.source_row + 1}: not a JSON object")
+            if ("code" in row.values) != ("code" in rows[0].values):
+                raise DataError(f"{path}, line {row.source_row + 1}: give all lines code, or none")
+        names = dict.fromkeys(name for row in rows for name in row.values)
+        return {name: [row.values.get(name) for row in rows] for name in _wanted(names)} if rows else {}
     try:
-        return pl.read_parquet(path)
+        frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path}: cannot be read as parquet ({reason})") from error
+        raise DataError(f"{path}: cannot be read as parquet ({reason}); a JSONL file is named .jsonl") from error
+    return frame.select(_wanted(frame.columns)).to_dict(as_series=False)
 
 
-def _ids_and_codes(problems: dict[str, Problem], completions: pl.DataFrame) -> tuple[list[str], list[str | None]]:
-    text_column = next((name for name in ("code", "completion") if name in completions.columns), None)
-    if "problem_id" not in completions.columns or text_column is None:
-        found = ", ".join(completions.columns) or "none"
-        raise DataError(f"completions need the columns problem_id and code (or completion); there are: {found}")
-    if not isinstance(completions.schema[text_column], pl.String | pl.Null):
-        raise DataError(f"the column {text_column} of the completions is not text")
-    if completions.schema["problem_id"].is_nested():
-        raise DataError("the column problem_id of the completions is neither text nor a number")
-    nameless = completions["problem_id"].is_null()
-    if nameless.any():
-        raise DataError(f"{nameless.sum()} completions have no problem_id, the first is row {nameless.arg_max()}")
-    ids: list[str] = completions["problem_id"].cast(pl.String).to_list()
-    missing = sorted(set(ids) - problems.keys())
-    if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        known = next(iter(problems), "none")
+def _wanted(found: Iterable[str]) -> list[str]:
+    """The columns to take of those found. Raises DataError."""
+    names = [name for name in ("problem_id", "source_row", "split", "code", "completion") if name in found]
+    if not {"problem_id", "source_row"} & {*names} or not {"code", "completion"} & {*names}:
         raise DataError(
-            f"{len(missing)} problem ids of the completions are not among the problems' ({known}, ...): {shown}"
+            "completions need the columns problem_id (or source_row, the problem's row in its file, from 0) "
+            f"and code (or completion); there are: {', '.join(found) or 'none'}"
         )
-    texts: list[str | None] = completions[text_column].to_list()
-    if text_column == "completion":
-        return ids, [None if text is None else extract_code(text) for text in texts]
-    return ids, texts
+    return names
+
+
+def _codes(columns: Mapping[str, list[Any]]) -> list[str | None]:
+    name = next((name for name in ("code", "completion") if name in columns), None)
+    if name is None:
+        return []
+    for row, text in enumerate(columns[name]):
+        if not isinstance(text, str | None):
+            raise DataError(f"the column {name} of the completions is not text in row {row}")
+    if name == "completion":
+        return [None if text is None else extract_code(text) for text in columns[name]]
+    return columns[name]
+
+
+def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:
+    """The id of each completion's problem: its `problem_id`, else that of the problem at its `source_row`."""
+    height = max(map(len, columns.values()), default=0)
+    given = {name: columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")}
+    ids: list[str] = []
+    nameless: list[int] = []
+    places = _Places(loaded)
+    known = dict.fromkeys(problem.problem_id for problem in loaded.problems)
+    missing: set[str] = set()
+    for row, (own_id, source_row, split) in enumerate(zip(*given.values(), strict=True)):
+        if own_id is None and source_row is None:
+            nameless.append(row)
+        elif own_id is None:
+            ids.append(places.find(row, source_row, split))
+        elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
+            ids.append(str(own_id))
+            if ids[-1] not in known:
+                missing.add(ids[-1])
+        else:
+            raise DataError(f"the column problem_id of the completions is neither text nor a number in row {row}")
+    if nameless:
+        raise DataError(
+            f"{len(nameless)} completions have no problem_id and no source_row, the first is row {nameless[0]}"
+        )
+    if missing:
+        shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
+        raise DataError(
+            f"{len(missing)} problem ids of the completions are not among the problems' "
+            f"({next(iter(known))}, ...): {shown} (a row without an id of its own is named by source_row)"
+        )
+    return ids
+
+
+class _Places:
+    """Problems by their number in the file that they come from, and what became of the rows without one."""
+
+    def __init__(self, loaded: LoadResult) -> None:
+        self._found: dict[int, dict[str, str]] = {}
+        for problem in loaded.problems:
+            self._found.setdefault(problem.source_row, {})[problem.split] = problem.problem_id
+        self._dropped: dict[int, str] = {}
+        for drop in loaded.dropped.iter_rows(named=True):
+            if drop["problem_id"] is None:
+                self._dropped[drop["source_row"]] = drop["detail"] or drop["reason"]
+            else:  # a repetition, graded as the row that it repeats
+                self._found.setdefault(drop["source_row"], {})[drop["split"]] = drop["problem_id"]
+
+    def find(self, row: int, source_row: Any, split: Any) -> str:
+        """The id of the problem that completion `row` names. Raises DataError."""
+        if not isinstance(source_row, int) or isinstance(source_row, bool):
+            raise DataError(f"the column source_row of the completions is not a whole number in row {row}")
+        there = self._found.get(source_row, {})
+        ids = {problem_id for name, problem_id in there.items() if split is None or name == split}
+        if len(ids) == 1:
+            return ids.pop()
+        if ids:
+            raise DataError(f"source_row {source_row} is in several splits ({', '.join(there)}): add a column split")
+        why = self._dropped.get(source_row, "there is no such row")
+        raise DataError(f"completion {row}: source_row {source_row} of the problems gives no problem ({why})")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+SHOWN_CHARS = 1000
+
 
 class Verdict(StrEnum):
     """The eight verdicts. `infra_error` is ours, never the program's, and never becomes a reward."""
@@ -23,7 +25,9 @@ class Grade:
 
     `tests_run` of `tests_total` were run (grading stops at the first failure, unless all tests were asked for);
     `first_failed` is the index, in the problem's own test order, of the test that failed first, None if none failed;
-    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass.
+    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass. Of the test
+    that failed first, `output` is what the program printed or returned (see `shortened`), None where nothing came back
+    or nothing failed, and `error` the last line of its error output, empty where there was none.
     """
 
     verdict: Verdict
@@ -33,6 +37,8 @@ class Grade:
     first_failed: int | None
     run_seconds: float
     reason: str = ""
+    output: str | None = None
+    error: str = ""
 
     @property
     def passed(self) -> bool:
@@ -41,3 +47,15 @@ class Grade:
     @property
     def gradable(self) -> bool:
         return self.verdict is not Verdict.INFRA_ERROR
+
+
+def shortened(text: str | bytes, length: int = SHOWN_CHARS) -> str:
+    """The first `length` characters of `text`, and how much there is where that is not all.
+
+    What UTF-8 cannot hold (odd bytes, lone surrogates) is shown as escapes, so that any table takes the result.
+    """
+    size, unit = len(text), "bytes" if isinstance(text, bytes) else "characters"
+    if isinstance(text, bytes):
+        text = text[: 4 * length + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
+    shown = text[:length].encode("utf-8", "backslashreplace").decode()
+    return shown if len(text) <= length else f"{shown}... ({size:,} {unit})"

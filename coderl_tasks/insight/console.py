@@ -2,7 +2,7 @@
 
 import json
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 from rich.cells import cell_len
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+Output = Literal["table", "csv", "json"]
 LONGEST_TEXT = 200
 NARROW = 36
 GAP = 2  # between two columns
@@ -81,6 +82,14 @@ def plain_values(frame: pl.DataFrame, *, for_terminal: bool) -> pl.DataFrame:
         else:
             columns.append(series)
     return pl.DataFrame(columns)
+
+
+def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:
+    """Writes all of `frame` to the console's file as CSV or as JSON (an array of objects)."""
+    if output == "csv":
+        console.file.write(plain_values(frame, for_terminal=console.is_terminal).write_csv())
+    else:
+        console.file.write(frame.write_json() + "\n")
 
 
 def _column_cells(series: pl.Series) -> list[str]:

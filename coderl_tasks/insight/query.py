@@ -12,7 +12,7 @@ A view of files that are not there is empty, with the columns it would have. Fil
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import plain_table, plain_values, render_frame
+from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
 from coderl_tasks.insight.view_schemas import (
@@ -35,7 +35,6 @@ from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
-Output = Literal["table", "csv", "json"]
 VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "evals", "eval_splits", *CURATION_SCHEMAS)
 
 
@@ -127,10 +126,8 @@ def print_query(
         print_views(path, console)
     else:
         answer = query(path, sql, name)
-        if output == "csv":
-            console.file.write(plain_values(answer, for_terminal=console.is_terminal).write_csv())
-        elif output == "json":
-            console.file.write(answer.write_json() + "\n")
+        if output != "table":
+            write_frame(answer, console, output)
         else:
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
 

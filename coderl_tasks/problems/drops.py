@@ -18,7 +18,7 @@ DROPPED_SCHEMA: dict[str, pl.DataType] = {
 }
 """`problem_id` and `statement` are null for a row that never became a problem."""
 
-DETAIL_CHARS = 200
+DETAIL_CHARS = 300
 
 
 class RowDropped(Exception):

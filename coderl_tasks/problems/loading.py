@@ -33,6 +33,18 @@ class LoadResult:
                 f"kept {len(self.problems)} + dropped {self.dropped.height} is not the {self.read} rows read"
             )
 
+    @property
+    def unusable(self) -> str:
+        """What is said of the rows that gave no problem, with the first of them; empty if all did."""
+        if self.dropped.is_empty():
+            return ""
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped_by_reason().items())
+        first = self.dropped.row(0, named=True)
+        why = first["detail"] or first["reason"]
+        return (
+            f"{self.dropped.height} of {self.read} rows give no problem ({reasons}); row {first['source_row']}: {why}"
+        )
+
     def dropped_by_reason(self) -> dict[str, int]:
         """Counts of the dropped rows by reason, most frequent first."""
         counts = self.dropped.group_by("reason").len().sort(["len", "reason"], descending=[True, False])

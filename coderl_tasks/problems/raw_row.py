@@ -1,33 +1,56 @@
-"""One raw row to one problem: statement, starter code, tests, solutions, time limit and identity."""
+"""One raw row to one problem: statement, starter code, tests, solutions, time limit and identity.
+
+The columns are those of DeepCoder, APPS and verl, and of TRL with open-r1's code data sets. A row that can be read in
+two ways is dropped: a statement or a test that is not what its author meant makes rewards wrong.
+"""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.raw_tests import TestSet, as_mapping, parse_tests
+from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
 ID_HEX_DIGITS = 16
+STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
+"""In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
+TEST_COLUMNS = (
+    "tests",
+    "reward_model.ground_truth",
+    "ground_truth",
+    "verification_info.test_cases",
+    "input_output",
+)
+SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
+METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
+PYTHON_NAMES = ("python", "python3", "py")
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     """The problem in one raw row, with all its tests.
 
-    Raises RowDropped: row_not_object, no_statement, not_utf8, or a reason of `parse_tests`.
+    Raises RowDropped: row_not_object, no_statement, ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8,
+    or a reason of `parse_tests`.
     """
     if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", str(row))
+        raise RowDropped("row_not_object", f"not a JSON object: {row}")
     statement = statement_of(row)
     if statement is None:
-        raise RowDropped("no_statement")
-    test_set = parse_tests(row.get("tests"), row.get("metadata"))
+        raise _no_statement(row)
+    # Decoded once: the tests may be among them, and have 200 MB.
+    row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
+    language = row.get("verification_info", {}).get("language")
+    if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
+        raise RowDropped("not_python", f"verification_info.language is {language}")
+    test_set = _tests_of(row)
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""
-    solutions = _solutions(row.get("solutions"))
+    solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
     own_id = row.get("problem_id")
     texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions, *_texts(test_set)]
     try:
@@ -53,9 +76,77 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
 
 
 def statement_of(row: Mapping[str, Any]) -> str | None:
-    """The first non-blank string of `question`, `prompt`, `problem`; None if there is none."""
-    values = (row.get(key) for key in ("question", "prompt", "problem"))
-    return next((value for value in values if isinstance(value, str) and value.strip()), None)
+    """The first non-blank text of STATEMENT_COLUMNS, else the user's message of the first that holds a chat.
+
+    Such a chat (verl, TRL) is a list of messages: one from the user, others only from the system, which are left out
+    (prompts get a system message of their own). None if there is no such text.
+    """
+    values = [row.get(name) for name in STATEMENT_COLUMNS]
+    texts = chain((value for value in values if isinstance(value, str)), map(_user_message, values))
+    return next((text for text in texts if text is not None and text.strip()), None)
+
+
+def _user_message(value: Any) -> str | None:
+    """The text of the only user message in a list of chat messages that has no others than the system's."""
+    messages = [as_mapping(message) for message in value] if isinstance(value, list) else []
+    asked = [message.get("content") for message in messages if message.get("role") == "user"]
+    if len(asked) != 1 or any(message.get("role") not in ("system", "user") for message in messages):
+        return None
+    (content,) = asked
+    if isinstance(content, list) and len(content) == 1:  # content in parts, of which one that is text can be read
+        part = as_mapping(content[0])
+        content = part.get("text") if part.get("type") == "text" else None
+    return content if isinstance(content, str) else None
+
+
+def _no_statement(row: Mapping[str, Any]) -> RowDropped:
+    for name in STATEMENT_COLUMNS:
+        if isinstance(row.get(name), list) and row[name]:
+            roles = [str(as_mapping(message).get("role")) for message in row[name]]
+            wanted = "one message of the user, as text, and at most the system's beside it"
+            return RowDropped("ambiguous_prompt", f"{name} needs {wanted}; its roles: {', '.join(roles)}")
+    return RowDropped("no_statement", f"no text in {', '.join(STATEMENT_COLUMNS)}; columns: {_columns_found(row)}")
+
+
+def _columns_found(row: Mapping[str, Any]) -> str:
+    blank = [name for name, value in row.items() if value is None or (isinstance(value, str) and not value.strip())]
+    return ", ".join(f"{name} (blank)" if name in blank else str(name) for name in row) or "none"
+
+
+def _tests_of(row: Mapping[str, Any]) -> TestSet:
+    """The tests of `row`. All columns that hold tests must be readable and mean the same."""
+    metadata = [row.get(name) for name in METADATA_COLUMNS]
+    found: dict[str, TestSet] = {}
+    for name, value in _test_values(row):
+        try:
+            found[name] = parse_tests(value, *metadata)
+        except RowDropped as drop:
+            if drop.reason != "no_tests":
+                raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
+    if not found:
+        raise RowDropped("no_tests", f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}")
+    first, *others = found
+    for other in others:
+        if found[other] != found[first]:
+            raise RowDropped("ambiguous_tests", f"{first} and {other} hold different tests")
+    return found[first]
+
+
+def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What TEST_COLUMNS hold, by name. In all but the first, only a list or an object are taken for tests: others may
+    hold an answer as text."""
+    for name in TEST_COLUMNS:
+        column, _, key = name.partition(".")
+        value = row.get(column, {}).get(key) if key else row.get(column)
+        if name == "tests":
+            yield name, value
+            continue
+        try:
+            value = decode_json(value)
+        except RowDropped:
+            continue
+        if isinstance(value, list | Mapping):
+            yield name, value
 
 
 def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:

@@ -72,20 +72,21 @@ def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]
     ]
 
 
-def parse_tests(raw_tests: Any, metadata: Any = None) -> TestSet:
-    """The tests of one raw row. `metadata` is the row's, as a mapping or as JSON text.
+def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
+    """The tests of one raw row. `metadata` are mappings of the row, or their JSON text, that may name the function.
 
     Raises RowDropped: no_tests, tests_not_json, unknown_test_shape, unknown_test_type, unequal_inputs_outputs,
     mixed_test_kinds, several_entry_points, no_entry_point, bad_entry_point, stdin_value_not_text, call_input_not_json,
     call_output_not_json, test_value_not_json.
     """
-    raw = _raw_tests(_decode(raw_tests))
+    raw = _raw_tests(decode_json(raw_tests))
     if not raw:
         raise RowDropped("no_tests")
-    names = {test.function for test in raw if test.function} or {*_named_functions(as_mapping(metadata))}
+    names = {test.function for test in raw if test.function}
+    names = names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
     kinds = {_kind(test, has_function=bool(names)) for test in raw}
     if len(kinds) > 1:
-        raise RowDropped("mixed_test_kinds")
+        raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
     if kinds == {"stdin"}:
         tests = tuple(Test(_stdin_text(test.input), _stdin_text(test.output)) for test in raw)
         return TestSet("stdin", "", tests)
@@ -102,8 +103,11 @@ def as_mapping(metadata: Any) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, Mapping) else {}
 
 
-def _decode(raw_tests: Any) -> Any:
-    """The value that `raw_tests` holds; JSON text is decoded, also where it was encoded twice."""
+def decode_json(raw_tests: Any) -> Any:
+    """The value that `raw_tests` holds; JSON text is decoded, also where it was encoded twice.
+
+    None for blank text. Raises RowDropped (tests_not_json).
+    """
     for _ in range(2):
         if not isinstance(raw_tests, str):
             break
@@ -125,6 +129,8 @@ def _raw_tests(value: Any) -> list[_RawTest]:
             raise RowDropped("unknown_test_shape", "inputs and outputs are not lists")
         if len(inputs) != len(outputs):
             raise RowDropped("unequal_inputs_outputs", f"{len(inputs)} inputs, {len(outputs)} outputs")
+        if _any_text(value.get("assert_case")):
+            raise RowDropped("unknown_test_type", "assert_case: tests that are assertions cannot be run")
         name = _name(value.get("fn_name"))
         return [_RawTest(None, name, given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
     items = [value] if isinstance(value, Mapping) else value
@@ -134,8 +140,11 @@ def _raw_tests(value: Any) -> list[_RawTest]:
 
 
 def _raw_test(item: Any) -> _RawTest:
-    if not isinstance(item, Mapping) or "input" not in item or "output" not in item:
-        raise RowDropped("unknown_test_shape", "a test without input or output")
+    if not isinstance(item, Mapping):
+        raise RowDropped("unknown_test_shape", f"a test needs input and output; it is a {type(item).__name__}")
+    if "input" not in item or "output" not in item:
+        found = ", ".join(map(str, item)) or "none"
+        raise RowDropped("unknown_test_shape", f"a test needs input and output (or inputs and outputs); keys: {found}")
     type_name = item.get("testtype") or item.get("type")
     names = [_name(item.get("fn_name")), *_named_functions(as_mapping(item.get("metadata")))]
     function = next((name for name in names if name), None)
@@ -148,6 +157,11 @@ def _named_functions(metadata: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name][:1]
 
 
+def _any_text(value: Any) -> bool:
+    """Whether `value` is non-blank text, or a list with any."""
+    return any(isinstance(text, str) and text.strip() for text in (value if isinstance(value, list) else [value]))
+
+
 def _name(value: Any) -> str | None:
     return value.strip() if isinstance(value, str) and value.strip() else None
 
@@ -156,13 +170,13 @@ def _kind(test: _RawTest, *, has_function: bool) -> Kind:
     if test.type_name is None:
         return "call" if has_function else "stdin"
     if not isinstance(test.type_name, str) or test.type_name not in KINDS:
-        raise RowDropped("unknown_test_type", str(test.type_name))
+        raise RowDropped("unknown_test_type", f"a test of type {test.type_name}; read are: {', '.join(KINDS)}")
     return KINDS[test.type_name]
 
 
 def _entry_point(names: set[str]) -> str:
     if not names:
-        raise RowDropped("no_entry_point")
+        raise RowDropped("no_entry_point", "tests of a function that nothing names (fn_name, func_name or entry_point)")
     if len(names) > 1:
         raise RowDropped("several_entry_points", ", ".join(sorted(names)))
     (name,) = names

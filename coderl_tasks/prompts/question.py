@@ -46,7 +46,7 @@ def fetch_live_code_bench_system_prompt(prompt: str, starter_code: str | None = 
 def build_question(example: Mapping[str, Any]) -> str | None:
     """The one-text prompt of a raw row, or None if it has no question.
 
-    The statement is the first non-blank string of `question`, `prompt`, `problem`; `starter_code` is optional.
+    The statement is the one that `statement_of` finds; `starter_code` is optional.
     """
     statement = statement_of(example)
     if statement is None:

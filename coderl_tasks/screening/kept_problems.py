@@ -43,6 +43,8 @@ class KeptProblems:
     def shards(self, size: int, max_bytes: int = SHARD_BYTES) -> list["KeptProblems"]:
         """All of them in turn, cut so that no shard has more than `size` problems, or more than `max_bytes` of tests
         unless it is one problem."""
+        if not len(self):
+            return []
         starts: list[int] = []
         held = 0
         for number, more in enumerate(self.table["tests_bytes"]):

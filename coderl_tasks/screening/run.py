@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
+from coderl_tasks.errors import DataError
 from coderl_tasks.journal.atomic import (
     make_folder,
     read_json,
@@ -44,7 +45,7 @@ from coderl_tasks.screening.rows import ScreenRules
 from coderl_tasks.screening.signature import SIGNATURE_FIELDS, Hashes, signatures_of
 from coderl_tasks.screening.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when the same rows give other parts."""
 NO_EVALUATION = "none"
 
@@ -90,6 +91,20 @@ class Screening:
         if not compared:
             lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
         return lines
+
+    def require_problems(self) -> None:
+        """Raise DataError, one line that says what was found and what is missing, if no row came through."""
+        if len(self.kept):
+            return
+        dataset = self.manifest["dataset"]
+        if self.dropped.is_empty():
+            raise DataError(f"{dataset} has no rows")
+        counts = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
+        first = self.dropped.row(0, named=True)
+        why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
+        raise DataError(
+            f"{dataset}: none of {self.read} rows can be used ({counts}); {why}. All rows: coderl validate {dataset}"
+        )
 
 
 def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | None = None) -> Screening:

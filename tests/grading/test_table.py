@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from programs import ADD, SUM, TOTAL
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.table import GRADES_SCHEMA, grade_files
-from coderl_tasks.problems import problems_frame
+from coderl_tasks.problems import load_problems, problems_frame
 
 RIGHT, WRONG = SUM + "print(a + b)", "print(0)"
 
@@ -66,6 +67,90 @@ def test_completions_of_raw_problems(tmp_path: Path, embedded_url: str) -> None:
     assert grades["verdict"].to_list() == ["passed", "format_error", "format_error"]
 
 
+def test_the_failed_test_is_shown(problems: Path, tmp_path: Path, embedded_url: str) -> None:
+    tried = {
+        "p-stdin": [WRONG, SUM + "print(1 / 0)", "print('x' * 5000)", "print(", RIGHT],
+        "p-call": ["def total(xs): return [len(xs), 'é']", "def total(xs): return {1}"],
+    }
+    given = completions(
+        tmp_path,
+        problem_id=[problem_id for problem_id, codes in tried.items() for _ in codes],
+        code=[code for codes in tried.values() for code in codes],
+    )
+    grades = grade_files(problems, given, tmp_path / "out.parquet", [embedded_url])
+    shown = grades.select("failed_input", "failed_expected", "failed_output", "error").rows()
+    division = "ZeroDivisionError: division by zero (line 2)"
+    assert shown[0] == ("2 3\n", "5\n", "0\n", None)
+    assert shown[1] == ("2 3\n", "5\n", "", division)
+    assert shown[2] == ("2 3\n", "5\n", f"{'x' * 1000}... (5,001 bytes)", None)
+    assert shown[3][:3] == ("2 3\n", "5\n", None) and shown[3][3].startswith("SyntaxError")
+    assert shown[4] == (None, None, None, None)
+    assert shown[5] == ("[[1, 2, 3]]", "6", r'[3, "\u00e9"]', None)
+    assert shown[6] == ("[[1, 2, 3]]", "6", None, None)
+    assert grades["reason"].to_list()[:2] == ["test 0: line 1, token 1: expected 5, got 0", f"test 0: {division}"]
+    assert grades["reason"][4] is None
+
+
+def raw_problems(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "raw.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def echo(answer: str) -> dict[str, Any]:
+    return {"statement": f"Print {answer}.", "tests": [{"input": "", "output": answer}]}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_rows_without_an_id_are_named_by_their_number(suffix: str, tmp_path: Path, embedded_url: str) -> None:
+    raw = raw_problems(tmp_path, [echo("a"), {"statement": "?"}, echo("b"), echo("a")])
+    given = tmp_path / "completions.jsonl"
+    lines = [
+        {"source_row": row, "completion": f"```\nprint('{text}')\n```"} for row, text in ((0, "a"), (2, "a"), (3, "a"))
+    ]
+    lines.append({"problem_id": None, "source_row": 2, "completion": "\ud800 no code"})
+    given.write_text("\n".join(json.dumps(line) for line in lines))
+    out = tmp_path / f"out.{suffix}"
+    grade_files(raw, given, out, [embedded_url])
+    read: dict[str, Callable[[Path], pl.DataFrame]] = {
+        "csv": pl.read_csv,
+        "jsonl": pl.read_ndjson,
+        "parquet": pl.read_parquet,
+    }
+    grades = read[suffix](out)
+    assert grades.columns == list(GRADES_SCHEMA)
+    assert grades["verdict"].to_list() == ["passed", "wrong_answer", "passed", "format_error"]
+    assert grades["source_row"].to_list() == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (['{"source_row": 1, "code": "x"}'], "source_row 1 of the problems gives no problem .none in tests"),
+        (['{"source_row": 9, "code": "x"}'], "source_row 9 .*there is no such row"),
+        (['{"source_row": "0", "code": "x"}'], "source_row .* is not a whole number in row 0"),
+        (['{"source_row": 0, "code": "x"}', "x"], "line 2: not a JSON object"),
+        (['{"source_row": 0, "code": "x"}', '{"source_row": 0, "completion": "x"}'], "line 2: give all lines code"),
+        (['{"source_row": 0, "code": 1}'], "code of the completions is not text in row 0"),
+        (['{"problem_id": true, "code": "x"}'], "neither text nor a number in row 0"),
+        (['{"problem_id": "\\ud800", "code": "x"}'], "are not among the problems'"),
+        (['{"source_row": 0}'], "need the columns"),
+        (['{"source_row": 3, "code": "x"}'], "source_row 3 is in several splits .raw, other.: add a column split"),
+    ],
+)
+def test_lines_that_do_not_fit_are_told(lines: list[str], says: str, tmp_path: Path) -> None:
+    raw = raw_problems(tmp_path, [echo("a"), {"statement": "?"}, echo("b"), echo("c"), echo("d")])
+    table = load_problems(str(raw), role="test").problems
+    moved = [replace(problem, split="other", source_row=3) if problem.source_row == 4 else problem for problem in table]
+    if "several" in says:
+        raw = tmp_path / "problems.parquet"
+        problems_frame(moved).write_parquet(raw)
+    given = tmp_path / "completions.jsonl"
+    given.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=says):
+        grade_files(raw, given, tmp_path / "out.parquet", ["http://127.0.0.1:1"])
+
+
 def test_no_completions(problems: Path, tmp_path: Path, embedded_url: str) -> None:
     given = tmp_path / "none.parquet"
     pl.DataFrame(schema={"problem_id": pl.String, "code": pl.String}).write_parquet(given)
@@ -77,7 +162,7 @@ def test_what_does_not_fit_is_told_in_one_line(problems: Path, tmp_path: Path) -
     good = completions(tmp_path, problem_id=["p-stdin"], code=[WRONG])
     text = tmp_path / "text.parquet"
     text.write_text("not parquet")
-    with pytest.raises(DataError, match="problem_id and code"):
+    with pytest.raises(DataError, match=r"need the columns problem_id .* there are: problem_id, split"):
         grade_files(problems, problems, out, urls)
     with pytest.raises(DataError, match="cannot be read"):
         grade_files(problems, text, out, urls)
@@ -93,7 +178,7 @@ def test_what_does_not_fit_is_told_in_one_line(problems: Path, tmp_path: Path) -
         grade_files(problems, completions(tmp_path, problem_id=["p-stdin"], code=[1]), out, urls)
     with pytest.raises(DataError, match="neither text nor a number"):
         grade_files(problems, completions(tmp_path, problem_id=[["p-stdin"]], code=[WRONG]), out, urls)
-    with pytest.raises(DataError, match=r"1 completions have no problem_id, the first is row 1"):
+    with pytest.raises(DataError, match=r"1 completions have no problem_id and no source_row, the first is row 1"):
         grade_files(problems, completions(tmp_path, problem_id=["p-stdin", None], code=[WRONG] * 2), out, urls)
     with pytest.raises(DataError, match=r"nowhere\.parquet: no such file"):
         grade_files(tmp_path / "nowhere.parquet", good, out, urls)
@@ -127,7 +212,7 @@ def test_rows_that_give_no_problem_are_counted(
     raw = tmp_path / "raw.parquet"
     rows = {"problem": ["Add."] * 4, "tests": [add, "{", "[]", add], "problem_id": ["a", "b", "c", "a"]}
     pl.DataFrame(rows).write_parquet(raw)
-    said = r"raw.parquet: 3 of 4 rows give no problem to grade with \(no_tests 1, same_identity 1, tests_not_json 1\)"
+    said = r"raw.parquet: 3 of 4 rows give no problem \(no_tests 1, same_identity 1, tests_not_json 1\)"
     grades = grade_files(
         raw, completions(tmp_path, problem_id=["a"], code=[RIGHT]), tmp_path / "out.parquet", [embedded_url]
     )
@@ -246,7 +331,11 @@ def test_an_interrupted_run_leaves_the_old_output(
 
 
 def test_the_environment_says_how_many_requests_are_under_way(
-    problems: Path, tmp_path: Path, serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch
+    problems: Path,
+    tmp_path: Path,
+    serve: Callable[[web.Application], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server = FaultyServer(stock_sandbox.run_code)
     monkeypatch.setenv("SANDBOX_URL", serve(server.app()))
@@ -254,6 +343,7 @@ def test_the_environment_says_how_many_requests_are_under_way(
     given = completions(tmp_path, problem_id=["p-stdin"] * 8, code=[f"{RIGHT}  # {n}" for n in range(8)])
     out = tmp_path / "out.parquet"
     assert main(["grade", f"--problems={problems}", f"--completions={given}", f"--out={out}"]) == 0
+    assert capsys.readouterr().out == f"8 completions graded (8 passed): {out}\n"
     assert pl.read_parquet(out)["verdict"].to_list() == ["passed"] * 8
     assert server.most_at_once == 2
 

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from coderl_tasks.problems import (
     problems_from_frame,
     trim_tests,
 )
+from coderl_tasks.problems.raw_row import SOLUTION_COLUMNS, STATEMENT_COLUMNS
 
 TESTS = [{"input": "1\n", "output": "1\n"}, {"input": "22\n", "output": "2\n"}]
 ROW = {"problem": "Count the digits.", "tests": json.dumps(TESTS)}
@@ -107,19 +109,122 @@ def test_rows_that_cannot_be_used(row, reason):
     assert caught.value.reason == reason
 
 
+IN_OUT = {"inputs": ["1\n", "22\n"], "outputs": ["1\n", "2\n"]}
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Count the digits."}]
+CALLS = [{"type": "function_call", "fn_name": "f", "input": "[1, 2]", "output": "3"}]
+OTHER_COLUMNS = {
+    "the pool's name": {"statement": "Count the digits.", "tests": TESTS},
+    "open-r1": {
+        "problem_statement": "Count the digits.",
+        "verification_info": {"language": "python", "test_cases": TESTS},
+    },
+    "open-r1 as text": {
+        "problem": "Count the digits.",
+        "verification_info": json.dumps({"test_cases": json.dumps(IN_OUT)}),
+    },
+    "TRL, text": {"prompt": "Count the digits.", "ground_truth": json.dumps(TESTS)},
+    "TRL, chat": {"prompt": CHAT[1:], "tests": IN_OUT, "solution": "print(len(input()))"},
+    "APPS": {"question": "Count the digits.", "input_output": json.dumps(IN_OUT)},
+    "verl": {
+        "data_source": "taco",
+        "prompt": CHAT,
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": json.dumps(IN_OUT)},
+        "extra_info": {"index": 0, "split": "train"},
+    },
+    "an answer beside the tests": ROW | {"ground_truth": "2"},
+    "the same tests twice": ROW | {"ground_truth": IN_OUT},
+    "text before chat": ROW | {"prompt": CHAT, "problem": "Count the digits."},
+    "content in one part": ROW
+    | {"problem": [{"role": "user", "content": [{"type": "text", "text": "Count the digits."}]}]},
+}
+
+
+@pytest.mark.parametrize("row", OTHER_COLUMNS.values(), ids=OTHER_COLUMNS)
+def test_columns_that_other_trainers_use(row):
+    problem = problem_from_row(row, split="codeforces", source_row=4)
+    assert problem.problem_id == make().problem_id
+
+
+@pytest.mark.parametrize("place", ["metadata", "extra_info", "verification_info"])
+def test_a_function_is_named_beside_the_tests(place):
+    row = {"prompt": "Add.", "ground_truth": {"inputs": ["1\n2"], "outputs": ["3"]}, place: {"fn_name": "add"}}
+    problem = problem_from_row(row, split="s", source_row=0)
+    assert (problem.kind, problem.entry_point, problem.tests) == ("call", "add", (Test("[1, 2]", "3"),))
+
+
+def test_a_reference_in_the_singular():
+    fenced = "```python\nprint(len(input()))\n```"
+    assert make(gold_standard_solution=fenced).solutions == (fenced,)
+    assert make(solution="a", solutions=["b"]).solutions == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "detail"),
+    [
+        ({"text": "p", "tests": TESTS}, "no_statement", "question, prompt, .* columns: text, tests"),
+        ({"problem": " ", "tests": TESTS}, "no_statement", r"columns: problem \(blank\), tests"),
+        ({"prompt": "p", "cases": TESTS}, "no_tests", "none in tests, reward_model.* columns: prompt, cases"),
+        ({"prompt": "p", "ground_truth": "42"}, "no_tests", "columns: prompt, ground_truth"),
+        ({"prompt": [CHAT[1]] * 2, "tests": TESTS}, "ambiguous_prompt", "roles: user, user"),
+        ({"prompt": [*CHAT, {"role": "assistant", "content": "2"}]}, "ambiguous_prompt", "system, user, assistant"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "ambiguous_prompt", "prompt needs one"),
+        (ROW | {"ground_truth": CALLS}, "ambiguous_tests", "tests and ground_truth hold different tests"),
+        (
+            ROW | {"reward_model": {"ground_truth": ["42"]}},
+            "unknown_test_shape",
+            "reward_model.ground_truth: .* is a str",
+        ),
+        ({"prompt": "p", "tests": [{"stdin": ""}]}, "unknown_test_shape", "needs input and output .* keys: stdin"),
+        ({"prompt": "p", "ground_truth": IN_OUT | {"assert_case": ["assert f()"]}}, "unknown_test_type", "assert_case"),
+        (ROW | {"verification_info": {"language": "cpp"}}, "not_python", "language is cpp"),
+        (
+            ROW | {"tests": CALLS[0] | {"fn_name": None}, "metadata": {"fn_name": "f"}, "extra_info": {"fn_name": "g"}},
+            "several_entry_points",
+            "f, g",
+        ),
+    ],
+)
+def test_what_is_found_and_what_is_missing_is_told(row, reason, detail):
+    with pytest.raises(RowDropped) as caught:
+        problem_from_row(row, split="s", source_row=0)
+    assert caught.value.reason == reason
+    assert re.search(detail, caught.value.detail), caught.value.detail
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.binary(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-COLUMNS = ("problem", "question", "starter_code", "metadata", "solutions", "problem_id", "time_limit")
+MESSAGE = st.fixed_dictionaries(
+    {}, optional={"role": st.sampled_from(["user", "system", "assistant", None]), "content": ANYTHING}
+)
+PROMPT = ANYTHING | st.lists(MESSAGE | ANYTHING, max_size=3) | st.just(CHAT)
+SOME_TESTS = st.sampled_from([TESTS, IN_OUT, CALLS, json.dumps(IN_OUT), None]) | ANYTHING
+NAMED = {"fn_name": st.sampled_from(["f", None, 3]), "language": st.sampled_from(["python", "go", 1])}
+NESTED = {
+    "reward_model": st.fixed_dictionaries({}, optional={"style": ANYTHING, "ground_truth": SOME_TESTS}),
+    "verification_info": st.fixed_dictionaries({}, optional={"test_cases": SOME_TESTS, **NAMED}),
+    "extra_info": st.fixed_dictionaries({}, optional=NAMED),
+}
+ANY_ROW = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(STATEMENT_COLUMNS, PROMPT),
+        **dict.fromkeys(("tests", "ground_truth", "input_output"), SOME_TESTS),
+        **{name: values | values.map(str) | ANYTHING for name, values in NESTED.items()},
+        **dict.fromkeys(("starter_code", "metadata", *SOLUTION_COLUMNS, "problem_id", "time_limit"), ANYTHING),
+    },
+)
 
 
-@given(st.dictionaries(st.sampled_from(COLUMNS), ANYTHING), st.just(TESTS) | ANYTHING)
-def test_any_row_is_a_storable_problem_or_a_drop(columns, tests):
+@given(ANY_ROW)
+def test_any_row_is_a_storable_problem_or_a_drop_that_says_why(row):
     try:
-        problem = problem_from_row(columns | {"tests": tests}, split="taco", source_row=0)
-    except RowDropped:
+        problem = problem_from_row(row, split="taco", source_row=0)
+    except RowDropped as drop:
+        assert drop.reason.isidentifier() and drop.detail and drop.detail.isprintable()
         return
     assert problems_from_frame(problems_frame([problem])) == [problem]
 

@@ -62,6 +62,23 @@ def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
     assert str(tmp_path) not in json.dumps(done.manifest["train"])
 
 
+def test_a_data_set_without_a_usable_row_is_one_line(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"text": "Add.", "cases": []}\n{"text": "Double."}\n')
+    done = screen_dataset(tmp_path / "out", ScreeningRequest(str(file)))
+    assert (len(done.kept), done.kept.shards(3), list(done.kept)) == (0, [], [])
+    with pytest.raises(DataError) as caught:
+        done.require_problems()
+    said = str(caught.value)
+    assert said.startswith(
+        f"{file}: none of 2 rows can be used (2 parse/no_statement); row 0 of mine: no text in question,"
+    )
+    assert "; columns: text, cases." in said and "\n" not in said
+    file.write_text("\n")
+    with pytest.raises(DataError, match="has no rows"):
+        screen_dataset(tmp_path / "none", ScreeningRequest(str(file))).require_problems()
+
+
 def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path):
     done = screen_dataset(tmp_path, ScreeningRequest("data/mini"))
     assert (done.read, len(done.kept), done.manifest["dropped"]) == (640, 638, {"dedup/near_duplicate": 2})

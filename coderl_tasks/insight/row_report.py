@@ -1,0 +1,91 @@
+"""`coderl validate`: what curation makes of each row of a data set, before anything is sampled.
+
+It runs curation's own stages in a temporary folder, so that the two cannot differ. Not covered: what needs a model or
+the sandbox (prompts that are too long, reference solutions that fail).
+"""
+
+import tempfile
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.text import Text
+
+from coderl_tasks.errors import DataError
+from coderl_tasks.insight.console import Output, printable, write_frame
+from coderl_tasks.screening import Screening, ScreeningRequest, ScreenRules, screen_dataset
+
+ROWS_SCHEMA: dict[str, pl.DataType] = {
+    "split": pl.String(),
+    "source_row": pl.Int64(),
+    "kept": pl.Boolean(),
+    "problem_id": pl.String(),
+    "kind": pl.String(),
+    "entry_point": pl.String(),
+    "tests": pl.Int32(),
+    "stage": pl.String(),
+    "reason": pl.String(),
+    "detail": pl.String(),
+}
+"""`tests` counts those of the row, before trimming; `source_row` counts from 0, blank lines of JSONL included."""
+MOST_LINES = 200
+
+
+def row_report(source: str, min_tests: int, limit: int = -1) -> pl.DataFrame:
+    """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
+
+    `limit` as in `ScreeningRequest`. Raises DataError for a source that cannot be read or has no rows.
+    """
+    with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
+        request = ScreeningRequest(source, limit=limit, screen=ScreenRules(min_tests=min_tests))
+        screening = screen_dataset(Path(folder), request)
+        rows = pl.concat([_kept(screening), _dropped(screening)]).sort("split", "source_row")
+    if rows.is_empty():
+        raise DataError(f"{source} has no rows")
+    return rows
+
+
+def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
+    """A line per row and the counts by reason, or all rows as CSV or JSON.
+
+    Of more than MOST_LINES rows, lines for the dropped ones only, and no more than so many.
+    """
+    if output != "table":
+        write_frame(rows, console, output)
+        return
+    several = rows["split"].n_unique() > 1
+    dropped = rows.filter(~pl.col("kept"))
+    shown = rows if rows.height <= MOST_LINES else dropped.head(MOST_LINES)
+    for row in shown.iter_rows(named=True):
+        place = f"{row['split']} row {row['source_row']}" if several else f"row {row['source_row']}"
+        if row["kept"]:
+            call = f" of {row['entry_point']}" if row["entry_point"] else ""
+            said = f"kept: {row['kind']}{call}, {row['tests']} tests"
+        else:
+            detail = f": {row['detail']}" if row["detail"] else ""
+            said = f"dropped, {row['stage']}/{row['reason']}{detail}"
+        console.print(Text(printable(f"{place}  {said}")), soft_wrap=True)
+    if shown.height < rows.height:
+        console.print(f"... and {rows.height - shown.height} more rows (--format csv prints all)", highlight=False)
+    counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
+    reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
+    console.print(
+        f"{rows.height} rows: {rows.height - dropped.height} kept, {dropped.height} dropped"
+        + (f" ({reasons})" if reasons else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _kept(screening: Screening) -> pl.DataFrame:
+    rows = [
+        {name: getattr(problem, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": problem.tests_original}
+        for problem in screening.kept.outlines()
+    ]
+    return pl.DataFrame(rows, schema=ROWS_SCHEMA)
+
+
+def _dropped(screening: Screening) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in ROWS_SCHEMA.items() if name not in screening.dropped]
+    rows = screening.dropped.with_columns(*missing).with_columns(kept=pl.lit(False))
+    return rows.select(ROWS_SCHEMA.keys())

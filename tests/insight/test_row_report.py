@@ -1,0 +1,96 @@
+"""`coderl validate` on files as a user writes them."""
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from coderl_tasks.cli import main
+from coderl_tasks.insight.row_report import MOST_LINES, ROWS_SCHEMA
+
+TESTS = [{"input": f"{number}\n", "output": f"{2 * number}\n"} for number in range(5)]
+GOOD = {"statement": "Print the double.", "tests": TESTS}
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = {
+        "prompt": "Double.",
+        "tests": {"inputs": [[n] for n in range(6)], "outputs": list(range(6)), "fn_name": "f"},
+    }
+    file = write(
+        tmp_path / "mine.jsonl", [GOOD, {"text": "\x1b[31m", "tests": TESTS}, GOOD | {"tests": TESTS[:1]}, call]
+    )
+    assert main(["validate", file]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "row 0  kept: stdin, 5 tests",
+        "row 1  dropped, parse/no_statement: no text in question, prompt, problem, statement, problem_statement; "
+        "columns: text, tests",
+        "row 2  dropped, sanity/too_few_tests: 1 different tests, at least 5",
+        "row 3  kept: call of f, 6 tests",
+        "4 rows: 2 kept, 2 dropped (1 parse/no_statement, 1 sanity/too_few_tests)",
+    ]
+    assert main(["validate", write(tmp_path / "one.jsonl", [GOOD | {"tests": TESTS[:1]}]), "--min-tests=1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("nowhere.jsonl", None, "no such file"),
+        ("empty.jsonl", "", "has no rows"),
+        ("text.parquet", "text", "Cannot read"),
+        ("notes.txt", "text", "expected a .parquet or .jsonl file"),
+    ],
+)
+def test_a_bad_file_is_one_line_and_exit_2(
+    name: str, content: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    assert main(["validate", str(tmp_path / name)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
+
+
+def test_any_rows_are_kept_or_dropped_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = random.Random(0)
+    values = [
+        None,
+        "",
+        "text",
+        7,
+        [],
+        {},
+        [{"role": "user", "content": "p"}],
+        TESTS,
+        json.dumps(TESTS),
+        [[1]],
+        "\ud800",
+    ]
+    values += [{"ground_truth": TESTS}, {"test_cases": TESTS, "language": "go"}, {"inputs": ["1"], "outputs": ["1"]}]
+    names = ["statement", "prompt", "problem", "tests", "reward_model", "verification_info", "ground_truth", "solution"]
+    rows: list[Any] = [
+        {name: rng.choice(values) for name in rng.sample(names, rng.randint(0, 8))} for _ in range(2 * MOST_LINES)
+    ]
+    file = write(tmp_path / "any.jsonl", [*rows, 3, "x"])
+    assert main(["validate", file, "--format=csv"]) == 1
+    told = pl.read_csv(io.StringIO(capsys.readouterr().out), schema_overrides=ROWS_SCHEMA)
+    assert told["source_row"].to_list() == list(range(len(rows) + 2))
+    kept, dropped = told.filter("kept"), told.filter(~pl.col("kept"))
+    assert not kept.is_empty() and not kept["problem_id"].has_nulls() and kept["reason"].null_count() == kept.height
+    assert not dropped["reason"].has_nulls() and not dropped["detail"].has_nulls()
+    assert main(["validate", file, "--format=json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)) == told.height
+    assert main(["validate", file]) == 1
+    *lines, more, counts = capsys.readouterr().out.splitlines()
+    assert len(lines) == MOST_LINES and all("dropped" in line for line in lines)
+    assert more == f"... and {told.height - MOST_LINES} more rows (--format csv prints all)"
+    assert counts.startswith(f"{told.height} rows: {kept.height} kept, {dropped.height} dropped (")
