@@ -122,8 +122,9 @@ def log_folder() -> Path:
 
 
 @contextmanager
-def services(model_name: str | None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be.
+def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
+    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
+    says why it is that model.
 
     Raises `ConfigError` for a hub model without a Tinker service, naming both ways out.
     """
@@ -134,7 +135,7 @@ def services(model_name: str | None) -> Iterator[Services]:
     load_environment()
     with ExitStack() as stack:
         started: list[EmbeddedServer] = []
-        lines = [f"Model: {model_name}"] if model_name is not None else []
+        lines = [f"Model: {model_name}{f' ({reason})' if reason else ''}"] if model_name is not None else []
         tinker_url, api_key = None, None
         if uses_tinker_service():
             tinker_url, api_key = tinker_credentials()
