@@ -177,7 +177,7 @@ def _up(arguments: list[str]) -> int:
 
 def _doctor(arguments: list[str]) -> int:
     parser = _parser("doctor", "Check what a run needs, one line each; exit 1 if something needed is missing.")
-    parser.add_argument("--model", default=None, help="check for this model (default: the nano preset's)")
+    parser.add_argument("--model", default=None, help="check for this model (default: the one a bare run takes)")
     options = parser.parse_args(arguments)
     from coderl_tasks.doctor import report
 

@@ -6,15 +6,17 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
 from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, wants_embedded
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
+from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_URL,
     configured_sandboxes,
@@ -22,6 +24,9 @@ from coderl_tasks.services import (
     tinker_credentials,
     uses_tinker_service,
 )
+
+if TYPE_CHECKING:  # the SDK takes seconds to import
+    from tinker.types import SupportedModel
 
 GIB = 2**30
 LOW_DISK_GIB = 5
@@ -35,11 +40,12 @@ EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {DEFAULT_PORT}"
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked thing: whether it is as a run needs it, and the words for people."""
+    """One checked thing: whether it is as a run needs it, the words for people, and lines to print below them."""
 
     name: str
     ok: bool
     detail: str
+    listing: tuple[str, ...] = ()
 
 
 def report(model_name: str | None) -> int:
@@ -48,6 +54,8 @@ def report(model_name: str | None) -> int:
     findings = [check(model_name) for check in CHECKS]
     for finding in findings:
         print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name:<10} {finding.detail}")
+        for line in finding.listing:
+            print(f"{'':<19} {line}")
     return 0 if all(finding.ok for finding in findings) else 1
 
 
@@ -92,20 +100,40 @@ def check_tinker(model_name: str | None) -> Finding:
 
 
 def _check_tinker_service(model_name: str | None) -> Finding:
-    from coderl_tasks.policy.clients import supported_models
+    from coderl_tasks.base_model import choose_model
+    from coderl_tasks.policy.clients import not_offered, supported_models
 
     try:
         url, key = tinker_credentials()
-        # The SDK itself waits for ever on a service that does not answer.
-        models = asyncio.run(asyncio.wait_for(supported_models(url, key), DEADLINE_S))
+        offered = asyncio.run(supported_models(url, key, patience_s=DEADLINE_S))
     except CoderlError as error:
         return Finding("tinker", False, str(error))
-    except TimeoutError:
-        where = url or "the Tinker service"
-        return Finding("tinker", False, f"no answer from {where} in {DEADLINE_S:g} s: check TINKER_BASE_URL, network")
-    if model_name is not None and model_name not in models:
-        return Finding("tinker", False, f"no model {model_name!r}; there are: {', '.join(sorted(models))}")
-    return Finding("tinker", True, f"the service answers, {len(models)} models")
+    listing = _listed(offered)
+    if model_name is not None:
+        known = model_name in offered
+        said = f"the service offers {model_name}" if known else f"the model is {not_offered(model_name, offered)}"
+        return Finding("tinker", known, said, listing)
+    try:
+        taken, reason = choose_model(offered)
+    except CoderlError as error:
+        return Finding("tinker", False, str(error), listing)
+    return Finding("tinker", True, f"{taken} is taken where no model is named ({reason})", listing)
+
+
+def _listed(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
+    """A line for each model that the service offers: its name, its renderer, its context."""
+    from coderl_tasks.prompts.tokenizer import recommended_renderer
+
+    rows = [("offered", "renderer", "context")]
+    for name, model in sorted(offered.items()):
+        try:
+            renderer = recommended_renderer(name)
+        except CoderlError as error:
+            renderer = str(error)
+        context = f"{model.max_context_length:,} tokens" if model.max_context_length else "not stated"
+        rows.append((name, renderer, context if model.trainable is not False else f"{context}, not trainable"))
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return tuple(f"{name:<{widths[0]}}  {renderer:<{widths[1]}}  {context}" for name, renderer, context in rows)
 
 
 def check_sandbox(_: str | None) -> Finding:
@@ -115,10 +143,10 @@ def check_sandbox(_: str | None) -> Finding:
         return Finding("sandbox", False, str(error))
     if not urls:
         return Finding("sandbox", True, f"embedded (SANDBOX_URL not set, nothing at {DEFAULT_SANDBOX_URL})")
-    silent = [url for url in urls if not answers(f"{url}/v1/ping", "pong")]
+    silent = [without_credentials(url) for url in urls if not answers(f"{url}/v1/ping", "pong")]
     if silent:
         return Finding("sandbox", False, f"no answer from {', '.join(silent)}: start it, or unset SANDBOX_URL")
-    return Finding("sandbox", True, ", ".join(urls))
+    return Finding("sandbox", True, ", ".join(map(without_credentials, urls)))
 
 
 def check_isolation(_: str | None) -> Finding:

@@ -22,6 +22,7 @@ from dotenv import load_dotenv
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.supervisor import EmbeddedServer, answers
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
+from coderl_tasks.server_addresses import SANDBOX_VARIABLE, check_address, sandbox_addresses, without_credentials
 from coderl_tasks.settings import FlowSettings
 
 DEFAULT_SANDBOX_URL = "http://localhost:8080"
@@ -65,10 +66,7 @@ def sandbox_concurrency() -> int:
 
 def named_sandboxes() -> tuple[str, ...]:
     """The sandbox servers in `SANDBOX_URL`."""
-    urls = tuple(url.strip().rstrip("/") for url in os.environ.get("SANDBOX_URL", "").split(",") if url.strip())
-    for url in urls:
-        _check_address("SANDBOX_URL", url)
-    return urls
+    return sandbox_addresses([os.environ.get(SANDBOX_VARIABLE, "")])
 
 
 def configured_sandboxes() -> tuple[str, ...]:
@@ -76,11 +74,6 @@ def configured_sandboxes() -> tuple[str, ...]:
     if urls := named_sandboxes():
         return urls
     return (DEFAULT_SANDBOX_URL,) if answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
-
-
-def _check_address(variable: str, url: str) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{variable}: {url!r} is not an http(s) address")
 
 
 def uses_tinker_service() -> bool:
@@ -108,7 +101,7 @@ def tinker_credentials() -> tuple[str | None, str]:
         raise ConfigError("a Tinker API key starts with tml-: check TINKER_API_KEY")
     url = os.environ.get("TINKER_BASE_URL") or None
     if url is not None:
-        _check_address("TINKER_BASE_URL", url)
+        check_address("TINKER_BASE_URL", url)
     return url, key
 
 
@@ -129,8 +122,9 @@ def log_folder() -> Path:
 
 
 @contextmanager
-def services(model_name: str | None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be.
+def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
+    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
+    says why it is that model.
 
     Raises `ConfigError` for a hub model without a Tinker service, naming both ways out.
     """
@@ -141,7 +135,7 @@ def services(model_name: str | None) -> Iterator[Services]:
     load_environment()
     with ExitStack() as stack:
         started: list[EmbeddedServer] = []
-        lines = [f"Model: {model_name}"] if model_name is not None else []
+        lines = [f"Model: {model_name}{f' ({reason})' if reason else ''}"] if model_name is not None else []
         tinker_url, api_key = None, None
         if uses_tinker_service():
             tinker_url, api_key = tinker_credentials()
@@ -152,7 +146,7 @@ def services(model_name: str | None) -> Iterator[Services]:
             lines.append(f"Tinker: embedded server, {tinker_url} (no TINKER_API_KEY set)")
         urls = configured_sandboxes()
         if urls:
-            lines.append(f"Sandbox: {', '.join(urls)}")
+            lines.append(f"Sandbox: {', '.join(map(without_credentials, urls))}")
         else:
             started.append(stack.enter_context(embedded_sandbox()))
             urls = (started[-1].url,)

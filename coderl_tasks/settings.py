@@ -76,7 +76,9 @@ class FlowSettings(BaseModel):
 
     preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
     model_name: str = Field(
-        DEFAULT_MODEL, description="base model: a name of the Tinker service, or a local model folder"
+        DEFAULT_MODEL,
+        description="base model: a name of the Tinker service, or a local model folder; "
+        "without one the first of a few small models that the service offers, this one before others",
     )
     renderer_name: Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None = Field(
         None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
@@ -91,6 +93,7 @@ class FlowSettings(BaseModel):
     seed: int = Field(0, ge=0, description="decides every random draw of the run")
 
     _given: frozenset[str] = PrivateAttr(default=frozenset())
+    _model_reason: str | None = PrivateAttr(default=None)
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,11 +105,23 @@ class FlowSettings(BaseModel):
         """The keys that were given, as opposed to filled by a preset or a default."""
         return self._given
 
+    @property
+    def model_reason(self) -> str | None:
+        """Why `model_name` is the model to use, in words to show beside it ("" where there is nothing to add); None
+        where that is not decided yet (see `base_model`)."""
+        return self._model_reason
+
+    def with_model(self, model_name: str, reason: str) -> Self:
+        """These settings with a base model that is decided, and why; it does not count as given."""
+        changed = self.model_copy(update={"model_name": model_name})
+        changed._model_reason = reason
+        return changed
+
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
         changed = type(self).model_validate({**self.model_dump(), **changes})
         changed._given = self._given | frozenset(changes)
-        return changed
+        return changed._with_reason_of(self)
 
     def with_preset(self, preset: Literal["nano"]) -> Self:
         """These settings where they were given, else as `preset` says."""
@@ -118,7 +133,12 @@ class FlowSettings(BaseModel):
         kept = {key: getattr(self, key) for key in self._given}
         filled = type(self).model_validate({**self.model_dump(), **known, **kept})
         filled._given = self._given
-        return filled
+        return filled._with_reason_of(self)
+
+    def _with_reason_of(self, other: "FlowSettings") -> Self:
+        if self.model_name == other.model_name:  # else it is another model's, and nothing is decided
+            self._model_reason = other._model_reason
+        return self
 
     @model_validator(mode="wrap")
     @classmethod

@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 
 import polars as pl
 from prefect import flow, task
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.find_pool import POOLS
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
@@ -31,12 +29,12 @@ from coderl_tasks.screening import (
     ScreenRules,
     screen_dataset,
 )
-from coderl_tasks.services import for_this_machine, services
+from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.check_solutions import check_all
 from flows.display import Display
-from flows.naming import deployed_name
+from flows.planning import plan_curation
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 from flows.shard_dispatch import profile_elsewhere
@@ -116,11 +114,10 @@ class Shard:
 @flow(name="curate")
 async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems and keep those in the band. Returns the pool's folder."""
-    settings = for_this_machine(settings)
+    settings, folder = await plan_curation(settings)
     display = Display()
-    folder = (POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")).resolve()
     display.say(f"pool directory: {folder}")
-    with services(settings.model_name) as used:
+    with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
         with display.reading(f"reading {settings.dataset}") as on_rows:

@@ -11,19 +11,19 @@ from prefect import flow, task
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
-from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.evaluations import BASELINE, EvalJournal
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem, load_problems
-from coderl_tasks.services import for_this_machine, services
+from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
-from coderl_tasks.training.evaluations import BASELINE
 from coderl_tasks.training.session import Session, open_session
 from flows.display import Display
 from flows.naming import deployed_name
+from flows.planning import plan_evaluation
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 
@@ -75,12 +75,7 @@ async def _measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.Da
 async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json."""
     display = Display()
-    wanted_model = settings.model_name if "model_name" in settings.given or settings.preset else None
-    policy = find_policy(settings.checkpoint, wanted_model)
-    if policy.sampler_path is not None and policy.run is None and wanted_model is None:
-        raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    inherited = {key: policy.config[key] for key in INHERITED if key in policy.config}
-    settings = settings.filled_from(inherited) if "model_name" in inherited else for_this_machine(settings)
+    settings, policy = await plan_evaluation(settings)
     folder = _folder(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
@@ -89,7 +84,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     if not problems:
         why = loaded.unusable or "there are no rows"
         raise ConfigError(f"{settings.dataset} has no test problems in splits={settings.splits}: {why}")
-    with services(settings.model_name) as used:
+    with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:
@@ -104,10 +99,6 @@ async def evaluate(settings: EvaluateSettings) -> str:
     await publish_or_warn("evaluation", folder.name, markdown)
     _say_result(display, summary)
     return str(folder)
-
-
-INHERITED = ("model_name", "renderer_name", "thinking", "dataset", "max_tokens", "reward_timeout")
-"""Settings that an evaluation of a run takes from the run where they are not given."""
 
 
 def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:

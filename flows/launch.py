@@ -9,7 +9,6 @@ import sys
 import threading
 from contextlib import ExitStack
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
@@ -27,9 +26,9 @@ from coderl_tasks.orchestration import (
     shared_prefect_server,
     ui_address,
 )
-from coderl_tasks.services import check_environment, for_this_machine, load_environment
-from coderl_tasks.settings import CurateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.training.run import planned
+from coderl_tasks.services import load_environment
+from coderl_tasks.settings import FlowSettings, PipelineSettings
+from flows.planning import plan
 
 DELIVERY_S = 30.0
 
@@ -41,7 +40,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     """
     signal.signal(signal.SIGTERM, _end)
     load_environment()
-    check_before_start(settings)
+    settings = asyncio.run(plan(settings))
     flow = getattr(import_module(f"flows.{name}"), name)
     _show_plain_lines()  # after the import, which sets up Prefect's logging
     console = Console()
@@ -65,18 +64,6 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
 def _end(*_: object) -> NoReturn:
     """SIGTERM ends the command as Ctrl-C does. While a flow runs Prefect has a handler of its own, which calls this."""
     raise TerminatedError("terminated")
-
-
-def check_before_start(settings: FlowSettings | PipelineSettings) -> None:
-    """Raise ConfigError or DataError for what can be seen to be wrong before anything is started or written."""
-    if isinstance(settings, TrainSettings):
-        planned(settings, None if settings.log_path is None else Path(settings.log_path))
-    elif isinstance(settings, PipelineSettings):
-        check_environment(for_this_machine(settings.train).model_name)
-    elif isinstance(settings, CurateSettings):
-        check_environment(for_this_machine(settings).model_name)
-    else:
-        check_environment()  # an evaluation may take its model from a run
 
 
 async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:

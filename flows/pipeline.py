@@ -7,10 +7,11 @@ from prefect import flow
 from rich.console import Console
 
 from coderl_tasks.insight.summary import print_summary
-from coderl_tasks.services import for_this_machine, services
+from coderl_tasks.services import services
 from coderl_tasks.settings import PipelineSettings
 from flows.curate import curate
 from flows.evaluate import evaluate
+from flows.planning import plan_pipeline
 from flows.suspension import suspended_in_outages
 from flows.train import train
 
@@ -18,11 +19,11 @@ from flows.train import train
 @flow(name="pipeline")
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory."""
-    training = for_this_machine(settings.train)
     async with suspended_in_outages(settings.train.suspend_hours):
-        with services(training.model_name):
+        settings = await plan_pipeline(settings)
+        with services(settings.train.model_name, settings.train.model_reason):
             pool = await curate(settings.curate)
-            run = await train(training.with_changes(pool=pool))
+            run = await train(settings.train.with_changes(pool=pool))
             await evaluate(settings.evaluate.with_changes(checkpoint=run))
     print_summary(Console(), Path(run), Path(pool))
     return run

@@ -6,6 +6,7 @@ import sys
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
 
+from coderl_tasks.base_model import with_decided_model
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.mirror import recorded_at
 from coderl_tasks.problems import read_problem_rows
@@ -29,11 +30,11 @@ async def profile_shard(
     `output` is a folder; it and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in it
     as it goes, so that a run that was killed goes on there, on any machine; the result is its profile.parquet.
     """
-    settings = for_this_machine(settings)
+    settings = await with_decided_model(for_this_machine(settings))
     display = Display()
     shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     async with concurrency(LIMITS), recorded_at(output) as folder:
-        with services(settings.model_name) as used:
+        with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:

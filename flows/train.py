@@ -16,24 +16,25 @@ from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import MARKS
+from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
-from coderl_tasks.training.evaluations import (
-    BASELINE,
-    BEFORE_TRAINING,
-    FINAL,
-    eval_metrics,
-    evaluate_run,
-    is_finished,
-)
+from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
 from coderl_tasks.training.repair import differences, lost_scores
-from coderl_tasks.training.run import TrainingRun, open_run, planned, pool_warning, run_config, temperature_note
+from coderl_tasks.training.run import (
+    TrainingRun,
+    is_finished,
+    open_run,
+    pool_warning,
+    run_config,
+    temperature_note,
+)
 from flows.display import Display
-from flows.naming import run_path
+from flows.planning import plan_training
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
@@ -77,8 +78,7 @@ async def train(settings: TrainSettings) -> str:
 
 
 async def _run(settings: TrainSettings) -> str:
-    path = run_path(settings.log_path)
-    settings, pool = planned(settings, path)
+    settings, pool, path = await plan_training(settings)
     finished = partial(is_finished, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
@@ -98,7 +98,7 @@ async def _run(settings: TrainSettings) -> str:
             config=directory.config,
             sink=directory.metrics.append,
         )
-        with logger, services(settings.model_name) as used:
+        with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [f"changed on resume: {change}" for change in directory.changes]
             for line in filter(None, (*used.lines, *changes, temperature_note(settings.temperature))):
                 display.say(line)

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from models_proxy import ModelsProxy
 
 from coderl_tasks import doctor
 from coderl_tasks.errors import ConfigError
@@ -24,6 +25,22 @@ def test_a_service_that_answers_is_asked_for_the_model(service):
     assert "data/nano" in found.detail
 
 
+def test_what_is_offered_is_listed_with_its_renderer(embedded: Services, serve, monkeypatch: pytest.MonkeyPatch):
+    proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys(("Qwen/Qwen3-8B", "some/model"), "data/nano"))
+    monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    found = doctor.check_tinker(None)
+    assert found.ok
+    assert found.detail.startswith("Qwen/Qwen3-8B is taken where no model is named (the service does not offer")
+    assert [line.split()[0] for line in found.listing] == ["offered", "Qwen/Qwen3-8B", "some/model"]
+    assert found.listing[1].split()[1:] == ["qwen3", "256", "tokens"]
+    proxy.models = {"some/model": "data/nano"}
+    found = doctor.check_tinker(None)
+    assert not found.ok
+    assert "set model_name to one that it offers: some/model" in found.detail
+    assert len(found.listing) == 2
+
+
 @pytest.mark.parametrize("kind", ["silent", "closed"])
 def test_a_service_that_does_not_answer_is_given_up(kind, request, monkeypatch: pytest.MonkeyPatch):
     url = request.getfixturevalue(kind)
@@ -32,7 +49,7 @@ def test_a_service_that_does_not_answer_is_given_up(kind, request, monkeypatch: 
     monkeypatch.setattr(doctor, "DEADLINE_S", 0.5)
     found = doctor.check_tinker(None)
     assert not found.ok
-    assert f"no answer from {url}" in found.detail
+    assert f"no answer from Tinker at {url} (TINKER_BASE_URL) in 0.5 s" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -65,9 +82,10 @@ def test_without_a_service_only_local_models_are_served():
 
 
 def test_the_sandbox_that_is_named_has_to_answer(embedded: Services, closed, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SANDBOX_URL", ",".join(embedded.sandbox_urls))
-    assert doctor.check_sandbox(None).ok
-    monkeypatch.setenv("SANDBOX_URL", f"{embedded.sandbox_urls[0]},{closed}")
+    (url,) = embedded.sandbox_urls
+    monkeypatch.setenv("SANDBOX_URL", f"{url}/run_code")
+    assert doctor.check_sandbox(None) == doctor.Finding("sandbox", True, url)
+    monkeypatch.setenv("SANDBOX_URL", f"{url},{closed}")
     found = doctor.check_sandbox(None)
     assert not found.ok
     assert found.detail.startswith(f"no answer from {closed}:")

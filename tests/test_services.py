@@ -26,7 +26,7 @@ HUB_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 def test_the_environment_names_the_services(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:7/, http://127.0.0.1:8")
+    monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:7/run_code, http://127.0.0.1:8")
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "5")
     with services(HUB_MODEL) as used:
         assert (used.tinker_url, used.tinker_api_key) == ("http://127.0.0.1:9", "tml-x")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.paths import DATA, find_local, local_model_folder
@@ -67,6 +68,15 @@ def _latest(model_name: str, pools: Path) -> FoundPool:
         f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
         "or name a pool's folder or parquet file."
     )
+
+
+def recorded_model(folder: Path) -> str | None:
+    """The model that the curation in `folder`, finished or not, profiles with; None if it has recorded no samples."""
+    for shard in sorted(folder.glob("shards/*")):
+        request = read_fingerprint(shard) or read_fingerprint(shard / "groups")
+        if request is not None:
+            return str(request["policy"])
+    return None
 
 
 def same_model(one: str, other: str) -> bool:

@@ -18,6 +18,7 @@ import aiohttp
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.run_code import RunRequest, RunResult
 from coderl_tasks.grading.server_link import Busy, Failed, Refused, ServerLink
+from coderl_tasks.server_addresses import sandbox_addresses
 
 _LONGEST_PAUSE_S = 5.0
 _LONGEST_GRACE_S = 300.0
@@ -25,7 +26,7 @@ _FIRST_ANSWER_S = 5.0
 
 
 class SandboxClient:
-    """An async context manager around one pooled session to the servers at `urls`.
+    """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`).
 
     At most `max_concurrency` requests are under way at a time, over all servers. A request is tried `attempts` times,
     with pauses from `backoff_s` on, doubling, with jitter. In each it may take its own time limit and `grace_s`, which
@@ -49,9 +50,9 @@ class SandboxClient:
         watch_every_s: float = 10.0,
         max_answer_bytes: int = 256 << 20,
     ) -> None:
-        if not urls:
+        self._urls = sandbox_addresses(urls)
+        if not self._urls:
             raise ConfigError("no sandbox server: give SANDBOX_URL at least one address")
-        self._urls = [url.strip().rstrip("/") for url in urls]
         self._slots = asyncio.Semaphore(max_concurrency)
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s

@@ -1,6 +1,5 @@
 """Grading as an environment of one step, and as one call: the two shapes that people of this field look for."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.services import named_sandboxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ async def sandbox_check_correctness(
     problem = problem_from_row({"problem": "(given by its tests)", "tests": tests}, split="", source_row=0)
     if client is not None:
         return (await Judge(client, timeout).grade(problem, code)).verdict
-    urls = [url for url in os.environ.get("SANDBOX_URL", "").split(",") if url.strip()]
+    urls = named_sandboxes()
     if not urls:
         raise ConfigError("SANDBOX_URL is not set: start `coderl serve sandbox` and give its address")
     async with SandboxClient(urls) as own_client:

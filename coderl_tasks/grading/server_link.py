@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from coderl_tasks.grading.run_code import NoResult, RunResult, parse_answer
+from coderl_tasks.server_addresses import without_credentials
 
 _BUSY_STATUSES = (429, 503)
 _LONGEST_RETRY_AFTER_S = 30.0
@@ -57,7 +58,8 @@ class ServerLink:
     def __init__(
         self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
     ) -> None:
-        self.url = url
+        self.url = without_credentials(url)  # which messages and verdicts name
+        self._address = url
         self.free_at = 0.0  # monotonic seconds; before that it has asked for peace
         self.aside_since = 0.0
         self.fault = ""
@@ -157,7 +159,7 @@ class ServerLink:
         headers = {"Content-Type": "application/json"}
         try:
             async with self._session.post(
-                f"{self.url}/run_code", data=body, headers=headers, timeout=timeout
+                f"{self._address}/run_code", data=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status in _BUSY_STATUSES:
                     raise self._peace_for(_retry_after_s(response.headers.get("Retry-After")))
@@ -209,7 +211,7 @@ class ServerLink:
     async def _answers_ping(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=self._watch_every_s / 2)
-            async with self._session.get(f"{self.url}/v1/ping", timeout=timeout) as response:
+            async with self._session.get(f"{self._address}/v1/ping", timeout=timeout) as response:
                 up = response.status == 200
                 self.has_answered = self.has_answered or up
                 return up

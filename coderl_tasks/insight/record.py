@@ -14,13 +14,12 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 MAX_POINTS = 250
-BASELINE = "baseline"
-FINAL = "final"
 DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
     "parse",

@@ -17,6 +17,7 @@ from coderl_tasks.journal.atomic import (
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
+BASELINE, FINAL = "baseline", "final"
 logger = logging.getLogger(__name__)
 
 

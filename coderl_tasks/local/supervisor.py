@@ -22,6 +22,7 @@ from typing import Self
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.local import guard
+from coderl_tasks.server_addresses import authorization, without_credentials
 
 QUICK_S = 20.0
 MAX_QUICK_DEATHS = 3
@@ -47,7 +48,8 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
 def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
     """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+        request = urllib.request.Request(without_credentials(url), headers=authorization(url))
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
             return response.status == 200 and expected in response.read(1000).decode(errors="replace")
     except (OSError, ValueError):  # refused, timed out, not HTTP
         return False

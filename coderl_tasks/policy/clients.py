@@ -5,19 +5,23 @@ the server cancels the phase and starts again with a new `connect`.
 """
 
 import asyncio
+import difflib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
 import tinker
+from tinker.types import SupportedModel
 
-from coderl_tasks.errors import ConfigError
-from coderl_tasks.policy.reachable import notice
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.paths import local_model_folder
+from coderl_tasks.policy.reachable import PATIENCE_S, SDK_PATIENCE_S, named_address, notice, require_answer
 from coderl_tasks.policy.sdk_errors import tinker_errors
 from coderl_tasks.policy.seeds import seed_for
 
 KEY_PREFIX = "tml-"
+SHOWN = 6
 AnswerT = TypeVar("AnswerT")
 
 
@@ -41,23 +45,56 @@ async def disconnect(service: tinker.ServiceClient) -> None:
         await service.close("success")
 
 
-async def supported_models(base_url: str | None = None, api_key: str | None = None) -> dict[str, int | None]:
-    """The models the service has, each with its context in tokens (None where it states none). Opens no session."""
-    with tinker_errors("asking for the models it has"), notice(base_url):
-        rest = await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
-        models = (await rest.get_server_capabilities()).supported_models
-    return {model.model_name: model.max_context_length for model in models if model.model_name is not None}
+async def supported_models(
+    base_url: str | None = None, api_key: str | None = None, *, patience_s: float = SDK_PATIENCE_S
+) -> dict[str, SupportedModel]:
+    """The models that the service offers, by name. Opens no session.
+
+    Raises InfraError, naming the address, if no answer comes for `patience_s`: the SDK itself waits for ever.
+    """
+    # The SDK makes REST clients one at a time under a lock of the process: one that is made for an address where
+    # nothing answers would block those of every other address, long after it was given up.
+    await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
+    with tinker_errors("asking for the models it has"), notice(base_url, patience_s):
+        try:
+            async with asyncio.timeout(patience_s):
+                rest = await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
+                models = (await rest.get_server_capabilities()).supported_models
+        except TimeoutError:
+            where = named_address(base_url)
+            raise InfraError(
+                f"no answer from Tinker at {where} in {patience_s:g} s: check the address and the network"
+            ) from None
+    return {model.model_name: model for model in models if model.model_name is not None}
 
 
 async def context_length(base_url: str | None, api_key: str | None, model_name: str) -> int | None:
     """The context of `model_name` in tokens as the service states it, None if it states none.
 
-    Raises ConfigError, naming the models there are, if the service does not have this one.
+    Raises ConfigError, naming models that it offers, if the service does not offer this one.
     """
-    lengths = await supported_models(base_url, api_key)
-    if model_name not in lengths:
-        raise ConfigError(f"Tinker has no model {model_name!r}; there are: {', '.join(sorted(lengths)) or 'none'}")
-    return lengths[model_name]
+    offered = await supported_models(base_url, api_key)
+    if model_name not in offered:
+        raise ConfigError(f"model_name is {not_offered(model_name, offered)}")
+    return offered[model_name].max_context_length
+
+
+def not_offered(model_name: str, offered: Iterable[str]) -> str:
+    """The words that say so of a model, with those `offered` whose names are near, else with some others."""
+    names = {name.lower(): name for name in offered}
+    near = [names[key] for key in difflib.get_close_matches(model_name.lower(), names, n=3)]
+    there_are = f"near ones that it offers: {', '.join(near)}" if near else f"it offers: {some_of(names.values())}"
+    local = "; the embedded server, which is used without TINKER_API_KEY and TINKER_BASE_URL, serves that folder"
+    is_local = local_model_folder(model_name) is not None
+    return f"{model_name}, which the Tinker service does not offer ({there_are}{local if is_local else ''})"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Some models for a line, and how many more there are."""
+    ordered = sorted(names)
+    shown, more = ordered[:SHOWN], len(ordered) - SHOWN
+    others = f" and {more} more (coderl doctor lists them)" if more > 0 else ""
+    return f"{', '.join(shown) or 'none'}{others}"
 
 
 async def create_training_client(

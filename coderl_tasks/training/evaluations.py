@@ -5,12 +5,10 @@ from typing import Any
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
 
-BASELINE, FINAL = "baseline", "final"
 BEFORE_TRAINING = -1
 
 
@@ -54,19 +52,6 @@ def evaluated_problems(run: TrainingRun, name: str) -> list[Problem]:
     if run.validation_problems:
         return run.validation_problems
     return evaluation_subset(run.test_problems, run.settings.eval_limit, seed=run.settings.seed)
-
-
-def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
-    """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
-    last = directory.last_committed_step
-    if settings.max_steps == -1 or last < settings.max_steps - 1:
-        return False
-    if not any(row["step"] == last for row in read_checkpoints(directory.path)):
-        return False
-    if settings.eval_every == -1:
-        return True
-    summary = directory.evaluation(FINAL).read_summary()
-    return summary is not None and summary.get("step") == last and directory.metrics.has_eval(FINAL, last)
 
 
 def policy_name(run: TrainingRun, step: int) -> str:

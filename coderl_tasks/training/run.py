@@ -5,21 +5,25 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import ScoredCompletion, score_group
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.evaluations import FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.services import Services, check_environment, for_this_machine
+from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.group_grader import GroupGrader
 from coderl_tasks.training.learner import Learner
@@ -189,13 +193,16 @@ def _keyed_hash(seed: int, problem_id: str) -> bytes:
     return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()
 
 
-def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
+async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
     """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool.
 
-    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written.
+    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
+    if the Tinker service does not answer. A run with nothing left to do needs no service.
     """
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
+    if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
+        settings = await with_decided_model(settings, run_record(path))
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     pool = find_pool(settings.pool, settings.model_name)
@@ -233,10 +240,47 @@ def temperature_note(temperature: float) -> str | None:
 
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
-    config = path.expanduser() / "config.json" if path is not None else None
-    if config is None or not config.is_file():
-        return for_this_machine(settings)
-    return settings.filled_from(read_json(config))
+    config = recorded_config(path)
+    return for_this_machine(settings) if config is None else settings.filled_from(config)
+
+
+def recorded_config(path: Path | None) -> dict[str, Any] | None:
+    """The configuration of the run at `path`, None if there is no run yet."""
+    file = path.expanduser() / "config.json" if path is not None else None
+    return read_json(file) if file is not None and file.is_file() else None
+
+
+def run_record(path: Path | None) -> MadeWith | None:
+    """What the run at `path` goes on with, None if there is no run yet."""
+    config = recorded_config(path)
+    if config is None:
+        return None
+    return MadeWith(
+        f"the run {path}", config["model_name"], "start a new run (another log_path) with one that it offers"
+    )
+
+
+def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
+    """Whether the run at `path`, if there is one, has done all that `settings` ask for. Its configuration stays as it
+    is; ConfigError if it is at work."""
+    config = recorded_config(path)
+    if config is None:
+        return False
+    with RunDirectory.open(path, config, is_finished=partial(is_finished, settings=settings)) as directory:
+        return directory.finished
+
+
+def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
+    """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
+    last = directory.last_committed_step
+    if settings.max_steps == -1 or last < settings.max_steps - 1:
+        return False
+    if not any(row["step"] == last for row in read_checkpoints(directory.path)):
+        return False
+    if settings.eval_every == -1:
+        return True
+    summary = directory.evaluation(FINAL).read_summary()
+    return summary is not None and summary.get("step") == last and directory.metrics.has_eval(FINAL, last)
 
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:

@@ -196,7 +196,8 @@ async def test_a_cancelled_request_leaves_nothing_behind(serve: Serve) -> None:
 
 
 async def test_misuse_is_told() -> None:
-    with pytest.raises(ConfigError, match="SANDBOX_URL"):
-        SandboxClient([])
+    for urls in ([], ["localhost:8080"]):
+        with pytest.raises(ConfigError, match="SANDBOX_URL"):
+            SandboxClient(urls)
     with pytest.raises(RuntimeError, match="async with"):
         await SandboxClient(["http://127.0.0.1:1"]).run_code(REQUEST)

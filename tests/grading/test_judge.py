@@ -140,8 +140,9 @@ async def test_verdicts_are_those_of_a_quiet_run_while_servers_fail(serve: Serve
     assert [grade.verdict.value for grade in grades] == ["passed", "wrong_answer"] * 4
 
 
-async def test_verdict_over_raw_tests(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SANDBOX_URL", embedded_url)
+@pytest.mark.parametrize("ending", ["", "/run_code"])
+async def test_verdict_over_raw_tests(embedded_url: str, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOX_URL", f"{embedded_url}{ending}")
     tests = [{"input": "2 3\n", "output": "5\n", "testtype": "stdin"}]
     assert await sandbox_check_correctness(tests, SUM + "print(a + b)") is Verdict.PASSED
     assert await sandbox_check_correctness(tests, SUM + "print(a - b)", timeout=1) is Verdict.WRONG_ANSWER

@@ -53,10 +53,10 @@ def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path):
             read_pool(tmp_path / name)
 
 
-def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
+async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     write_json(tmp_path / "manifest.json", {"model_name": "another/model", "kept": 2})
-    settings, pool = planned(TrainSettings(pool=str(tmp_path)), None)
+    settings, pool = await planned(TrainSettings(pool=str(tmp_path)), None)
     assert settings.pool == str(tmp_path / "pool.parquet")
     assert settings.model_name == "data/nano"
     warning = pool_warning(pool, settings.model_name)

@@ -1,0 +1,68 @@
+"""Addresses of servers as people write them in the environment: checked here, and brought into one form."""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from coderl_tasks.errors import ConfigError
+
+SANDBOX_VARIABLE = "SANDBOX_URL"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_CREDENTIALS = re.compile(r"(?<=//)[^/@]*@")
+
+
+def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
+    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash.
+
+    A text is one address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write
+    it, http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
+    what is no address.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        for url in filter(None, map(str.strip, text.split(","))):
+            address = _sandbox_address(url)
+            found.setdefault(without_credentials(address), address)
+    return tuple(found.values())
+
+
+def _sandbox_address(url: str) -> str:
+    parts = check_address(SANDBOX_VARIABLE, url)
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{SANDBOX_VARIABLE}: {without_credentials(url)!r} ends in a query: leave it out")
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
+    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+    credentials, at, _ = parts.netloc.rpartition("@")
+    path = parts.path.rstrip("/").removesuffix("/run_code").rstrip("/")
+    return f"{parts.scheme}://{credentials}{at}{host}{port}{path}"
+
+
+def check_address(variable: str, url: str) -> SplitResult:
+    """The parts of an http(s) address; ConfigError, naming the `variable` it comes from, if it is none."""
+    shown = f"{variable}: {without_credentials(url)!r}"
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and not re.search(r"\s", url)
+        port = parts.port
+    except ValueError as error:  # of the port, or of a bracket
+        raise ConfigError(f"{shown} is not an address: {str(error)[:1].lower()}{str(error)[1:]}") from None
+    if not valid:
+        raise ConfigError(f"{shown} is not an http(s) address such as http://localhost:8080")
+    if port == 0:
+        raise ConfigError(f"{shown} is not an address: nothing can listen on port 0")
+    return parts
+
+
+def without_credentials(url: str) -> str:
+    """The address as it may be shown and logged: without a user name and password."""
+    return _CREDENTIALS.sub("", url)
+
+
+def authorization(url: str) -> dict[str, str]:
+    """The header that carries the address's user name and password; empty where it has none."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}

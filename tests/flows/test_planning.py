@@ -1,0 +1,172 @@
+"""What a command is going to do is settled, its base model too, before anything is started or written."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from models_proxy import ModelsProxy
+from run_records import TINY, rows
+
+from coderl_tasks.arguments import parse_key_values
+from coderl_tasks.curation.find_pool import POOLS
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.paths import DATA, PROJECT_ROOT
+from coderl_tasks.services import Services
+from coderl_tasks.settings import (
+    CurateSettings,
+    EvaluateSettings,
+    FlowSettings,
+    PipelineSettings,
+    TrainSettings,
+    parse_settings,
+)
+from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline
+
+DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.6-27B"
+
+
+@pytest.fixture
+def proxy(
+    embedded: Services, serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModelsProxy]:
+    """A service that offers two models, the default not among them, named by the environment."""
+    proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys((OTHER, TAKEN), "data/nano"))
+    monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    before = set(POOLS.glob("*"))
+    yield proxy
+    assert set(POOLS.glob("*")) == before
+
+
+@pytest.fixture
+def coderl_there(flow_environment: dict[str, str], proxy: ModelsProxy, tmp_path: Path):
+    """Runs `coderl ARGUMENTS` on that service, in a folder where the models' names lead to the nano model."""
+    for name in (TAKEN, OTHER):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(DATA / "nano")
+    service = {name: os.environ[name] for name in ("TINKER_BASE_URL", "TINKER_API_KEY")}
+    paths = {"PYTHONPATH": str(PROJECT_ROOT)}
+
+    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
+        environment = flow_environment | service | paths
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_a_bare_run_trains_what_is_offered_and_is_refused_once_that_is_retired(
+    coderl_there, proxy: ModelsProxy, pool: Path, tmp_path: Path
+):
+    path = tmp_path / "run"
+    sizes = [size for size in TINY if not size.startswith("eval")]
+    done = coderl_there("train", f"pool={pool}", f"log_path={path}", "max_steps=1", "eval_every=-1", *sizes)
+    assert done.returncode == 0, done.stderr
+    assert f"Model: {TAKEN} (the service does not offer the default, {DEFAULT};" in done.stdout
+    assert proxy.asked == 2  # to decide, and by the session for the context's length
+    assert read_json(path / "config.json")["model_name"] == TAKEN
+    assert [row["step"] for row in rows(path / "metrics.jsonl")] == [0]
+
+    proxy.models = {DEFAULT: "data/nano", OTHER: "data/nano"}
+    before = (path / "config.json").read_bytes()
+    refused = coderl_there("train", f"log_path={path}", "max_steps=2")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"the run {path} was made with {TAKEN}, which the Tinker service does not offer (near ones" in refused.stderr
+    assert "start a new run (another log_path) with one that it offers" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert (path / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "place"),
+    [
+        (TrainSettings, "model_name", "log_path"),
+        (CurateSettings, "model_name", "name"),
+        (PipelineSettings, "train.model_name", "curate.name"),
+        (EvaluateSettings, "checkpoint", "log_path"),
+    ],
+)
+async def test_a_misnamed_model_is_one_line_and_nothing_is_written(
+    proxy: ModelsProxy, tmp_path: Path, settings: type[FlowSettings] | type[PipelineSettings], named: str, place: str
+):
+    words = [f"{named}=qwen/qwen3.5-4b", f"{place}={tmp_path / 'made'}"]
+    said = r"^model_name is qwen/qwen3.5-4b, which the Tinker service does not offer \(near ones .*: Qwen/Qwen3.5-4B"
+    with pytest.raises(ConfigError, match=said) as caught:
+        await plan(parse_settings(settings, parse_key_values(words, settings)))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_run_with_nothing_left_to_do_needs_no_model(proxy: ModelsProxy, run: Path, tmp_path: Path):
+    proxy.models = {OTHER: "data/nano"}
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    before = (path / "config.json").read_bytes()
+    await plan(parse_settings(TrainSettings, {"log_path": str(path)}))
+    assert proxy.asked == 0
+    with pytest.raises(ConfigError, match=f"the run {path} was made with data/nano, which .* does not offer"):
+        await plan(parse_settings(TrainSettings, {"log_path": str(path), "max_steps": 9}))
+    with pytest.raises(ConfigError, match=r"was made with data/nano, .* evaluate it on a service that offers it"):
+        await plan_evaluation(parse_settings(EvaluateSettings, {"checkpoint": str(path)}))
+    proxy.models["data/nano"] = "data/nano"
+    settings, policy = await plan_evaluation(parse_settings(EvaluateSettings, {"checkpoint": str(path)}))
+    assert (settings.model_name, policy.run) == ("data/nano", path)
+    assert (path / "config.json").read_bytes() == before
+
+
+async def test_a_base_model_to_evaluate_is_one_that_is_named(proxy: ModelsProxy):
+    settings, policy = await plan_evaluation(EvaluateSettings(checkpoint=OTHER))
+    assert (settings.model_name, policy.sampler_path) == (OTHER, None)
+    with pytest.raises(ConfigError, match=f"model_name is {DEFAULT}, which"):
+        await plan_evaluation(EvaluateSettings(checkpoint=DEFAULT))
+
+
+async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: ModelsProxy, tmp_path: Path):
+    bare = parse_settings(CurateSettings, {"name": str(tmp_path / "pool")})
+    settings, folder = await plan_curation(bare)
+    assert (settings.model_name, folder) == (TAKEN, tmp_path / "pool")
+    assert not folder.exists()
+    (folder / "shards/0000/groups").mkdir(parents=True)
+    write_json(folder / "shards/0000/groups/request.json", {"policy": OTHER})
+    settings, _ = await plan_curation(bare)
+    assert (settings.model_name, settings.model_reason) == (OTHER, f"the pool {folder} was made with it")
+    proxy.models = {TAKEN: "data/nano"}
+    with pytest.raises(ConfigError, match=f"the pool {folder} was made with {OTHER}, .*make another one"):
+        await plan_curation(bare)
+    settings, _ = await plan_curation(bare.with_changes(model_name=TAKEN))
+    assert settings.model_name == TAKEN
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "asked"),
+    [
+        ({}, TAKEN, 1),
+        ({"evaluate": {"model_name": OTHER}}, OTHER, 1),
+        ({"curate": {"model_name": OTHER}, "train": {"model_name": OTHER}}, OTHER, 1),
+    ],
+)
+async def test_the_parts_of_a_pipeline_take_one_model(proxy: ModelsProxy, given, taken: str, asked: int):
+    planned = await plan_pipeline(parse_settings(PipelineSettings, given))
+    parts = (planned.curate, planned.train, planned.evaluate)
+    assert [part.model_name for part in parts] == [taken] * 3
+    again = await plan_pipeline(planned)  # by the flow, after the command
+    assert [part.model_reason for part in (again.curate, again.train, again.evaluate)] == [parts[1].model_reason] * 3
+    assert proxy.asked == asked
+
+
+async def test_a_pipeline_that_names_several_models_is_refused(proxy: ModelsProxy):
+    given = {"curate": {"model_name": OTHER}, "train": {"model_name": TAKEN}}
+    with pytest.raises(ConfigError, match=f"curate.model_name={OTHER}, train.model_name={TAKEN}"):
+        await plan_pipeline(parse_settings(PipelineSettings, given))
+
+
+async def test_without_a_service_a_bare_pipeline_is_the_nano_one():
+    planned = await plan_pipeline(PipelineSettings())
+    for part in (planned.curate, planned.train, planned.evaluate):
+        assert (part.model_name, part.dataset, part.model_reason) == ("data/nano", "data/mini", "")
