@@ -18,6 +18,7 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import MARKS
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
+from coderl_tasks.policy.probe import Probe, duplicates_warning
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
@@ -30,7 +31,7 @@ from coderl_tasks.training.evaluations import (
     is_finished,
 )
 from coderl_tasks.training.repair import differences, lost_scores
-from coderl_tasks.training.run import TrainingRun, open_run, planned, pool_warning, run_config
+from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, planned, pool_warning, probe_run, run_config
 from flows.display import Display
 from flows.naming import run_path
 from flows.publishing import publish_or_warn
@@ -39,6 +40,11 @@ from flows.sampling_ahead import SamplingAhead
 from flows.suspension import suspend
 
 ARTIFACT_EVERY = 10
+
+
+@task(name="probe", **PHASE)
+async def probe(run: TrainingRun) -> Probe:
+    return await run.session.supervised(probe_run(run))
 
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
@@ -132,6 +138,11 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         scored = run.directory.step(step).read_scored()
         if scored is not None and (different := differences(run, step, scored)):
             display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+    if needs_probe(run):
+        found = await probe(run)
+        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
+            display.say(line)
+            logger.log.info("%s", line)
     evaluating = run.settings.eval_every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
@@ -174,6 +185,9 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
         logger.log_groups(scored)
     logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
+    if warning := duplicates_warning(commit.metrics, run.probe):
+        display.say(f"warning: {warning}")
+        logger.log.warning("%s", warning)
 
 
 async def _save(run: TrainingRun, step: int) -> None:

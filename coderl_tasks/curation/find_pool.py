@@ -6,7 +6,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.paths import DATA, find_local, local_model_folder
+from coderl_tasks.paths import DATA, find_local, same_model
 
 LATEST = "latest"
 POOLS = DATA / "pools"
@@ -67,9 +67,3 @@ def _latest(model_name: str, pools: Path) -> FoundPool:
         f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
         "or name a pool's folder or parquet file."
     )
-
-
-def same_model(one: str, other: str) -> bool:
-    """Whether two names mean the same model: equal, or the same local folder."""
-    folder = local_model_folder(one)
-    return one == other or (folder is not None and folder == local_model_folder(other))

@@ -27,6 +27,9 @@ MAY_CHANGE = (
 )
 """Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""
 
+FINDINGS = ("probe",)
+"""Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
+
 _ABSENT = object()
 
 

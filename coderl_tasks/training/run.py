@@ -5,22 +5,24 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
+from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.scoring import ScoredCompletion, score_group
+from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.paths import file_sha256
+from coderl_tasks.paths import file_sha256, same_model
+from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.services import Services, check_environment, for_this_machine
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.group_grader import GroupGrader
+from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
 from coderl_tasks.training.test_order import Orders, frozen_orders
@@ -30,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
-    their tests are run; `seconds` times the phases done here."""
+    their tests are run; `seconds` times the phases done here; `probe` is what the Tinker service was found to do, None
+    for an embedded one."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class TrainingRun:
         self.test_problems = test_problems
         self.validation_problems = validation_problems
         self.test_orders = test_orders
+        self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.grader = GroupGrader(self._score_group)
         self.seconds: dict[tuple[int, str], float] = {}
@@ -73,17 +77,26 @@ class TrainingRun:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
 
-    async def _score_group(self, group: pl.DataFrame) -> list[ScoredCompletion]:
-        """The grades of one sampled group, completion by completion."""
+    @property
+    def sends_seeds(self) -> bool:
+        """Whether sampling requests carry a seed: not where the service was found to clone with one."""
+        return self.probe is None or not self.probe.seeds_clone
+
+    async def _score_group(self, group: pl.DataFrame) -> Grades:
+        """The grades of one sampled group, completion by completion; None for what cannot be trained on."""
         problem = self.pool[group["problem_id"][0]]
-        return await score_group(
-            self.session.judge,
-            problem,
-            group["completion"].to_list(),
-            self.settings.format_coef,
-            order=self.test_orders.get(problem.problem_id),
-            fraction=self.settings.reward == "fraction",
+        usable = group["logprobs"].is_not_null()
+        scored = iter(
+            await score_group(
+                self.session.judge,
+                problem,
+                group.filter(usable)["completion"].to_list(),
+                self.settings.format_coef,
+                order=self.test_orders.get(problem.problem_id),
+                fraction=self.settings.reward == "fraction",
+            )
         )
+        return [next(scored) if is_usable else None for is_usable in usable]
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""
@@ -103,10 +116,48 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
+        run.probe = recorded_probe(run)
         try:
             yield run
         finally:
             await run.grader.close()
+
+
+def recorded_probe(run: TrainingRun) -> Probe | None:
+    """What an earlier start found out about this very service, model and temperature; None for an embedded server."""
+    found, service = Probe.recorded(run.directory.config.get("probe")), run.session.service_address
+    if found is None or service is None:
+        return None
+    return found if found.is_of(service, run.settings.model_name, run.settings.temperature) else None
+
+
+def needs_probe(run: TrainingRun) -> bool:
+    """Whether steps are to be trained on a service that nothing is known of. An embedded server is this project's."""
+    steps_left = run.last_step is None or run.directory.next_step <= run.last_step
+    return steps_left and run.probe is None and run.session.service_address is not None
+
+
+async def probe_run(run: TrainingRun) -> Probe:
+    """Probe the Tinker service with the policy that is trained next, and record what it does.
+
+    Raises CoderlError or ConfigError for a service that must not be trained on, as `Probe.require_trainable` says.
+    """
+    service, updates = run.session.service_address, run.directory.next_step
+    assert service is not None
+    sampler = await run.learner.sampling_client(updates)
+    async with run.learner.trainer(updates) as trainer:
+        found = await probe_service(
+            sampler,
+            trainer,
+            run.session.renderer,
+            service=service,
+            model=run.settings.model_name,
+            temperature=run.settings.temperature,
+        )
+    found.require_trainable()
+    run.directory.record_finding("probe", asdict(found))
+    run.probe = found
+    return found
 
 
 def check_pool(path: Path) -> None:
