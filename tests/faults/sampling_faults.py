@@ -1,13 +1,14 @@
 """A gateway in front of a real Tinker server that rewrites what is sampled, as services have been seen to.
 
-| fault   | what passes through                                                                              |
-|---------|--------------------------------------------------------------------------------------------------|
-| clones  | all samples of a request are its first one: of requests with a seed, or of all (`unseeded_too`)  |
-| shift   | log-probabilities go through a function of (array, the request's temperature)                    |
+| fault   | what passes through                                                                               |
+|---------|---------------------------------------------------------------------------------------------------|
+| clones  | all samples of a request are its first one: of requests with a seed, or of all (`unseeded_too`)   |
+| shift   | log-probabilities go through a function of (array, the request's temperature)                     |
 | lossy   | a share of the samples has no log-probabilities, too few, or some that are not numbers            |
 | retired | after so many optimizer steps the model is unknown: 404 to what needs it, another one is on offer |
 
-Which samples a lossy gateway takes follows from their tokens, not from the order of arrival.
+The first `spared` requests for samples pass unharmed. Which samples are lost follows from the request's seed and the
+sample's place in it, not from the order of arrival.
 """
 
 import hashlib
@@ -43,14 +44,16 @@ class SamplingFaults(FaultProxy):
         super().__init__(target, rates={})
         self.met: Counter[str] = Counter()
         self.seeds: list[int | None] = []
-        self._clones, self._unseeded_too, self._shift, self._lossy = clones, unseeded_too, shift, lossy
-        self._retired_after, self._spared, self._updates = retired_after, spared, 0
+        self._clones, self._unseeded_too, self._shift = clones, unseeded_too, shift
+        self.updates = 0
+        self.lossy = lossy
+        self._retired_after, self._spared = retired_after, spared
         self._asked: dict[str, dict[str, Any]] = {}
         """What was asked for, by the request's id."""
 
     @property
     def retired(self) -> bool:
-        return self._retired_after is not None and self._updates >= self._retired_after
+        return self._retired_after is not None and self.updates >= self._retired_after
 
     async def _forward(self, request: web.Request, body: bytes) -> Answer:
         path = request.path.removeprefix("/api/v1/")
@@ -65,7 +68,7 @@ class SamplingFaults(FaultProxy):
             self._asked[json.loads(answer.body)["request_id"]] = asked
             self.seeds.append(asked["sampling_params"].get("seed"))
         elif path == "optim_step" and answer.status == 200:
-            self._updates += 1
+            self.updates += 1
         elif path == "get_server_capabilities" and self.retired:
             return replace(answer, body=answer.body.replace(b"data/nano", b"data/newer"))
         elif path == "retrieve_future" and answer.status == 200:
@@ -89,14 +92,14 @@ class SamplingFaults(FaultProxy):
                 sequence.logprobs = self._shift(_numbers(sequence.logprobs), params["temperature"]).tobytes()
         rewritten = pb.SampleResponse(sequences=sequences)
         for place, sequence in enumerate(rewritten.sequences):
-            self._lose(sequence, place)
+            self._lose(sequence, f"{params.get('seed')} {place}")
         response.ClearField("sequences")
         response.MergeFrom(rewritten)
         return response.SerializeToString()
 
-    def _lose(self, sequence: "pb.SampledSequence", place: int) -> None:
-        draw = int.from_bytes(hashlib.sha256(sequence.tokens + bytes([place])).digest()[:4], "big")
-        if draw >= self._lossy * 2**32:
+    def _lose(self, sequence: "pb.SampledSequence", key: str) -> None:
+        draw = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+        if draw >= self.lossy * 2**32:
             return
         loss = LOSSES[draw % len(LOSSES)]
         self.met[loss] += 1
