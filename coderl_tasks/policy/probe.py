@@ -228,8 +228,9 @@ def duplicates_warning(metrics: Mapping[str, Any], probe: Probe | None) -> str |
         return None
     return (
         f"step {metrics['step']}: {rate or 0.0:.0%} of the completions repeat another of their group token for token, "
-        f"beyond what their probabilities explain, and {clones or 0} groups are one completion over and over: clones "
-        "have no signal; does the service honour temperature and num_samples? (coderl doctor --probe)"
+        f"beyond what their probabilities explain ({clones or 0} of {metrics['groups_total']} groups are one "
+        "completion over and over): clones have no signal; does the service honour temperature and num_samples? "
+        "(coderl doctor --probe)"
     )
 
 

@@ -152,4 +152,4 @@ def test_the_scaled_log_probability_lies_within_its_bounds(temperature: float, k
     ],
 )
 def test_repeats_beyond_chance_are_warned_of(metrics: dict[str, Any], found: Probe | None, warned: bool) -> None:
-    assert (duplicates_warning({"step": 3, **metrics}, found) is not None) == warned
+    assert (duplicates_warning({"step": 3, "groups_total": 8, **metrics}, found) is not None) == warned
