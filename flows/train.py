@@ -140,9 +140,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
             display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
     if needs_probe(run):
         found = await probe(run)
-        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
-            display.say(line)
-            logger.log.info("%s", line)
+        display.say(f"probe: {found.summary()}")
+        logger.log.info("probe: %s", found.summary())
+        for warning in found.warnings():
+            _warn(warning, logger, display)
     evaluating = run.settings.eval_every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
@@ -186,8 +187,12 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
     if warning := duplicates_warning(commit.metrics, run.probe):
-        display.say(f"warning: {warning}")
-        logger.log.warning("%s", warning)
+        _warn(warning, logger, display)
+
+
+def _warn(warning: str, logger: RunLogger, display: Display) -> None:
+    display.say(f"warning: {warning}")
+    logger.log.warning("%s", warning)
 
 
 async def _save(run: TrainingRun, step: int) -> None:

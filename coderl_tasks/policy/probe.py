@@ -149,8 +149,7 @@ class Probe:
 
 _RATIO_MEANS: dict[LogprobsAt, str] = {
     "scaled": "sampled log-probabilities are those of the scaled distribution, trained ones are at 1: the importance "
-    "ratio is not 1 on policy; it weighs each token as the policy at temperature 1 would draw it, and varies more the "
-    "further the temperature is from 1",
+    "ratio is not 1 on policy, and corrects each token's own draw towards temperature 1",
     "unscaled": "sampled and trained log-probabilities are both at 1: the importance ratio is 1 on policy and does not "
     "correct for the temperature; the update takes what was sampled as if the policy at temperature 1 had drawn it",
     "neither": "sampled log-probabilities are neither those of the scaled distribution nor those at 1: importance "
