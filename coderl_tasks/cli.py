@@ -178,10 +178,18 @@ def _up(arguments: list[str]) -> int:
 def _doctor(arguments: list[str]) -> int:
     parser = _parser("doctor", "Check what a run needs, one line each; exit 1 if something needed is missing.")
     parser.add_argument("--model", default=None, help="check for this model (default: the one a bare run takes)")
+    parser.add_argument(
+        "--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)"
+    )
     options = parser.parse_args(arguments)
+    if not options.temperature > 0:
+        raise ConfigError(f"--temperature {options.temperature:g} must be more than 0")
     from coderl_tasks.doctor import report
 
-    return report(options.model)
+    return report(options.model, probe_at=options.temperature if options.probe else None)
 
 
 def _grade(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,9 @@ from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_URL,
+    EMBEDDED_API_KEY,
     configured_sandboxes,
+    embedded_tinker,
     load_environment,
     tinker_credentials,
     uses_tinker_service,
@@ -28,9 +31,13 @@ from coderl_tasks.services import (
 if TYPE_CHECKING:  # the SDK takes seconds to import
     from tinker.types import SupportedModel
 
+    from coderl_tasks.policy.probe import Probe
+
 GIB = 2**30
 LOW_DISK_GIB = 5
 DEADLINE_S = 20.0
+PROBE_DEADLINE_S = 600.0
+PROBE_RANK = 8
 LOCAL_PACKAGES = ("torch", "safetensors")
 TESTED_SDK = (0, 38)
 """The newest release of the tinker SDK that the tests passed with."""
@@ -48,10 +55,15 @@ class Finding:
     listing: tuple[str, ...] = ()
 
 
-def report(model_name: str | None) -> int:
-    """Print a line for every check; 1 if something needed is missing, else 0."""
+def report(model_name: str | None, *, probe_at: float | None = None) -> int:
+    """Print a line for every check; 1 if something needed is missing, else 0.
+
+    With `probe_at`, a temperature, the Tinker service is also probed, which samples a few hundred tokens.
+    """
     load_environment()
     findings = [check(model_name) for check in CHECKS]
+    if probe_at is not None:
+        findings += probe_findings(model_name, probe_at)
     for finding in findings:
         print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name:<10} {finding.detail}")
         for line in finding.listing:
@@ -206,6 +218,52 @@ def check_disk(_: str | None) -> Finding:
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
+    """What the Tinker service, or an embedded server started for it, does: a finding, and one for each warning."""
+    from coderl_tasks.base_model import choose_model
+    from coderl_tasks.policy.clients import supported_models
+
+    try:
+        with ExitStack() as stack:
+            if uses_tinker_service():
+                url, key = tinker_credentials()
+                name = model_name or choose_model(asyncio.run(supported_models(url, key, patience_s=DEADLINE_S)))[0]
+            else:
+                name = model_name or NANO_MODEL
+                url, key = stack.enter_context(embedded_tinker(name)).url, EMBEDDED_API_KEY
+            found = asyncio.run(asyncio.wait_for(_probe(url, key, name, temperature), PROBE_DEADLINE_S))
+    except CoderlError as error:
+        return [Finding("probe", False, str(error))]
+    except TimeoutError:
+        return [
+            Finding("probe", False, f"no end after {PROBE_DEADLINE_S:g} s: try again, or ask the service's operator")
+        ]
+    fault = found.fault()
+    findings = [Finding("probe", fault is None, f"{found.summary()}{f': {fault}' if fault else ''}")]
+    return findings + [Finding("probe", True, f"warning: {warning}") for warning in found.warnings()]
+
+
+async def _probe(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
+    from tinker.lib.base_url import resolve_base_url
+
+    from coderl_tasks.policy.clients import connect, create_training_client, disconnect
+    from coderl_tasks.policy.probe import probe_service
+    from coderl_tasks.policy.sdk_errors import tinker_errors
+    from coderl_tasks.prompts.tokenizer import model_renderer
+
+    renderer = await asyncio.to_thread(model_renderer, model_name)
+    service = await connect(url, key)
+    try:
+        trainer = await create_training_client(service, model_name, lora_rank=PROBE_RANK, seed=0)
+        with tinker_errors("saving the sampler's weights"):
+            sampler = await trainer.save_weights_and_get_sampling_client()
+        return await probe_service(
+            sampler, trainer, renderer, service=resolve_base_url(url), model=model_name, temperature=temperature
+        )
+    finally:
+        await disconnect(service)
 
 
 CHECKS: tuple[Callable[[str | None], Finding], ...] = (

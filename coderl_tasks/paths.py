@@ -30,6 +30,12 @@ def local_model_folder(name: str) -> Path | None:
     return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
+def same_model(one: str, other: str) -> bool:
+    """Whether two names mean the same model: equal, or the same local folder."""
+    folder = local_model_folder(one)
+    return one == other or (folder is not None and folder == local_model_folder(other))
+
+
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal, read piece by piece."""
     with path.open("rb") as file:

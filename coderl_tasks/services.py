@@ -46,6 +46,11 @@ class Services:
     lines: tuple[str, ...]
     embedded: tuple[EmbeddedServer, ...] = ()
 
+    @property
+    def tinker_is_embedded(self) -> bool:
+        """Whether this process started the Tinker server."""
+        return any(server.url == self.tinker_url for server in self.embedded)
+
 
 _current: ContextVar[Services | None] = ContextVar("services", default=None)
 

@@ -20,6 +20,7 @@ from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
+from coderl_tasks.policy.probe import Probe, duplicates_warning
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
@@ -28,8 +29,10 @@ from coderl_tasks.training.repair import differences, lost_scores
 from coderl_tasks.training.run import (
     TrainingRun,
     is_finished,
+    needs_probe,
     open_run,
     pool_warning,
+    probe_run,
     run_config,
     temperature_note,
 )
@@ -43,6 +46,11 @@ from flows.suspension import suspended_in_outages
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
 ARTIFACT_EVERY = 10
+
+
+@task(name="probe", **PHASE)
+async def probe(run: TrainingRun) -> Probe:
+    return await run.session.supervised(probe_run(run))
 
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
@@ -100,7 +108,9 @@ async def _run(settings: TrainSettings) -> str:
         )
         with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [f"changed on resume: {change}" for change in directory.changes]
-            for line in filter(None, (*used.lines, *changes, temperature_note(settings.temperature))):
+            # Of a service the probe finds out what its log-probabilities are, and says what follows.
+            note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
+            for line in filter(None, (*used.lines, *changes, note)):
                 display.say(line)
                 logger.log.info("%s", line)
             try:
@@ -133,6 +143,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         scored = run.directory.step(step).read_scored()
         if scored is not None and (different := differences(run, step, scored)):
             display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+    if needs_probe(run):
+        found = await probe(run)
+        display.say(f"probe: {found.summary()}")
+        logger.log.info("probe: %s", found.summary())
+        for warning in found.warnings():
+            _warn(warning, logger, display)
     evaluating = run.settings.eval_every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
@@ -175,6 +191,13 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
         logger.log_groups(scored)
     logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
+    if warning := duplicates_warning(commit.metrics, run.probe):
+        _warn(warning, logger, display)
+
+
+def _warn(warning: str, logger: RunLogger, display: Display) -> None:
+    display.say(f"warning: {warning}")
+    logger.log.warning("%s", warning)
 
 
 async def _save(run: TrainingRun, step: int) -> None:

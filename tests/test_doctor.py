@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from models_proxy import ModelsProxy
+from sampling_faults import SamplingFaults
 
 from coderl_tasks import doctor
 from coderl_tasks.errors import ConfigError
@@ -125,3 +127,17 @@ def test_the_report_is_a_line_a_check_and_its_exit_code(monkeypatch: pytest.Monk
     monkeypatch.setattr(doctor, "CHECKS", checks)
     assert doctor.report(None) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "MISSING  disk       1 GiB free"
+
+
+def test_the_probe_says_what_the_service_does(service, serve, embedded: Services, monkeypatch: pytest.MonkeyPatch):
+    first, *warnings = doctor.probe_findings("data/nano", 1.0)
+    assert first.ok and first.detail.startswith("data/nano is served; samples of one request differ; ")
+    assert warnings == []
+    gateway = SamplingFaults(str(embedded.tinker_url), shift=lambda logprobs, _: logprobs - np.float32(1))
+    monkeypatch.setenv("TINKER_BASE_URL", serve(gateway.app()))
+    first, warning = doctor.probe_findings("data/nano", 1.0)
+    assert not first.ok and "over 0.5 it is another policy" in first.detail
+    assert "importance ratios are off by a factor of 2.72" in warning.detail
+    monkeypatch.setenv("TINKER_API_KEY", "sk-x")
+    (found,) = doctor.probe_findings("data/nano", 1.0)
+    assert not found.ok and "starts with tml-" in found.detail

@@ -7,7 +7,7 @@ from typing import Any
 from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.paths import DATA, find_local, local_model_folder
+from coderl_tasks.paths import DATA, find_local, same_model
 
 LATEST = "latest"
 POOLS = DATA / "pools"
@@ -77,9 +77,3 @@ def recorded_model(folder: Path) -> str | None:
         if request is not None:
             return str(request["policy"])
     return None
-
-
-def same_model(one: str, other: str) -> bool:
-    """Whether two names mean the same model: equal, or the same local folder."""
-    folder = local_model_folder(one)
-    return one == other or (folder is not None and folder == local_model_folder(other))

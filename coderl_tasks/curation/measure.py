@@ -23,6 +23,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.curation.sampling_plan import ONE_SAMPLE, SamplingPlan
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.grading.verdict import Verdict
@@ -30,7 +31,7 @@ from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import TRUNCATED, graded_frame, group_frame, require_graded
-from coderl_tasks.policy.sampling import Completion, GroupRequest, cap_max_tokens, sample_group, try_all
+from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest, cap_max_tokens, sample_group, try_all
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -195,6 +196,9 @@ class _Measurement:
                     seed=seed,
                     stop=self.renderer.stop_tokens,
                 )
+            # Without log-probabilities a completion can be graded; one that never came would count as a wrong answer.
+            if missing := completions.count(MISSING):
+                raise InfraError(f"Tinker, sampling: {size} completions asked for, {size - missing} came")
         return group_frame(
             request,
             completions,

@@ -32,6 +32,8 @@ STEP_COLUMNS = {
     "n_datums": ("datums", "d"),
     "kl_sample_train": ("kl", ".1e"),
     "infra_errors": ("infra errors", "d"),
+    "samples_skipped": ("samples skipped", "d"),
+    "duplicate_rate": ("duplicates", ".1%"),
     "time_step_s": ("seconds", ".1f"),
 }
 

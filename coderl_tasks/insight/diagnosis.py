@@ -15,6 +15,7 @@ import polars as pl
 from coderl_tasks.insight.comparison import compare_evals
 from coderl_tasks.insight.record import MAX_POINTS, RunRecord
 from coderl_tasks.insight.trend import trend
+from coderl_tasks.policy.repeats import REPEATED_MORE
 
 WARM_UP_STEPS = 5
 FORMAT_THRESHOLD = 0.95
@@ -103,6 +104,8 @@ def hints(run: RunRecord) -> list[str]:
         _sampler_gap,
         _truncation,
         _infra_errors,
+        _skipped_samples,
+        _duplicates,
         _low_format,
         _reward_collapse,
     )
@@ -159,6 +162,27 @@ def _infra_errors(metrics: pl.DataFrame) -> str | None:
     return (
         f"{errors:.0f} completions in {steps} steps could not be graded (infra errors) and were left out "
         "of their groups: look at the sandbox (named query: infra)"
+    )
+
+
+def _skipped_samples(metrics: pl.DataFrame) -> str | None:
+    skipped = sum(_values(metrics, "samples_skipped"))
+    if not skipped:
+        return None
+    steps = sum(value > 0 for value in _values(metrics, "samples_skipped"))
+    return (
+        f"{skipped:.0f} samples in {steps} steps came without log-probabilities that can be trained on, and were left "
+        "out of their groups: the Tinker service's doing (coderl doctor --probe)"
+    )
+
+
+def _duplicates(metrics: pl.DataFrame) -> str | None:
+    rate = _recent(metrics, "duplicate_rate")
+    if rate is None or rate <= REPEATED_MORE:
+        return None
+    return (
+        f"{rate:.0%} of the last completions repeat another of their group token for token, beyond what their "
+        "probabilities explain: does the Tinker service honour temperature and num_samples? (coderl doctor --probe)"
     )
 
 

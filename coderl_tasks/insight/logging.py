@@ -16,6 +16,7 @@ import polars as pl
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.progress import step_line
 from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.policy.repeats import group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 EQUAL = 1e-8
@@ -60,18 +61,28 @@ class RunLogger:
             self._wandb.log(row)
 
     def log_groups(self, scored: pl.DataFrame) -> None:
-        """Write each group's rewards to logs.log, and a warning for each group that gives no gradient.
+        """Write each group's rewards to logs.log, and a warning for each group that gives no gradient, that is made of
+        clones, or of which samples are missing.
 
         `scored` has the columns of ROLLOUT_SCHEMA, of one step.
         """
+        repeats = {row["group_index"]: row for row in group_repeats(scored).iter_rows(named=True)}
         for group in scored.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards = group["reward"].drop_nulls()
-            missing = len(group) - len(rewards)
+            skipped = group["logprobs"].null_count()
+            missing = len(group) - len(rewards) - skipped
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
             self.log.info("%s rewards %s", place, listed)
             if missing:
                 self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
+            if skipped:
+                self.log.warning(
+                    "%s: %d of %d samples left out, no usable log-probabilities", place, skipped, len(group)
+                )
+            alike = repeats.get(group["group_index"][0])
+            if alike is not None and alike["clones"]:
+                self.log.warning("%s: all %d completions are the same, token for token: clones", place, alike["n"])
             if len(rewards) < 2:
                 self.log.warning("%s: skipped, fewer than two graded completions", place)
             elif float(rewards.max()) - float(rewards.min()) <= EQUAL:  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ _QUERIES = (
         """
         WITH placed AS (
             SELECT run, verdict, 5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
-            FROM rollouts WINDOW w AS (PARTITION BY run)
+            FROM rollouts WHERE verdict IS NOT NULL WINDOW w AS (PARTITION BY run)
         ), counted AS (
             SELECT run, verdict, count(*) AS completions, count(*) FILTER (fifth = 0) AS early,
                    count(*) FILTER (fifth = 4) AS late

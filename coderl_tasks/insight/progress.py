@@ -27,6 +27,10 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
         parts.append(f"kl {row['kl_sample_train']:.1e}")
     if row.get("infra_errors"):
         parts.append(f"infra errors {row['infra_errors']}")
+    if row.get("samples_skipped"):
+        parts.append(f"samples skipped {row['samples_skipped']}")
+    if row.get("clone_groups"):
+        parts.append(f"groups of clones {row['clone_groups']}")
     parts += _time_parts(row)
     if left_s is not None:
         parts.append(f"{duration(left_s)} left")

@@ -110,7 +110,8 @@ def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
 
 def verdict_table(run: RunRecord) -> dict[str, Any]:
     """Shares of the verdicts of all training completions, in up to five equal spans of steps."""
-    counts = run.rollouts(["step", "verdict"]).group_by("step", "verdict").len("n").collect()
+    graded = run.rollouts(["step", "verdict"]).filter(pl.col("verdict").is_not_null())
+    counts = graded.group_by("step", "verdict").len("n").collect()
     if not len(counts):
         return {"spans": [], "rows": []}
     first, last = int(counts["step"].min()), int(counts["step"].max())  # type: ignore[arg-type]

@@ -12,6 +12,9 @@ METRICS_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(("loss", "kl_sample_train"), pl.Float64()),
     "infra_errors": pl.Int64(),
     "truncated_rate": pl.Float64(),
+    "samples_skipped": pl.Int64(),
+    "duplicate_rate": pl.Float64(),
+    "clone_groups": pl.Int64(),
     "seed": pl.Int64(),
     **dict.fromkeys(
         ("time_sample_s", "time_score_s", "time_train_s", "time_save_s", "time_step_s", "lr"), pl.Float64()

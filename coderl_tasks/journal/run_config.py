@@ -29,6 +29,8 @@ MAY_CHANGE = (
 
 MADE_WITH: Mapping[str, Any] = {"thinking": None}
 """What runs were made with that do not record a key, because they began before there was such a setting."""
+FINDINGS = ("probe",)
+"""Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
 
 _ABSENT = object()
 

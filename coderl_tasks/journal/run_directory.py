@@ -22,7 +22,7 @@ from coderl_tasks.journal.evaluations import EvalJournal
 from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
-from coderl_tasks.journal.run_config import MAY_CHANGE, ConfigChange, check_resume
+from coderl_tasks.journal.run_config import FINDINGS, MAY_CHANGE, ConfigChange, check_resume
 from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
 
 DEFAULT_ROOT = "~/code-rl-logs"
@@ -31,8 +31,9 @@ DEFAULT_ROOT = "~/code-rl-logs"
 class RunDirectory:
     """A run's directory, held by this process until `close` (or the end of a `with` block).
 
-    `changes` are the settings that differ from the recorded ones, for the log; `resumed` says whether there were any;
-    `finished` that nothing was left to do when it was opened.
+    `config` is what config.json says: the settings, and what was found out (FINDINGS). `changes` are the settings that
+    differ from the recorded ones, for the log; `resumed` says whether there were any; `finished` that nothing was left
+    to do when it was opened.
     """
 
     def __init__(
@@ -74,13 +75,15 @@ class RunDirectory:
         try:
             remove_leftovers(folder)
             resumed = config_path.exists()
-            changes = check_resume(read_json(config_path), config, may_change=may_change) if resumed else []
+            recorded = read_json(config_path) if resumed else {}
+            findings = {key: recorded.pop(key) for key in FINDINGS if key in recorded}
+            changes = check_resume(recorded, config, may_change=may_change) if resumed else []
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
-            run = cls(folder, dict(config), lock, changes, resumed)
+            run = cls(folder, {**config, **findings}, lock, changes, resumed)
             run.finished = resumed and is_finished(run)
             if not resumed or (changes and not run.finished):
-                write_json(config_path, dict(config))
+                write_json(config_path, run.config)
             run._remove_recorded_groups()
             run.reconcile_metrics()
         except BaseException:
@@ -109,6 +112,13 @@ class RunDirectory:
     def evaluation(self, name: str) -> EvalJournal:
         """The record of evaluation `name` (baseline, step-000009, final, ...), whether it has begun or not."""
         return EvalJournal(self.path / "evals" / name)
+
+    def record_finding(self, key: str, value: Any) -> None:
+        """Record in config.json what this start found out, under one of FINDINGS; it outlives changed settings."""
+        if key not in FINDINGS:
+            raise ValueError(f"{key} is no finding: {', '.join(FINDINGS)}")
+        self.config[key] = value
+        write_json(self.path / "config.json", self.config)
 
     def commits(self) -> list[Commit]:
         """The commits of steps 0, 1, ... up to the first step without one. Each is read once: it never changes."""

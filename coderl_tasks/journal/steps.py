@@ -74,6 +74,10 @@ class GroupFiles:
         frames = {index: read_frame(files[index], self.schema) for index in sorted(files)}
         return {index: frame for index, frame in frames.items() if frame is not None}
 
+    def discard(self, index: int) -> None:
+        """Delete group `index`, which is to be sampled again. No error if it is not there."""
+        (self.folder / f"{index:02d}.parquet").unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Delete the folder: what it held is recorded elsewhere."""
         if self.folder.exists():

@@ -16,7 +16,8 @@ SAMPLED_SCHEMA: dict[str, pl.DataType] = {
     "completion": pl.String(),
     "stop_reason": pl.String(),
 }
-"""What is known when a group has been sampled; `attempt` counts from 0, step is -1 outside training."""
+"""What is known when a group has been sampled; `attempt` counts from 0, step is -1 outside training. `logprobs` is null
+where the service gave none that can be trained on; `stop_reason` is "missing" where it gave no completion at all."""
 
 GRADED_SCHEMA: dict[str, pl.DataType] = {
     "code": pl.String(),
@@ -33,6 +34,7 @@ GRADED_SCHEMA: dict[str, pl.DataType] = {
     "run_seconds": pl.Float64(),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.
-`advantage` and `trained` are null / false outside training."""
+`advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its
+group: it is not graded, so that all of these are null but `trained`, which is false."""
 
 ROLLOUT_SCHEMA: dict[str, pl.DataType] = SAMPLED_SCHEMA | GRADED_SCHEMA

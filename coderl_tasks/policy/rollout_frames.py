@@ -5,6 +5,7 @@ sampled_frame       groups                             -> SAMPLED_SCHEMA, in gro
 graded_frame        sampled + ScoredCompletions        -> ROLLOUT_SCHEMA, advantage null, trained false
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
+require_sampled     sampled                            -> InfraError if too much of it cannot be trained on
 require_graded      graded                             -> SandboxDownError if too much of it could not be graded
 """
 
@@ -13,17 +14,20 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import SandboxDownError
+from coderl_tasks.errors import InfraError, SandboxDownError
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.grpo import compute_advantages, should_skip
+from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import Completion, GroupRequest
+from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
 
 ORDER = ("group_index", "sample_index")
 MIN_GRADABLE = 2
-MOST_UNGRADED = 0.1
 """A group with fewer graded members has no mean to deviate from."""
+
+MOST_LOST = 0.1
+"""Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
 
 TRUNCATED = "length"
 
@@ -71,11 +75,11 @@ def sampled_frame(groups: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=SAMPLED_SCHEMA), *groups]).sort(ORDER)
 
 
-def graded_frame(sampled: pl.DataFrame, scored: Mapping[int, Sequence[ScoredCompletion]]) -> pl.DataFrame:
+def graded_frame(sampled: pl.DataFrame, scored: Mapping[int, Sequence[ScoredCompletion | None]]) -> pl.DataFrame:
     """`sampled` with what grading says: ROLLOUT_SCHEMA, in group and sample order.
 
-    `scored` has, by group_index, one ScoredCompletion a sample, in sample order. Infra errors get null scores and
-    reward. Raises ValueError if a group is missing or has another size.
+    `scored` has, by group_index, one ScoredCompletion a sample, in sample order, None for one that was left out. Infra
+    errors get null scores and reward. Raises ValueError if a group is missing or has another size.
     """
     ordered = sampled.sort(ORDER)
     sizes = dict(ordered.group_by("group_index").len().iter_rows())
@@ -100,9 +104,14 @@ def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
     """A step's numbers from its scored rollouts; means are over graded completions, None if there are none.
 
     `mean_correct` is the share that passes all tests, whatever the reward gives for some of them. A group is skipped if
-    none of its members is trained on. `truncated_rate` is over all completions.
+    none of its members is trained on. `truncated_rate` and `mean_completion_tokens` are over all completions that came.
+    `samples_skipped` counts those left out because the service sent nothing to train on; `duplicate_rate` is the share
+    of the others that repeat one of their group, beyond what their own probabilities explain; `clone_groups` counts the
+    groups that are one completion over and over where that is no chance.
     """
     graded = rollouts.filter(pl.col("reward").is_not_null())
+    came = rollouts.filter(pl.col("stop_reason") != MISSING.stop_reason)
+    repeats = group_repeats(rollouts)
     trained = rollouts.group_by("group_index").agg(pl.col("trained").any())["trained"]
     return {
         "mean_reward": graded["reward"].mean(),
@@ -111,8 +120,11 @@ def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
         "groups_total": len(trained),
         "groups_skipped": len(trained) - int(trained.sum()),
         "infra_errors": int((rollouts["verdict"] == Verdict.INFRA_ERROR).sum()),
-        "truncated_rate": (rollouts["stop_reason"] == TRUNCATED).mean(),
-        "mean_completion_tokens": rollouts["completion_tokens"].list.len().mean(),
+        "truncated_rate": (came["stop_reason"] == TRUNCATED).mean(),
+        "mean_completion_tokens": came["completion_tokens"].list.len().mean(),
+        "samples_skipped": int(rollouts["logprobs"].is_null().sum()),
+        "duplicate_rate": excess_rate(repeats),
+        "clone_groups": int(repeats["clones"].sum()),
     }
 
 
@@ -129,21 +141,33 @@ def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
     return dict(by_problem.iter_rows())
 
 
+def require_sampled(sampled: pl.DataFrame, what: str) -> None:
+    """Raises InfraError, which names `what`, if over MOST_LOST of the samples came without usable log-probabilities."""
+    lost = int(sampled["logprobs"].is_null().sum())
+    if lost > MOST_LOST * sampled.height:
+        raise InfraError(
+            f"{what}: {lost} of {sampled.height} samples came without a finite log-probability for each token, and "
+            "cannot be trained on: their groups are sampled again"
+        )
+
+
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError, which names `what`, if over MOST_UNGRADED of the programs met an outage, not a verdict.
+    """Raises SandboxDownError, which names `what`, if over MOST_LOST of the programs met an outage, not a verdict.
 
     What is left by an outage is no fair sample: mostly completions without a program, which need no sandbox. A few
     infra errors among many verdicts are left out and counted.
     """
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
-    if lost > MOST_UNGRADED * len(programs):
+    if lost > MOST_LOST * len(programs):
         raise SandboxDownError(
             f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
         )
 
 
-def _graded_row(scored: ScoredCompletion) -> dict[str, Any]:
+def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
+    if scored is None:
+        return {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
     grade = scored.grade
     return {
         "code": scored.code,

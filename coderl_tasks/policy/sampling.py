@@ -3,6 +3,8 @@
 1. A group's seed is part of its request, so a group that has to be drawn again is drawn the same.
 2. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
    Only an error that no retry can cure stops the rest at once.
+3. One bad completion does not fail its group: drawn again with its seed it would come the same. It is handed on without
+   log-probabilities, and whoever trains leaves it out.
 """
 
 import asyncio
@@ -26,17 +28,25 @@ ResultT = TypeVar("ResultT")
 class Completion:
     """One sampled completion: tokens with the sampler's log-probabilities (natural log), equally many.
 
-    `stop_reason` is "stop" or "length" (truncated). The stop token, where one was sampled, is the last token.
+    `logprobs` is None where the service gave none, too few, or some that are not finite: there is nothing to train on.
+    `stop_reason` is "stop" or "length" (truncated). The stop token, where one was sampled, is the last token. A
+    completion that was asked for and never came is `MISSING`.
     """
 
     tokens: list[int]
-    logprobs: list[float]
+    logprobs: list[float] | None
     stop_reason: str
+
+
+MISSING = Completion([], None, "missing")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What to sample for one problem. `max_tokens` is the completion's limit, already capped at the context."""
+    """What to sample for one problem. `max_tokens` is the completion's limit, already capped at the context.
+
+    `seed` None leaves the draw to the service.
+    """
 
     group_index: int
     problem_id: str
@@ -44,7 +54,7 @@ class GroupRequest:
     prompt_tokens: list[int]
     num_samples: int
     max_tokens: int
-    seed: int
+    seed: int | None
 
 
 OnGroup = Callable[[GroupRequest, list[Completion]], Awaitable[None] | None]
@@ -62,13 +72,14 @@ async def sample_group(
     num_samples: int,
     max_tokens: int,
     temperature: float,
-    seed: int,
+    seed: int | None,
     stop: Stop = None,
 ) -> list[Completion]:
     """`num_samples` completions of one prompt, in one `sample` call. `stop` None means the model's own end token.
 
-    Raises InfraError if the service fails or answers something that cannot be trained on, ConfigError if it refuses for
-    good, ValueError for an empty prompt, no room (max_tokens < 1) or an empty `stop`, which would disable all stopping.
+    Where fewer come, the rest is MISSING. Raises InfraError if the service fails or sends too many, ConfigError if it
+    refuses for good, ValueError for an empty prompt, no room (max_tokens < 1) or an empty `stop`, which would disable
+    all stopping.
     """
     if not prompt_tokens or max_tokens < 1 or num_samples < 1:
         raise ValueError(f"nothing to sample: {len(prompt_tokens)=}, {max_tokens=}, {num_samples=}")
@@ -80,13 +91,17 @@ async def sample_group(
         seed=seed,
         stop=None if stop is None else list(stop),
     )
-    with tinker_errors("sampling"):
-        response = await sampling_client.sample(
-            prompt=tinker.ModelInput.from_ints(list(prompt_tokens)), num_samples=num_samples, sampling_params=params
-        )
-    if len(response.sequences) != num_samples:
-        raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(response.sequences)} came")
-    return [_completion(sequence) for sequence in response.sequences]
+    try:
+        with tinker_errors("sampling"):
+            response = await sampling_client.sample(
+                prompt=tinker.ModelInput.from_ints(list(prompt_tokens)), num_samples=num_samples, sampling_params=params
+            )
+    except AssertionError as error:  # how the SDK says that not as many sequences came as the service had promised
+        raise InfraError(f"Tinker, sampling: {error}") from error
+    came = [_completion(sequence) for sequence in response.sequences]
+    if len(came) > num_samples:
+        raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(came)} came")
+    return came + [MISSING] * (num_samples - len(came))
 
 
 async def sample_groups(
@@ -157,12 +172,9 @@ async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[I
 
 
 def _completion(sequence: tinker.SampledSequence) -> Completion:
-    tokens, logprobs = sequence.tokens, sequence.logprobs
-    if logprobs is None or len(logprobs) != len(tokens):
-        raise InfraError("Tinker, sampling: a completion came without one log-probability a token")
-    if not np.isfinite(logprobs).all():
-        raise InfraError("Tinker, sampling: a completion came with a log-probability that is not finite")
-    return Completion(list(tokens), list(logprobs), str(sequence.stop_reason))
+    tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
+    return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:

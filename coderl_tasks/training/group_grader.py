@@ -10,7 +10,9 @@ import polars as pl
 
 from coderl_tasks.grading.scoring import ScoredCompletion
 
-ScoreGroup = Callable[[pl.DataFrame], Awaitable[list[ScoredCompletion]]]
+Grades = list[ScoredCompletion | None]
+"""Of a group, in sample order; None for a sample that is left out."""
+ScoreGroup = Callable[[pl.DataFrame], Awaitable[Grades]]
 Key = tuple[int, int]
 """(step, group_index)"""
 
@@ -20,16 +22,16 @@ class GroupGrader:
 
     def __init__(self, score: ScoreGroup) -> None:
         self._score = score
-        self._tasks: dict[Key, asyncio.Task[list[ScoredCompletion]]] = {}
+        self._tasks: dict[Key, asyncio.Task[Grades]] = {}
 
-    def start(self, group: pl.DataFrame) -> asyncio.Task[list[ScoredCompletion]]:
+    def start(self, group: pl.DataFrame) -> asyncio.Task[Grades]:
         """Begin to grade `group`, unless that has begun."""
         key = (group["step"][0], group["group_index"][0])
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(self._score(group))
         return self._tasks[key]
 
-    async def grades(self, sampled: pl.DataFrame) -> dict[int, list[ScoredCompletion]]:
+    async def grades(self, sampled: pl.DataFrame) -> dict[int, Grades]:
         """The grades of a step's groups, by group_index; raises what grading raised."""
         groups = {group["group_index"][0]: group for group in sampled.partition_by("group_index", maintain_order=True)}
         graded = await asyncio.gather(*(self.start(group) for group in groups.values()))

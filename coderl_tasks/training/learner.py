@@ -12,6 +12,8 @@
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +83,13 @@ class Learner:
             while len(self._samplers) > KEPT_SAMPLERS:
                 del self._samplers[next(iter(self._samplers))]
         return opened[1]
+
+    @asynccontextmanager
+    async def trainer(self, updates: int) -> AsyncIterator[tinker.TrainingClient]:
+        """The policy in training after so many updates, for requests that change nothing; nobody else uses it in the
+        block."""
+        async with self._turn:
+            yield (await self._after(updates)).client
 
     async def update(self, step: int, save: Kind | None) -> AppliedUpdate:
         """Apply the recorded rollouts of `step` to the policy before it, and save what the commit is to name.

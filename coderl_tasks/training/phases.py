@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import DataError
+from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit, StepJournal
 from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
@@ -19,6 +19,7 @@ from coderl_tasks.policy.rollout_frames import (
     graded_frame,
     group_frame,
     require_graded,
+    require_sampled,
     rollout_metrics,
     sampled_frame,
     with_advantages,
@@ -33,7 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 async def sample_step(run: TrainingRun, step: int) -> pl.DataFrame:
-    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest drawn now and recorded."""
+    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest drawn now and recorded.
+
+    Raises InfraError if too many samples came without log-probabilities to train on; their groups are then forgotten,
+    for the task's retry to draw again.
+    """
     journal = run.directory.step(step)
     recorded = journal.read_sampled()
     if recorded is None and (scored := journal.read_scored()) is not None:  # which holds the samples too
@@ -67,6 +72,14 @@ async def sample_step(run: TrainingRun, step: int) -> pl.DataFrame:
             on_group=record,
         )
     sampled = sampled_frame(groups.values())
+    try:
+        require_sampled(sampled, f"step {step}")
+    except InfraError:
+        await run.grader.forget(step)  # what it graded ahead of these groups is not theirs any more
+        for index, group in groups.items():
+            if group["logprobs"].has_nulls():
+                journal.groups.discard(index)
+        raise
     journal.write_sampled(sampled)
     run.seconds[step, "sample"] = time.monotonic() - started
     return sampled
@@ -88,7 +101,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
                 prompt_tokens=prompt,
                 num_samples=settings.completions_per_prompt,
                 max_tokens=run.session.room(prompt, settings.max_tokens),
-                seed=seed_for(settings.seed, "train", step, group_index, problem_id),
+                seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
             )
         )
     return requests

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,21 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, find_pool, same_model
+from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.scoring import ScoredCompletion, score_group
+from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluations import FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.paths import file_sha256
+from coderl_tasks.paths import file_sha256, same_model
+from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.group_grader import GroupGrader
+from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
 from coderl_tasks.training.test_order import Orders, frozen_orders
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
-    their tests are run; `seconds` times the phases done here."""
+    their tests are run; `seconds` times the phases done here; `probe` is what the Tinker service was found to do, None
+    for an embedded one."""
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class TrainingRun:
         self.test_problems = test_problems
         self.validation_problems = validation_problems
         self.test_orders = test_orders
+        self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.grader = GroupGrader(self._score_group)
         self.seconds: dict[tuple[int, str], float] = {}
@@ -86,17 +90,26 @@ class TrainingRun:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
 
-    async def _score_group(self, group: pl.DataFrame) -> list[ScoredCompletion]:
-        """The grades of one sampled group, completion by completion."""
+    @property
+    def sends_seeds(self) -> bool:
+        """Whether sampling requests carry a seed: not where the service was found to clone with one."""
+        return self.probe is None or not self.probe.seeds_clone
+
+    async def _score_group(self, group: pl.DataFrame) -> Grades:
+        """The grades of one sampled group, completion by completion; None for what cannot be trained on."""
         problem = self.pool[group["problem_id"][0]]
-        return await score_group(
-            self.session.judge,
-            problem,
-            group["completion"].to_list(),
-            self.settings.format_coef,
-            order=self.test_orders.get(problem.problem_id),
-            fraction=self.settings.reward == "fraction",
+        usable = group["logprobs"].is_not_null()
+        scored = iter(
+            await score_group(
+                self.session.judge,
+                problem,
+                group.filter(usable)["completion"].to_list(),
+                self.settings.format_coef,
+                order=self.test_orders.get(problem.problem_id),
+                fraction=self.settings.reward == "fraction",
+            )
         )
+        return [next(scored) if is_usable else None for is_usable in usable]
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""
@@ -116,10 +129,48 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
+        run.probe = recorded_probe(run)
         try:
             yield run
         finally:
             await run.grader.close()
+
+
+def recorded_probe(run: TrainingRun) -> Probe | None:
+    """What an earlier start found out about this very service, model and temperature; None for an embedded server."""
+    found, service = Probe.recorded(run.directory.config.get("probe")), run.session.service_address
+    if found is None or service is None:
+        return None
+    return found if found.is_of(service, run.settings.model_name, run.settings.temperature) else None
+
+
+def needs_probe(run: TrainingRun) -> bool:
+    """Whether steps are to be trained on a service that nothing is known of. An embedded server is this project's."""
+    steps_left = run.last_step is None or run.directory.next_step <= run.last_step
+    return steps_left and run.probe is None and run.session.service_address is not None
+
+
+async def probe_run(run: TrainingRun) -> Probe:
+    """Probe the Tinker service with the policy that is trained next, and record what it does.
+
+    Raises CoderlError or ConfigError for a service that must not be trained on, as `Probe.require_trainable` says.
+    """
+    service, updates = run.session.service_address, run.directory.next_step
+    assert service is not None
+    sampler = await run.learner.sampling_client(updates)
+    async with run.learner.trainer(updates) as trainer:
+        found = await probe_service(
+            sampler,
+            trainer,
+            run.session.renderer,
+            service=service,
+            model=run.settings.model_name,
+            temperature=run.settings.temperature,
+        )
+    found.require_trainable()
+    run.directory.record_finding("probe", asdict(found))
+    run.probe = found
+    return found
 
 
 def check_pool(path: Path) -> None:
@@ -222,7 +273,7 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
 
 
 def temperature_note(temperature: float) -> str | None:
-    """What the importance ratio means where rollouts are sampled at a temperature T other than 1; None at 1.
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1.
 
     With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
     the ratio P(token)^(1 - 1/T) Z.
@@ -232,9 +283,9 @@ def temperature_note(temperature: float) -> str | None:
     above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
     return (
         f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
-        f"sampler's at {temperature:g}, where the server scales log-probabilities as the embedded one does: not 1 even "
-        f"for equal weights, above 1 for {above} tokens, below for {below} ones. It corrects each token's own draw "
-        "towards temperature 1, not the tokens before and after it; kl_sample_train holds the same gap"
+        f"sampler's at {temperature:g}: not 1 even for equal weights, above 1 for {above} tokens, below for {below} "
+        "ones. It corrects each token's own draw towards temperature 1, not the tokens before and after it; "
+        "kl_sample_train holds the same gap"
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import tinker
+from tinker.lib.base_url import resolve_base_url
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
@@ -14,6 +15,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy.clients import connect, context_length, disconnect
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
+from coderl_tasks.policy.sdk_errors import is_about_the_account
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
@@ -29,13 +31,20 @@ T = TypeVar("T")
 
 
 class Session:
-    """Open clients of the services in use. `context` is the model's context length in tokens."""
+    """Open clients of the services in use. `context` is the model's context length in tokens.
 
-    def __init__(self, used: Services, judge: Judge, renderer: Renderer, context: int) -> None:
+    With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
+    """
+
+    def __init__(
+        self, used: Services, judge: Judge, renderer: Renderer, context: int, model_name: str | None = None
+    ) -> None:
         self.judge = judge
         self.renderer = renderer
         self.context = context
         self._used = used
+        self._model_name = model_name
+        self._reopens = False
         self._service: tinker.ServiceClient | None = None
         self._opening = asyncio.Lock()
         self._given_up: list[tinker.ServiceClient] = []
@@ -77,12 +86,28 @@ class Session:
             if not self._working:
                 await self._end_given_up()
 
+    @property
+    def service_address(self) -> str | None:
+        """The address of the Tinker service, None for a server that this process started."""
+        return None if self._used.tinker_is_embedded else resolve_base_url(self._used.tinker_url)
+
     async def service(self) -> tinker.ServiceClient:
-        """The open session with the Tinker service."""
+        """The open session with the Tinker service; ConfigError if the model was retired since the last one."""
         async with self._opening:
             if self._service is None:
+                if self._reopens and self._model_name is not None:
+                    # A retired model looks like an evicted one, a 404, which would be restored again and again.
+                    await self._require_model(self._model_name)
                 self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self._service
+
+    async def _require_model(self, name: str) -> None:
+        try:
+            await context_length(self._used.tinker_url, self._used.tinker_api_key, name)
+        except ConfigError as error:
+            if is_about_the_account(error):
+                raise
+            raise ConfigError(f"{name} was retired while the run was at work: {error}") from error
 
     def is_current(self, service: tinker.ServiceClient) -> bool:
         """Whether `service` is the open session, and has not been given up: else its clients end soon."""
@@ -98,6 +123,7 @@ class Session:
         if self._service is not None:
             self._given_up.append(self._service)
             self._service = None
+            self._reopens = True
 
     async def _end_given_up(self) -> None:
         """End the sessions that were given up; of a service that is gone the log says so."""
@@ -134,7 +160,8 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     if context is None:
         logger.warning("Tinker names no context length for %s: %d is assumed", settings.model_name, ASSUMED_CONTEXT)
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
-        session = Session(used, Judge(client, settings.reward_timeout), renderer, context or ASSUMED_CONTEXT)
+        judge = Judge(client, settings.reward_timeout)
+        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name)
         try:
             yield session
         finally:

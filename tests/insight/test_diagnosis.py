@@ -77,6 +77,8 @@ def test_false_alarms_of_the_trend_test_are_as_rare_as_it_says() -> None:
         ({"kl_sample_train": [0.3] * 30}, "sampler and trainer disagree"),
         ({"truncated_rate": [0.4] * 30}, "max_tokens"),
         ({"infra_errors": [0] * 29 + [2]}, "could not be graded"),
+        ({"samples_skipped": [0] * 29 + [2]}, "2 samples in 1 steps came without log-probabilities"),
+        ({"duplicate_rate": [0.5] * 30}, "repeat another of their group"),
         ({"format_rate": [0.1] * 30}, "renderer"),
         ({"mean_reward": [0.7] * 20 + [0.1] * 10}, "diverged"),
     ],

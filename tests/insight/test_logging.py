@@ -15,6 +15,7 @@ from coderl_tasks.insight.progress import StepProgress, duration, step_line
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.summary import print_summary
 from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -57,11 +58,29 @@ def test_groups_are_logged_with_warnings_for_degenerate_ones(run_dir: Path, tmp_
 
 
 def test_a_group_without_two_grades_is_named(tmp_path: Path) -> None:
-    columns = {"step": [0, 0], "group_index": [0, 0], "problem_id": ["p", "p"], "reward": [None, 1.0]}
     with setup_logging(tmp_path) as run:
-        run.log_groups(pl.DataFrame(columns))
+        run.log_groups(scored_group([None, 1.0], [[-0.5], [-0.5]]))
     log = (tmp_path / "logs.log").read_text()
     assert "1 of 2 completions could not be graded" in log and "fewer than two graded" in log
+    assert "left out" not in log and "clones" not in log
+
+
+def test_clones_and_missing_log_probabilities_are_named(tmp_path: Path) -> None:
+    with setup_logging(tmp_path) as run:
+        run.log_groups(scored_group([1.0, 1.0, None], [[-20.0], [-20.0], None]))
+    log = (tmp_path / "logs.log").read_text()
+    assert "step 0 group 0 p: 1 of 3 samples left out, no usable log-probabilities" in log
+    assert "step 0 group 0 p: all 2 completions are the same, token for token: clones" in log
+    assert "could not be graded" not in log
+
+
+def scored_group(rewards: list[float | None], logprobs: list[list[float] | None]) -> pl.DataFrame:
+    """A scored group of equal completions, one token each."""
+    rows = [
+        {"step": 0, "group_index": 0, "problem_id": "p", "completion_tokens": [7], "logprobs": scores, "reward": reward}
+        for reward, scores in zip(rewards, logprobs, strict=True)
+    ]
+    return pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
 
 
 def test_failures_are_logged_and_the_handler_goes(tmp_path: Path) -> None:
@@ -93,6 +112,9 @@ def test_step_line_leaves_out_what_is_not_known() -> None:
     assert step_line({"step": 3, "mean_reward": 0.25}) == "step    3  reward 0.250"
     assert step_line({"step": 3, "mean_reward": None, "groups_total": 8, "groups_skipped": 8}).endswith("groups 0/8")
     assert "infra errors 2" in step_line({"step": 3, "infra_errors": 2})
+    assert step_line({"step": 3, "samples_skipped": 2, "clone_groups": 1}).endswith(
+        "samples skipped 2  groups of clones 1"
+    )
 
 
 def test_progress_tells_the_time_left_without_a_terminal() -> None:

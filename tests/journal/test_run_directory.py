@@ -103,6 +103,19 @@ def test_some_settings_may_change(tmp_path: Path, config: Config) -> None:
         assert json.loads((run.path / "config.json").read_text()) == changed
 
 
+def test_what_a_start_found_out_outlives_changed_settings(tmp_path: Path, config: Config) -> None:
+    found = {"service": "http://x", "gap": 0.01, "served": None}
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        run.record_finding("probe", found)
+        with pytest.raises(ValueError, match="seed is no finding"):
+            run.record_finding("seed", 1)
+    for changed in (config, config | {"max_steps": 100}):
+        with RunDirectory.open(tmp_path / "run", changed) as run:
+            assert run.config == changed | {"probe": found}
+            assert [change.key for change in run.changes] == ["max_steps"] * (changed != config)
+        assert json.loads((tmp_path / "run" / "config.json").read_text()) == changed | {"probe": found}
+
+
 def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> None:
     RunDirectory.open(tmp_path / "run", config).close()
     with pytest.raises(ConfigError, match=r"seed: 0 -> 1") as info:

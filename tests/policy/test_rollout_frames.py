@@ -7,34 +7,42 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.reward import score
 from coderl_tasks.grading.scoring import ScoredCompletion
 from coderl_tasks.grading.verdict import Grade, Verdict
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     first_failures,
     graded_frame,
     group_frame,
     require_graded,
+    require_sampled,
     rollout_metrics,
     sampled_frame,
     with_advantages,
 )
-from coderl_tasks.policy.sampling import Completion, GroupRequest
+from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
 from coderl_tasks.policy.update import build_datums
 
 LETTERS = {"P": Verdict.PASSED, "W": Verdict.WRONG_ANSWER, "F": Verdict.FORMAT_ERROR, "I": Verdict.INFRA_ERROR}
 
 
-def sampled_group(index: int, size: int, *, empty: frozenset[int] = frozenset()) -> pl.DataFrame:
+def sampled_group(
+    index: int, size: int, *, empty: frozenset[int] = frozenset(), bad: frozenset[int] = frozenset()
+) -> pl.DataFrame:
     request = GroupRequest(index, f"p{index}", "taco", [1, 2, 3], size, 8, seed=index)
     completions = [
-        Completion([], [], "length") if i in empty else Completion([10 + i, 1], [-0.5, -0.25], "stop")
+        Completion([], [], "length")
+        if i in empty
+        else Completion([10 + i, 1], None if i in bad else [-0.5, -0.25], "stop")
         for i in range(size)
     ]
     return group_frame(request, completions, step=2, attempt=0, sampler_step=1, decode=lambda tokens: f"text {tokens}")
 
 
-def scored_group(verdicts: str) -> list[ScoredCompletion]:
-    scored = []
+def scored_group(verdicts: str) -> list[ScoredCompletion | None]:
+    scored: list[ScoredCompletion | None] = []
     for letter in verdicts:
+        if letter == "-":
+            scored.append(None)
+            continue
         grade = Grade(LETTERS[letter], int(letter == "P"), 1, 5, 0 if letter == "W" else None, 0.5)
         code = None if letter == "F" else "print(1)"
         scored.append(ScoredCompletion(code, grade, score(letter != "F", grade)))
@@ -69,7 +77,7 @@ def test_grades_are_joined_and_not_yet_trained_on() -> None:
 
 
 @pytest.mark.parametrize("scored", [{}, {0: scored_group("P")}, {0: scored_group("PPP")}])
-def test_a_group_is_scored_whole(scored: dict[int, list[ScoredCompletion]]) -> None:
+def test_a_group_is_scored_whole(scored: dict[int, list[ScoredCompletion | None]]) -> None:
     with pytest.raises(ValueError, match=r"groups \[0\]"):
         graded_frame(sampled_group(0, 2), scored)
 
@@ -107,6 +115,35 @@ def test_an_empty_completion_counts_in_its_group_but_is_not_trained_on() -> None
     assert len(build_datums(frame)) == 2
 
 
+def test_a_sample_without_log_probabilities_is_left_out_of_its_group() -> None:
+    sampled = sampled_group(0, 4, bad=frozenset({1}))
+    graded = graded_frame(sampled, {0: scored_group("P-WW")})
+    assert graded.schema == pl.Schema(ROLLOUT_SCHEMA)
+    row = graded.row(1, named=True)
+    assert row["completion_tokens"] == [11, 1] and row["logprobs"] is None
+    assert [name for name in GRADED_SCHEMA if row[name] is not None] == ["trained"] and not row["trained"]
+    frame = with_advantages(graded)
+    assert frame["advantage"].round(9).to_list() == [0.666666667, None, -0.333333333, -0.333333333]
+    assert frame["trained"].to_list() == [True, False, True, True] and len(build_datums(frame)) == 3
+    metrics = rollout_metrics(frame)
+    assert (metrics["samples_skipped"], metrics["infra_errors"], metrics["mean_reward"]) == (1, 0, pytest.approx(1 / 3))
+    require_graded(frame, "step 2")
+
+
+def test_a_sample_that_never_came_counts_for_nothing_else() -> None:
+    request = GroupRequest(0, "p", "taco", [1], 3, 8, seed=0)
+    completions = [Completion([10, 11, 1], [-0.5] * 3, "stop"), Completion([12], [-0.5], "length"), MISSING]
+    sampled = group_frame(request, completions, step=0, attempt=0, sampler_step=-1, decode=str)
+    metrics = rollout_metrics(with_advantages(graded_frame(sampled, {0: scored_group("PW-")})))
+    assert (metrics["samples_skipped"], metrics["truncated_rate"], metrics["mean_completion_tokens"]) == (1, 0.5, 2.0)
+
+
+def test_over_a_tenth_of_bad_samples_is_an_outage() -> None:
+    require_sampled(sampled_group(0, 10, bad=frozenset({3})), "step 2")
+    with pytest.raises(InfraError, match="step 2: 2 of 10 samples came without a finite log-probability"):
+        require_sampled(sampled_group(0, 10, bad=frozenset({3, 4})), "step 2")
+
+
 def test_datums_follow_the_frame() -> None:
     first, second = build_datums(step_frame("PW").reverse())
     assert first.model_input.to_ints() == [1, 2, 3, 10]
@@ -131,8 +168,8 @@ def test_metrics_without_a_graded_completion_are_none() -> None:
     assert (metrics["mean_reward"], metrics["mean_correct"], metrics["format_rate"]) == (None, None, None)
 
 
-def partial_group(passed_of_15: list[int]) -> list[ScoredCompletion]:
-    scored = []
+def partial_group(passed_of_15: list[int]) -> list[ScoredCompletion | None]:
+    scored: list[ScoredCompletion | None] = []
     for passed in passed_of_15:
         verdict, failed = (Verdict.PASSED, None) if passed == 15 else (Verdict.WRONG_ANSWER, passed)
         grade = Grade(verdict, passed, 15, 15, failed, 0.5)

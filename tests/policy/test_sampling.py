@@ -8,6 +8,7 @@ import tinker
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.sampling import (
+    MISSING,
     Completion,
     GroupRequest,
     cap_max_tokens,
@@ -105,6 +106,35 @@ async def test_nonsense_is_refused_before_it_is_sent(change: dict[str, object]) 
     arguments = {"num_samples": 1, "max_tokens": 4, "temperature": 1.0, "seed": 0} | change
     with pytest.raises(ValueError):
         await sample_group(None, PROMPT, **arguments)  # type: ignore[arg-type]
+
+
+class Answers:
+    """A sampler that answers with these sequences, or fails as the SDK does when their number is not as promised."""
+
+    def __init__(self, *sequences: tinker.SampledSequence, promised: int) -> None:
+        self.sequences, self.promised = sequences, promised
+
+    async def sample(self, **_: object) -> tinker.SampleResponse:
+        assert len(self.sequences) == self.promised, f"{self.promised} sequence ids for {len(self.sequences)} sequences"
+        return tinker.SampleResponse(sequences=self.sequences)
+
+
+def sequence(tokens: list[int], logprobs: list[float] | None) -> tinker.SampledSequence:
+    return tinker.SampledSequence(stop_reason="stop", sequence_id="s", _tokens_list=tokens, _logprobs_list=logprobs)
+
+
+async def test_a_bad_completion_does_not_fail_its_group() -> None:
+    bad = (None, [], [-0.5], [-0.5, float("nan")], [-0.5, float("-inf")])
+    client = Answers(sequence([7, 1], [-0.5, -0.25]), *(sequence([7, 1], one) for one in bad), promised=6)
+    group = await sample_group(client, PROMPT, num_samples=7, max_tokens=4, temperature=1.0, seed=0)  # type: ignore[arg-type]
+    assert group == [Completion([7, 1], [-0.5, -0.25], "stop"), *[Completion([7, 1], None, "stop")] * 5, MISSING]
+
+
+@pytest.mark.parametrize(("promised", "says"), [(1, "1 completions asked for, 2 came"), (3, "3 sequence ids for 2")])
+async def test_another_number_than_asked_for_or_promised_fails_the_group(promised: int, says: str) -> None:
+    client = Answers(*[sequence([7], [-0.5])] * 2, promised=2 if promised < 2 else promised)
+    with pytest.raises(InfraError, match=says):
+        await sample_group(client, PROMPT, num_samples=promised, max_tokens=4, temperature=1.0, seed=0)  # type: ignore[arg-type]
 
 
 class Flaky:

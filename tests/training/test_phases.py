@@ -1,10 +1,14 @@
-"""The scoring phase on a real sandbox: the kind of reward and the order of tests that a run was given."""
+"""The scoring phase on a real sandbox: the kind of reward and the order of tests that a run was given. The sampling
+phase on a real Tinker server that loses log-probabilities."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from aiohttp import web
+from sampling_faults import SamplingFaults
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
@@ -16,7 +20,7 @@ from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.phases import score_step
+from coderl_tasks.training.phases import sample_step, score_step
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.session import Session
 
@@ -38,9 +42,16 @@ async def session(embedded: Services) -> AsyncIterator[Session]:
         yield Session(embedded, Judge(client), renderer, 512)
 
 
-async def scored(session: Session, folder: Path, texts: list[str], order: list[int], **settings: str) -> pl.DataFrame:
+async def scored(
+    session: Session,
+    folder: Path,
+    texts: list[str],
+    order: list[int],
+    bad: frozenset[int] = frozenset(),
+    **settings: str,
+) -> pl.DataFrame:
     request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0)
-    completions = [Completion([number], [-0.5], "stop") for number in range(len(texts))]
+    completions = [Completion([number], None if number in bad else [-0.5], "stop") for number in range(len(texts))]
     frame = group_frame(
         request, completions, step=0, attempt=0, sampler_step=-1, decode=lambda tokens: texts[tokens[0]]
     )
@@ -85,6 +96,41 @@ async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) 
     assert not frame["trained"].any()
     metrics = rollout_metrics(frame)
     assert (metrics["groups_skipped"], metrics["mean_correct"]) == (1, 0.0)
+
+
+async def test_a_recorded_sample_without_log_probabilities_is_not_graded(session: Session, tmp_path: Path) -> None:
+    frame = await scored(session, tmp_path, TEXTS, order=[0, 1, 2, 3], bad=frozenset({0, 3}))
+    assert frame["verdict"].to_list() == [None, "wrong_answer", "runtime_error", None, "format_error"]
+    assert frame["advantage"].is_null().to_list() == [True, False, False, True, False]
+    assert sum(frame["advantage"].drop_nulls()) == pytest.approx(0)
+    assert rollout_metrics(frame)["samples_skipped"] == 2
+
+
+async def test_a_step_that_loses_too_much_is_sampled_again_where_it_did(
+    embedded: Services, serve: Callable[[web.Application], str], tmp_path: Path
+) -> None:
+    gateway = SamplingFaults(str(embedded.tinker_url), lossy=0.3)
+    settings = TrainSettings(model_name=NANO_MODEL, batch_size=8, group_size=4, max_tokens=8)
+    renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        session = Session(replace(embedded, tinker_url=serve(gateway.app())), Judge(client), renderer, 512, NANO_MODEL)
+        with RunDirectory.open(tmp_path, {}) as directory:
+            run = TrainingRun(settings, directory, session, {"squares": PROBLEM}, [], [], {})
+            try:
+                with pytest.raises(InfraError, match=r"step 0: \d of 8 samples came without a finite log-probability"):
+                    await sample_step(run, 0)
+                kept = directory.step(0).read_groups()
+                assert not directory.step(0).has("sampled") and 0 < len(kept) < 4
+                assert not any(group["logprobs"].has_nulls() for group in kept.values())
+                gateway.lossy, asked = 0.0, len(gateway.seeds)
+                sampled = await sample_step(run, 0)
+                assert len(gateway.seeds) - asked == 4 - len(kept)
+                assert sampled["logprobs"].null_count() == 0
+                for index, group in kept.items():
+                    assert sampled.filter(group_index=index).equals(group)
+            finally:
+                await run.grader.close()
+                await session.close()
 
 
 async def test_a_dead_sandbox_leaves_the_step_unscored(embedded: Services, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -7,18 +9,27 @@ import pytest
 
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.run import (
+    TrainingRun,
     complete_settings,
+    needs_probe,
     planned,
     pool_warning,
     read_pool,
+    recorded_probe,
     run_config,
     split_validation,
     temperature_note,
 )
+from coderl_tasks.training.session import Session
 
 
 def problems(count: int) -> list[Problem]:
@@ -113,3 +124,39 @@ def test_a_temperature_other_than_the_trainers_is_explained(temperature: float) 
     above, below = ("likely", "unlikely") if likely > 1 > unlikely else ("unlikely", "likely")
     assert note is not None and "\n" not in note
     assert f"above 1 for {above} tokens, below for {below} ones" in note
+
+
+@pytest.mark.parametrize(
+    ("address", "changes", "config", "is_read", "is_needed"),
+    [
+        ("http://x", {}, {}, True, False),
+        ("http://x", {"temperature": 0.9}, {}, False, True),
+        ("http://x", {"model_name": "other"}, {}, False, True),
+        ("http://y", {}, {}, False, True),
+        ("http://y", {"max_steps": 0}, {}, False, False),
+        ("http://x", {}, {"probe": {"gap": 0.1}}, False, True),
+        ("http://x", {}, {"probe": None}, False, True),
+        ("embedded", {}, {}, False, False),
+    ],
+)
+def test_a_recorded_probe_is_read_for_the_same_service(
+    embedded: Services,
+    tmp_path: Path,
+    address: str,
+    changes: dict[str, Any],
+    config: dict[str, Any],
+    is_read: bool,
+    is_needed: bool,
+):
+    found = Probe("http://x", "data/nano", 1.0, None, True, True, "returned", 0.01, None, None, 0.0, 300)
+    used = embedded if address == "embedded" else Services(address, "tml-x", ("http://z",), 1, ())
+    settings = TrainSettings(**{"model_name": "data/nano", "max_steps": 1} | changes)
+    renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        directory.config |= {"probe": asdict(found)} | config
+        session = Session(used, Judge(SandboxClient(["http://z"])), renderer, 512)
+        run = TrainingRun(settings, directory, session, {}, [], [], {})
+        run.probe = recorded_probe(run)
+        assert run.probe == (found if is_read else None)
+        assert needs_probe(run) == is_needed
+        assert run.sends_seeds == (not is_read), "it found that seeds clone"

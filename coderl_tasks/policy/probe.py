@@ -1,0 +1,349 @@
+"""What a Tinker service does, asked in a few hundred tokens and one forward pass before anything is trained on it.
+
+| asked                                                | decides                                                     |
+|------------------------------------------------------|-------------------------------------------------------------|
+| do the samples of one seeded request differ          | seeds that clone are not sent; clones without one end it    |
+| is greedy decoding repeatable                        | nothing; it is said                                         |
+| sampled against trained log-probabilities, at 1      | over NOISE a warning, over GROSS an error                   |
+| the same at the run's temperature                    | a warning says what the importance ratio means; an error    |
+|                                                      | where they belong to neither temperature                    |
+| does a completion that stops end with its stop token | a warning                                                   |
+| which model does the service say it serves           | a warning where it is another one                           |
+
+Trained log-probabilities come from a forward pass of the client that is to be trained, with the loss it is to be
+trained with and advantages of 0: nothing is changed, and it is that very pair of numbers whose ratio training uses. The
+sampler's own scores of a text (`compute_logprobs`) would not show that the two sides differ.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+import polars as pl
+import tinker
+
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError
+from coderl_tasks.paths import same_model
+from coderl_tasks.policy.grpo import LOSS_FN, make_datum
+from coderl_tasks.policy.repeats import REPEATED_MORE, excess_rate, group_repeats
+from coderl_tasks.policy.sampling import Completion, sample_group
+from coderl_tasks.policy.sdk_errors import tinker_errors
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.prompts.renderers import Renderer
+
+NOISE = 0.05
+"""Nats per token, the mean of |sampled - trained|: what bfloat16 and two different kernels explain."""
+
+GROSS = 0.5
+"""Nats per token that only another policy or another quantity explains: ratios would be off by a factor of 1.6."""
+
+LEAST_TOLERANCE = 0.005
+"""Nats per token: what tells temperatures apart on a service whose two sides agree exactly at 1."""
+
+QUESTION = "Write twenty random words."
+SAMPLES, TOKENS = 8, 32
+SAMPLES_AT_TEMPERATURE = 4
+GREEDY_TOKENS = 16
+TOP_K = 20
+VOCABULARY = 2**18
+"""No smaller than that of any model: what lies outside the top k is spread over at most so many tokens."""
+
+LogprobsAt = Literal["scaled", "unscaled", "neither", "unknown"]
+Stops = Literal["returned", "left out", "none seen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the Tinker service at `service` was found to do for `model`; recorded in config.json.
+
+    `served` is the model it says it trains. `gap` is the mean |sampled - trained| log-probability of the same tokens at
+    temperature 1, `gap_at_temperature` the same for tokens sampled at `temperature` (None at 1), both in nats per
+    token; `logprobs_at` says which distribution those are of: the one scaled by the temperature, the one training uses,
+    or neither (None at 1). `duplicate_rate` is as in metrics.jsonl, `tokens` what the probe sampled.
+    """
+
+    service: str
+    model: str
+    temperature: float
+    served: str | None
+    seeds_clone: bool
+    greedy_repeats: bool
+    stops: Stops
+    gap: float
+    gap_at_temperature: float | None
+    logprobs_at: LogprobsAt | None
+    duplicate_rate: float
+    tokens: int
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any] | None) -> Self | None:
+        """The probe as it was recorded; None if there is none, or another version recorded other things."""
+        names = {item.name for item in fields(cls)}
+        return cls(**record) if record is not None and record.keys() == names else None
+
+    def is_of(self, service: str, model: str, temperature: float) -> bool:
+        """Whether this is what a probe of `service` would find out again."""
+        return (self.service, self.model, self.temperature) == (service, model, temperature)
+
+    def summary(self) -> str:
+        """What was found, in one line."""
+        parts = [
+            f"{self.served or 'a model without a name'} is served",
+            f"samples of one request {'are clones with a seed, and differ without' if self.seeds_clone else 'differ'}",
+            f"greedy decoding {'repeats itself' if self.greedy_repeats else 'does not repeat itself'}",
+            f"stop tokens: {self.stops}",
+            f"sampled and trained log-probabilities differ by {self.gap:.2g} nats per token at temperature 1",
+        ]
+        if self.gap_at_temperature is not None:
+            parts.append(f"by {self.gap_at_temperature:.2g} at temperature {self.temperature:g} ({self.logprobs_at})")
+        return "; ".join(parts)
+
+    def warnings(self) -> list[str]:
+        """What a run on this service has to live with, a line each; empty where all is as it should be."""
+        found = []
+        if self.served is not None and not same_model(self.served, self.model):
+            found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
+        if self.seeds_clone:
+            found.append(
+                "samples of one request with a seed are clones on this service: no seeds are sent, so that groups that "
+                "have to be drawn again come out otherwise; what is recorded is replayed as ever"
+            )
+        if self.stops == "left out":
+            found.append("completions that stop do not end with their stop token: the policy is not trained to stop")
+        if self.stops == "none seen":
+            found.append("no completion stopped, though greedy decoding was to: stop tokens may be ignored here")
+        if self.gap > NOISE:
+            found.append(
+                f"sampled and trained log-probabilities of the same tokens differ by {self.gap:.2g} nats per token at "
+                f"temperature 1 (numerical noise stays below {NOISE}): importance ratios are off by a factor of "
+                f"{math.exp(self.gap):.2f} before anything is trained"
+            )
+        if self.logprobs_at is not None:
+            found.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
+        return found
+
+    def fault(self) -> str | None:
+        """Why nothing can be trained on this service, whatever the settings; None if it can."""
+        if self.gap <= GROSS:  # not if it is NaN
+            return None
+        return (
+            f"sampled and trained log-probabilities of the same tokens differ by {self.gap:.2g} nats per token at "
+            f"temperature 1 (numerical noise stays below {NOISE}; over {GROSS} it is another policy): ask the "
+            "service's operator, or take another model_name"
+        )
+
+    def require_trainable(self) -> None:
+        """Raises CoderlError, or ConfigError where another temperature helps, if training would use wrong ratios."""
+        if (fault := self.fault()) is not None:
+            raise CoderlError(f"the Tinker service at {self.service} is not trained on: {fault}")
+        if self.logprobs_at == "neither":
+            raise ConfigError(
+                f"temperature={self.temperature:g}: the Tinker service's log-probabilities are neither those of the "
+                f"scaled distribution nor those at temperature 1 ({self.gap_at_temperature:.2g} nats per token from "
+                "the trained ones), so that importance ratios would be wrong: use temperature=1"
+            )
+
+
+_RATIO_MEANS: dict[LogprobsAt, str] = {
+    "scaled": "sampled log-probabilities are those of the scaled distribution, trained ones are at 1: the importance "
+    "ratio is not 1 on policy, and corrects each token's own draw towards temperature 1",
+    "unscaled": "sampled and trained log-probabilities are both at 1: the importance ratio is 1 on policy and does not "
+    "correct for the temperature; the update takes what was sampled as if the policy at temperature 1 had drawn it",
+    "neither": "sampled log-probabilities are neither those of the scaled distribution nor those at 1: importance "
+    "ratios would be wrong",
+    "unknown": "sampled log-probabilities are not those at 1, and the service gives no top-k log-probabilities to tell "
+    "whether they are those of the scaled distribution: the importance ratio is not 1 on policy",
+}
+
+
+async def probe_service(
+    sampler: tinker.SamplingClient,
+    trainer: tinker.TrainingClient,
+    renderer: Renderer,
+    *,
+    service: str,
+    model: str,
+    temperature: float,
+) -> Probe:
+    """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained.
+
+    Raises CoderlError if all samples of a request are the same with and without a seed, InfraError if none comes with
+    log-probabilities, or the service fails.
+    """
+    prompt, stop, seed = _prompt(renderer), renderer.stop_tokens, seed_for("probe")
+    draw = partial(sample_group, sampler, prompt)
+    first = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=seed, stop=stop)
+    seeds_clone = _are_clones(first)
+    at_one, sent_seed = first, seed if not seeds_clone else None
+    if seeds_clone:
+        at_one = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=None, stop=stop)
+        if _are_clones(at_one):
+            raise CoderlError(
+                f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
+                "with a seed and without, so that no group would have a signal"
+            )
+    scaled: list[Completion] = []
+    if temperature != 1.0:
+        scaled = await draw(
+            num_samples=SAMPLES_AT_TEMPERATURE, max_tokens=TOKENS, temperature=temperature, seed=sent_seed, stop=stop
+        )
+    (greedy,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=stop)
+    earlier = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
+    (again,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=[*stop, earlier])
+    ones, others = _usable(at_one), _usable(scaled)
+    if not ones or (scaled and not others):
+        raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
+    trained = await _trained_logprobs(trainer, prompt, [*ones, *others])
+    gap = _mean_gap(ones, trained[: len(ones)])
+    logprobs_at: LogprobsAt | None = None
+    if others:
+        tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))  # scaling by 1 / T scales the noise too
+        logprobs_at = await _logprobs_at(sampler, prompt, others, trained[len(ones) :], temperature, tolerance)
+    sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, again)}.values()
+    return Probe(
+        service=service,
+        model=model,
+        temperature=temperature,
+        served=trainer.get_info().model_data.model_name,
+        seeds_clone=seeds_clone,
+        greedy_repeats=again.tokens == greedy.tokens[: len(again.tokens)] and bool(again.tokens),
+        stops=_stops(sampled, {*stop, earlier}),
+        gap=gap,
+        gap_at_temperature=_mean_gap(others, trained[len(ones) :]) if others else None,
+        logprobs_at=logprobs_at,
+        duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,
+        tokens=sum(len(completion.tokens) for completion in sampled),
+    )
+
+
+def duplicates_warning(metrics: Mapping[str, Any], probe: Probe | None) -> str | None:
+    """What to say of a step (its row of metrics.jsonl) whose groups repeat themselves; None if they do not."""
+    rate, clones = metrics.get("duplicate_rate"), metrics.get("clone_groups")
+    expected = probe.duplicate_rate if probe is not None else 0.0
+    if not clones and (rate is None or rate <= expected + REPEATED_MORE):
+        return None
+    return (
+        f"step {metrics['step']}: {rate or 0.0:.0%} of the completions repeat another of their group token for token, "
+        f"beyond what their probabilities explain ({clones or 0} of {metrics['groups_total']} groups are one "
+        "completion over and over): clones have no signal; does the service honour temperature and num_samples? "
+        "(coderl doctor --probe)"
+    )
+
+
+def _prompt(renderer: Renderer) -> list[int]:
+    return renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
+
+
+def _usable(completions: Sequence[Completion]) -> list[Completion]:
+    return [completion for completion in completions if completion.logprobs is not None]
+
+
+def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
+    rows = [{"group_index": 0, "completion_tokens": c.tokens, "logprobs": c.logprobs} for c in completions]
+    schema = {"group_index": pl.Int32(), "completion_tokens": pl.List(pl.Int32()), "logprobs": pl.List(pl.Float32())}
+    return group_repeats(pl.DataFrame(rows, schema=schema))
+
+
+def _are_clones(completions: Sequence[Completion]) -> bool:
+    return bool(_repeats(completions)["clones"].any())
+
+
+def _stops(completions: Iterable[Completion], stop: set[int]) -> Stops:
+    """Whether the completions that stopped end with one of the tokens they were to stop at."""
+    stopped = [completion for completion in completions if completion.stop_reason == "stop"]
+    if not stopped:
+        return "none seen"
+    return "returned" if all(c.tokens and c.tokens[-1] in stop for c in stopped) else "left out"
+
+
+async def _trained_logprobs(
+    trainer: tinker.TrainingClient, prompt: list[int], completions: Sequence[Completion]
+) -> list[np.ndarray]:
+    """The training side's log-probabilities of each completion's tokens, at temperature 1."""
+    datums = [make_datum([*prompt, *c.tokens], c.logprobs or [], len(prompt), 0.0) for c in completions]
+    with tinker_errors("computing log-probabilities"):
+        output = await trainer.forward(datums, loss_fn=LOSS_FN)
+    answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
+    scores = [
+        answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None
+    ]
+    if [len(score) for score in scores] != [len(c.tokens) for c in completions]:
+        raise InfraError("Tinker, computing log-probabilities: there is not one for each token of each datum")
+    return scores
+
+
+def _mean_gap(completions: Sequence[Completion], trained: Sequence[np.ndarray]) -> float:
+    sampled = np.concatenate([np.asarray(completion.logprobs, dtype=np.float64) for completion in completions])
+    return float(np.abs(sampled - np.concatenate(trained)).mean())
+
+
+async def _logprobs_at(
+    sampler: tinker.SamplingClient,
+    prompt: list[int],
+    completions: Sequence[Completion],
+    trained: Sequence[np.ndarray],
+    temperature: float,
+    tolerance: float,
+) -> LogprobsAt:
+    """Which distribution the log-probabilities of `completions`, sampled at `temperature`, are of."""
+    unscaled = _mean_gap(completions, trained)
+    nearest, farthest = [], []
+    for completion, scores in zip(completions, trained, strict=True):
+        top = await _top_logprobs(sampler, prompt, completion.tokens)
+        if top is None:
+            return "unscaled" if unscaled <= tolerance else "unknown"
+        low, high = scaled_bounds(scores, top, temperature)
+        sampled = np.asarray(completion.logprobs, dtype=np.float64)
+        nearest.append(np.maximum(0.0, np.maximum(low - sampled, sampled - high)))
+        farthest.append(np.maximum(np.abs(sampled - low), np.abs(sampled - high)))
+    # Near 1, or where one token takes nearly all, both fit: then the closer one, against the scaled one's worst case.
+    if unscaled <= min(tolerance, float(np.concatenate(farthest).mean())):
+        return "unscaled"
+    return "scaled" if float(np.concatenate(nearest).mean()) <= tolerance else "neither"
+
+
+async def _top_logprobs(
+    sampler: tinker.SamplingClient, prompt: list[int], tokens: list[int]
+) -> list[list[tuple[int, float]]] | None:
+    """The TOP_K most probable tokens, with log-probabilities at temperature 1, in the place of each of `tokens`.
+
+    None where the service has none to give.
+    """
+    try:
+        with tinker_errors("asking for top-k log-probabilities"):
+            response = await sampler.sample(
+                prompt=tinker.ModelInput.from_ints([*prompt, *tokens]),
+                num_samples=1,
+                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
+                include_prompt_logprobs=True,
+                topk_prompt_logprobs=TOP_K,
+            )
+    except ConfigError:  # not offered; what is refused for another reason was refused before
+        return None
+    rows = (response.topk_prompt_logprobs or [])[len(prompt) :]
+    found = [row for row in rows if row]
+    return found if len(found) == len(tokens) else None
+
+
+def scaled_bounds(
+    logprobs: np.ndarray, top: Sequence[Sequence[tuple[int, float]]], temperature: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest log-probability that each token can have in the distribution scaled by `temperature`.
+
+    `logprobs` are the tokens' at temperature 1, `top` the most probable tokens there with theirs. The scaled one is
+    logprob / T - log Z, Z being the sum of all p^(1/T): of the top k it is known; the mass that is left gives least and
+    most, by convexity, if one token has all of it or all tokens share it equally.
+    """
+    power = 1.0 / temperature
+    least, most = [], []
+    for row in top:
+        best = np.exp(np.asarray([logprob for _, logprob in row], dtype=np.float64))
+        rest = max(0.0, 1.0 - float(best.sum()))
+        ends = rest**power, rest**power * VOCABULARY ** (1.0 - power)
+        known = float((best**power).sum())
+        least.append(math.log(known + min(ends)))
+        most.append(math.log(known + max(ends)))
+    return logprobs * power - np.asarray(most), logprobs * power - np.asarray(least)
