@@ -13,7 +13,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.probe import Probe, duplicates_warning, probe_service, scaled_bounds
-from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 from coderl_tasks.services import Services
 
@@ -22,7 +22,7 @@ Serve = Callable[[web.Application], str]
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    return Renderer(load_tokenizer(NANO_MODEL))
+    return get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
 
 
 async def probed(url: str | None, renderer: Renderer, temperature: float = 1.0) -> Probe:
