@@ -23,7 +23,8 @@ class Grade:
 
     `tests_run` of `tests_total` were run (grading stops at the first failure, unless all tests were asked for);
     `first_failed` is the index, in the problem's own test order, of the test that failed first, None if none failed;
-    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass.
+    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass;
+    `python` is the version of the interpreter that ran it, as far as it is known.
     """
 
     verdict: Verdict
@@ -33,6 +34,7 @@ class Grade:
     first_failed: int | None
     run_seconds: float
     reason: str = ""
+    python: str = ""
 
     @property
     def passed(self) -> bool:
