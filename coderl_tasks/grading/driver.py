@@ -74,9 +74,9 @@ RARELY_USED = {
 # With these a program can find names that it does not spell out.
 NAMES_AT_RUN_TIME = frozenset("eval exec globals locals vars __dict__ modules".split())
 WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else 32 for byte in range(256))
+# On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
+# program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
 RECURSION_LIMIT = 600_000
-# Calls through C code may nest as deep as the stack allows, as before Python 3.12. One of Python's costs up to three.
-C_RECURSION_LIMIT = 4 * RECURSION_LIMIT
 THREAD_STARTERS = {
     "start_new",
     "start_new_thread",
@@ -324,7 +324,7 @@ def prepare_threads() -> None:
         return
 
     def allow_deep_recursion() -> None:  # of the thread that calls it
-        ctypes.c_int.from_address(thread_state() + counter).value = C_RECURSION_LIMIT
+        ctypes.c_int.from_address(thread_state() + counter).value = RECURSION_LIMIT
 
     def run_deep(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         allow_deep_recursion()
