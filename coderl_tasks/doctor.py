@@ -22,6 +22,7 @@ from coderl_tasks.services import (
     DEFAULT_SANDBOX_URL,
     EMBEDDED_API_KEY,
     configured_sandboxes,
+    embedded_sandbox,
     embedded_tinker,
     load_environment,
     tinker_credentials,
@@ -73,8 +74,8 @@ def report(model_name: str | None, *, probe_at: float | None = None) -> int:
 
 def check_python(_: str | None) -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    return Finding("python", supported, version if supported else f"{version}: install Python 3.11 to 3.13")
+    supported = (3, 11) <= sys.version_info[:2] <= (3, 14)
+    return Finding("python", supported, version if supported else f"{version}: install Python 3.11 to 3.14")
 
 
 def check_sdk(_: str | None) -> Finding:
@@ -159,6 +160,19 @@ def check_sandbox(_: str | None) -> Finding:
     if silent:
         return Finding("sandbox", False, f"no answer from {', '.join(silent)}: start it, or unset SANDBOX_URL")
     return Finding("sandbox", True, ", ".join(map(without_credentials, urls)))
+
+
+def check_programs(_: str | None) -> Finding:
+    """Which Python runs the programs under test, and which of them it cannot judge."""
+    from coderl_tasks.grading.trial import try_programs
+
+    try:
+        with ExitStack() as stack:
+            urls = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).url,)
+            trials = asyncio.run(try_programs(urls))
+    except CoderlError as error:
+        return Finding("programs", False, f"not tried: {error}")
+    return Finding("programs", not any(trial.fault for trial in trials), "; ".join(map(str, trials)))
 
 
 def check_isolation(_: str | None) -> Finding:
@@ -273,6 +287,7 @@ CHECKS: tuple[Callable[[str | None], Finding], ...] = (
     check_tinker,
     check_sandbox,
     check_isolation,
+    check_programs,
     check_prefect,
     check_disk,
 )

@@ -1,3 +1,4 @@
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_the_sandbox_that_is_named_has_to_answer(embedded: Services, closed, mon
     assert found.detail.startswith(f"no answer from {closed}:")
     monkeypatch.setenv("SANDBOX_URL", "localhost:8080")
     assert "is not an http(s) address" in doctor.check_sandbox(None).detail
+
+
+def test_the_python_that_runs_programs_is_named(embedded: Services, closed, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SANDBOX_URL", embedded.sandbox_urls[0])
+    found = doctor.check_programs(None)
+    assert found.ok
+    assert found.detail == f"programs are run by Python {platform.python_version()} at {embedded.sandbox_urls[0]}"
+    monkeypatch.setenv("SANDBOX_URL", closed)
+    found = doctor.check_programs(None)
+    assert not found.ok
+    assert found.detail.startswith(f"programs at {closed}: not tried: ")
 
 
 def cannot_start() -> tuple[str | None, str]:

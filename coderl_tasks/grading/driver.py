@@ -74,7 +74,16 @@ RARELY_USED = {
 # With these a program can find names that it does not spell out.
 NAMES_AT_RUN_TIME = frozenset("eval exec globals locals vars __dict__ modules".split())
 WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else 32 for byte in range(256))
+# On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
+# program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
 RECURSION_LIMIT = 600_000
+THREAD_STARTERS = {
+    "start_new",
+    "start_new_thread",
+    "_start_new_thread",
+    "start_joinable_thread",
+    "_start_joinable_thread",
+}
 STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
 CHILD_SIGNAL = (_signal.SIGCHLD,)
 VALUE_DESCRIPTOR = 3
@@ -101,6 +110,8 @@ DEADLINE_MARGIN_S = 2.0
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 M_ARENA_MAX = -8
 prctl = ctypes.pythonapi.prctl  # the C library's
+thread_state = ctypes.pythonapi.PyThreadState_Get
+thread_state.restype = ctypes.c_void_p
 leave = os._exit  # programs patch the module's
 NO_PROCESS, ANYTHING = contextlib.suppress(ProcessLookupError, PermissionError), contextlib.suppress(BaseException)
 kept_alive = [sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]]
@@ -116,7 +127,7 @@ def main() -> None:
     os.unlink("tests.json")
     os.unlink("solution.py")
     prepare_process(request["memory_bytes"])
-    report: Record = {"tests": []}
+    report: Record = {"tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
@@ -298,6 +309,67 @@ def prepare_interpreter(module: ModuleType) -> None:
     signal.signal = cast(Any, set_handler_where_possible)
     with contextlib.suppress(AttributeError):  # no malloc arena of its own for a test's thread: that is ten pages
         ctypes.pythonapi.mallopt(M_ARENA_MAX, 1)
+    prepare_threads()
+
+
+def prepare_threads() -> None:
+    """Lets the thread that runs a program, which is not the process's first, and those it starts do what they can in a
+    process of their own: be waited for at the end, and recurse deeply."""
+    # Since Python 3.13 `threading` asks which thread is the main one. Any other that it did not start is a daemon to
+    # it, and so is what that thread starts: nobody would wait for it.
+    if hasattr(_thread, "_get_main_thread_ident"):
+        _thread._get_main_thread_ident = _thread.get_ident
+    counter = c_recursion_counter()
+    if counter is None:
+        return
+
+    def allow_deep_recursion() -> None:  # of the thread that calls it
+        ctypes.c_int.from_address(thread_state() + counter).value = RECURSION_LIMIT
+
+    def run_deep(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        allow_deep_recursion()
+        return function(*args, **kwargs)
+
+    def starting_deep(start: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda function, *args, **kwargs: start(partial(run_deep, function), *args, **kwargs)
+
+    allow_deep_recursion()
+    for module in filter(None, (_thread, sys.modules.get("threading"))):
+        for name in THREAD_STARTERS.intersection(module.__dict__):
+            setattr(module, name, starting_deep(getattr(module, name)))
+
+
+def c_recursion_counter() -> int | None:
+    """Where the state of a thread counts how much deeper calls through C code may nest: an offset in bytes.
+
+    None but for Python 3.12 and 3.13, which allow a fixed number, too few for a program that recurses under
+    `lru_cache`, however large its stack is. Before them the recursion limit alone counts, and after them the stack is
+    measured. The counter has no setter. It lies behind two others that move with the recursion limit, and that is how
+    it is found.
+    """
+    if sys.version_info[:2] not in ((3, 12), (3, 13)):
+        return None
+    counters, seen = (ctypes.c_int * 32).from_address(thread_state()), []
+    for limit in (RECURSION_LIMIT - 1, RECURSION_LIMIT):
+        sys.setrecursionlimit(limit)
+        seen.append(counters[:])
+    for index in range(len(counters) - 3):
+        (*before, c_before, spare_before), (*after, c_after, spare_after) = (c[index : index + 4] for c in seen)
+        left, limit = after
+        moved = before == [left - 1, limit - 1] and (c_before, spare_before) == (c_after, spare_after)
+        if moved and limit == RECURSION_LIMIT and 0 < limit - left < 100:
+            return 4 * (index + 2) if 0 < c_after <= 100_000 and spare_after == 0 else None
+    return None
+
+
+def become_main_thread() -> None:
+    """For the calling thread, where `threading` was loaded before the fork and has taken another for the main one."""
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        if hasattr(threading, "_get_main_thread_ident"):
+            threading._get_main_thread_ident = _thread.get_ident
+        threading._active.clear()
+        threading._main_thread = threading._MainThread()
 
 
 def run_test(limits: TestLimits, code: CodeType, module: ModuleType, place: TestPlace, deadline: float) -> TestEnd:
@@ -460,6 +532,7 @@ def run_program(code: CodeType, module: ModuleType, place: TestPlace) -> NoRetur
     try:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         _thread.stack_size(0)
+        become_main_thread()
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()

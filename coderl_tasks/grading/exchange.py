@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _STACK_AND_LIBRARIES_MB = 768  # address space that a test needs besides what it
 _DRIVER_MB = 256
 _SLOW_IMPORTS = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers")
 DRIVER_FAILED = "the driver failed"
+_VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){2}")
 _ENDINGS = ("exit", "signal", "cpu", "wall", "output")
 
 
@@ -52,10 +54,14 @@ class TestRecord:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The records of the first tests of a request (at least one), or why the program does not compile."""
+    """The records of the first tests of a request (at least one), or why the program does not compile.
+
+    `python` is the version of the interpreter that ran it, "" where the report has none.
+    """
 
     records: tuple[TestRecord, ...]
     compile_error: str | None = None
+    python: str = ""
 
 
 def build_request(
@@ -91,12 +97,14 @@ def parse_report(result: RunResult, n_inputs: int, limits: Limits) -> Report | N
         return None
     try:
         report = json.loads(data)
+        python = str(report.get("python"))
+        python = python if _VERSION.fullmatch(python) else ""
         if isinstance(report.get("compile_error"), str):
-            return Report((), report["compile_error"][:300])
+            return Report((), report["compile_error"][:300], python)
         tests = report["tests"]
         if not isinstance(tests, list) or not 0 < len(tests) <= n_inputs:
             return None
-        return Report(tuple(_parse_record(test, limits) for test in tests))
+        return Report(tuple(_parse_record(test, limits) for test in tests), python=python)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         return None
 

@@ -97,7 +97,7 @@ class _Run:
     def __init__(self, client: SandboxClient, problem: Problem, code: str, limits: Limits, run_all: bool) -> None:
         self._client, self._problem, self._code, self._limits = client, problem, code, limits
         self._run_all = run_all
-        self._server = ""  # the one that answered last
+        self._server = self._python = ""  # of the one that answered last
         self._outcomes: list[tuple[int, _Outcome]] = []
 
     async def tests(self, chunk: Sequence[int]) -> bool:
@@ -167,7 +167,9 @@ class _Run:
         )
         result = await self._client.run_code(request)
         self._server = result.server
-        return parse_report(result, len(indices), limits)
+        report = parse_report(result, len(indices), limits)
+        self._python = report.python if report is not None else self._python
+        return report
 
     def _judged(self, index: int, record: TestRecord) -> _Outcome:
         verdict, reason = self._verdict(self._problem.tests[index].expected, record)
@@ -216,6 +218,7 @@ class _Run:
             reason=reason if infra is None else str(infra),
             output=first[1].output if first is not None else None,
             error=first[1].error if first is not None else "",
+            python=self._python,
         )
 
 

@@ -27,7 +27,8 @@ class Grade:
     `first_failed` is the index, in the problem's own test order, of the test that failed first, None if none failed;
     `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass. Of the test
     that failed first, `output` is what the program printed or returned (see `shortened`), None where nothing came back
-    or nothing failed, and `error` the last line of its error output, empty where there was none.
+    or nothing failed, and `error` the last line of its error output, empty where there was none. `python` is the
+    version of the interpreter that ran it, as far as it is known.
     """
 
     verdict: Verdict
@@ -39,6 +40,7 @@ class Grade:
     reason: str = ""
     output: str | None = None
     error: str = ""
+    python: str = ""
 
     @property
     def passed(self) -> bool:

@@ -12,6 +12,7 @@ from tinker.lib.base_url import resolve_base_url
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.policy.clients import connect, context_length, disconnect
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
@@ -159,6 +160,8 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)
     if context is None:
         logger.warning("Tinker names no context length for %s: %d is assumed", settings.model_name, ASSUMED_CONTEXT)
+    for trial in await try_programs(used.sandbox_urls):
+        logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
         judge = Judge(client, settings.reward_timeout)
         session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from aiohttp import web
-from sandbox_servers import Sandbox, python_for_anyone, refusing_namespaces, serving
+from sandbox_servers import Installation, Sandbox, installation_for_anyone, refusing_namespaces, serving
 from stock_sandbox import stock_app
 
 from coderl_tasks.grading import Judge, SandboxClient
@@ -42,12 +42,12 @@ async def embedded_judge(embedded_url: str) -> AsyncIterator[Judge]:
 @pytest.fixture(scope="session", params=["as this user", "as an ordinary user", "without namespaces"])
 def isolated_server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """An embedded sandbox of two slots at each level of isolation in turn."""
-    options, python = [], None
+    options, installation = [], Installation()
     if request.param == "as an ordinary user":
         if os.getuid() != 0:
             pytest.skip("only root can become another user; the other tests run as an ordinary one already")
-        options, python = ["--as-ordinary-user"], python_for_anyone()
+        options, installation = ["--as-ordinary-user"], installation_for_anyone()
     elif request.param == "without namespaces":
-        options, python = refusing_namespaces()
-    with serving("--concurrency=2", *options, python=python) as server:
+        options, installation = refusing_namespaces()
+    with serving("--concurrency=2", *options, installation=installation) as server:
         yield server

@@ -62,6 +62,18 @@ RIGHT: dict[str, tuple[Problem, str]] = {
         "import sys, threading\nthreading.stack_size(1 << 27)\ndef main():\n    print(sum(map(int, input().split())))\n"
         "threading.Thread(target=main).start()",
     ),
+    "thread that is not waited for": (
+        ADD,
+        "import threading, time\n" + SUM + "threading.Thread(target=lambda: (time.sleep(0.1), print(a + b))).start()",
+    ),
+    # Scipy, where it is there, is loaded before the program, and has loaded threading.
+    "thread that is not waited for, threading loaded before": (
+        ADD,
+        "import threading, time  # not scipy\n"
+        + SUM
+        + "assert threading.current_thread() is threading.main_thread() and threading.active_count() == 1\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print(a + b))).start()",
+    ),
     "atexit": (ADD, "import atexit\n" + SUM + "atexit.register(lambda: print(a + b))"),
     "input at EOF": (
         ADD,
@@ -119,6 +131,12 @@ RIGHT: dict[str, tuple[Problem, str]] = {
     "deep recursion through C": (
         DEPTH,
         "@functools.lru_cache(None)\ndef f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\nprint(f(int(input())))",
+    ),
+    "deep recursion through C in a thread": (
+        DEPTH,
+        "import threading\nthreading.stack_size(1 << 28)\n@functools.lru_cache(None)\ndef f(n):\n"
+        "    return 0 if n == 0 else 1 + f(n - 1)\n"
+        "thread = threading.Thread(target=lambda: print(f(int(input()))))\nthread.start()\nthread.join()",
     ),
     "function": (TOTAL, "def total(xs: List[int]) -> int:\n    return sum(xs)"),
     "class Solution": (TOTAL, "class Solution:\n    def total(self, xs: List[int]) -> int:\n        return sum(xs)"),

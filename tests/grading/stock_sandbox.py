@@ -16,6 +16,8 @@ from typing import Any
 
 from aiohttp import web
 
+PYTHON = web.AppKey("python", tuple[str, ...])
+
 
 async def run_code(request: web.Request) -> web.Response:
     body = await request.json()
@@ -28,7 +30,7 @@ async def run_code(request: web.Request) -> web.Response:
                 (folder / path).write_bytes(base64.b64decode(data))
         program = folder / "tmpcode.py"
         program.write_text(body["code"])
-        run_result = await run([sys.executable, str(program)], folder, body)
+        run_result = await run([*request.app[PYTHON], str(program)], folder, body)
         fetched = {}
         for path in body["fetch_files"]:
             target = (folder / path).resolve()
@@ -80,9 +82,10 @@ async def ping(_: web.Request) -> web.Response:
     return web.Response(text="pong")
 
 
-def stock_app() -> web.Application:
-    """The server as an application to be run with `aiohttp.web.AppRunner`."""
+def stock_app(*options: str) -> web.Application:
+    """The server as an application to be run with `aiohttp.web.AppRunner`; `options` are Python's."""
     app = web.Application(client_max_size=1 << 30)
+    app[PYTHON] = (sys.executable, *options)
     app.router.add_post("/run_code", run_code)
     app.router.add_get("/v1/ping", ping)
     return app

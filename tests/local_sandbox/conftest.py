@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from sandbox_servers import Sandbox, python_for_anyone, refusing_namespaces, serving
+from sandbox_servers import Sandbox, installation_for_anyone, refusing_namespaces, serving
 
 
 @pytest.fixture(scope="session")
@@ -19,15 +19,15 @@ def ordinary_sandbox() -> Iterator[Sandbox]:
     """A server of an ordinary user's."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user; the other tests run as an ordinary one already")
-    with serving("--concurrency=2", "--as-ordinary-user", python=python_for_anyone()) as server:
+    with serving("--concurrency=2", "--as-ordinary-user", installation=installation_for_anyone()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def landlock_sandbox() -> Iterator[Sandbox]:
     """A server of an ordinary user's in a place where user namespaces are forbidden."""
-    options, python = refusing_namespaces()
-    with serving("--concurrency=2", *options, python=python) as server:
+    options, installation = refusing_namespaces()
+    with serving("--concurrency=2", *options, installation=installation) as server:
         yield server
 
 

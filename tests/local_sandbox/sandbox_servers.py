@@ -1,11 +1,15 @@
 """Starting embedded sandbox servers for the tests, and talking to them."""
 
+import atexit
+import functools
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +22,11 @@ import pytest
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launch_server.py")
-SYSTEM_PYTHON = Path("/usr/bin/python3")
+# What the server imports, and numpy for the programs that it runs.
+SERVER_PACKAGES = (
+    *("aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "frozenlist", "idna", "multidict", "propcache"),
+    *("typing_extensions", "yarl", "numpy", "numpy.libs"),
+)
 DEADLINE_S = 60
 
 
@@ -82,25 +90,31 @@ def await_end(pidfds: list[int]) -> None:
         os.close(pidfd)
 
 
-def launch_environment() -> dict[str, str]:
-    """The environment of a server under test."""
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": "/tmp",
-        "A_SECRET": "hunter2",
-        "TEST_SITE_PACKAGES": sysconfig.get_path("purelib"),
-    }
+@dataclass(frozen=True)
+class Installation:
+    """What a server is started with: a Python, the launcher in a copy of the project, and the packages it borrows."""
+
+    python: Path = Path(sys.executable)
+    launcher: Path = LAUNCHER
+    packages: Path = Path(sysconfig.get_path("purelib"))
+
+    def command(self, *options: str) -> list[str]:
+        return [str(self.python), str(self.launcher), *options]
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": "/tmp",
+            "A_SECRET": "hunter2",
+            "TEST_SITE_PACKAGES": str(self.packages),
+        }
 
 
 @contextmanager
-def serving(*options: str, python: Path | None = None) -> Iterator[Sandbox]:
+def serving(*options: str, installation: Installation = Installation()) -> Iterator[Sandbox]:
     """A server started by launch_server.py with `options`; it must end by SIGTERM with status 0 if it still runs."""
     process = subprocess.Popen(
-        [str(python or sys.executable), str(LAUNCHER), *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        env=launch_environment(),
+        installation.command(*options), stdout=subprocess.PIPE, text=True, cwd="/", env=installation.environment()
     )
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -121,24 +135,56 @@ def is_open(folder: Path) -> bool:
     return all(part.stat().st_mode & 0o001 for part in (resolved, *resolved.parents))
 
 
-def python_for_anyone() -> Path:
-    """A Python of this version that any user can run; skips the test where there is none.
+@functools.cache
+def installation_for_anyone() -> Installation:
+    """One that any user can run, wherever this one lies: a copy, and of Python too where that is closed to others.
 
-    The project and the packages it borrows must be open to any user too; a checkout in a private folder is not.
+    Skips the test where there is no folder that all users may enter.
     """
-    for folder in (LAUNCHER.parent, Path(sysconfig.get_path("purelib"))):
-        if not is_open(folder):
-            pytest.skip(f"an ordinary user may not enter {folder}")
-    if is_open(Path(sys.base_prefix)):
-        return Path(sys.executable)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if SYSTEM_PYTHON.exists() and SYSTEM_PYTHON.resolve().name == f"python{version}":
-        return SYSTEM_PYTHON
-    pytest.skip(f"no Python {version} that an ordinary user could run")
+    parents = [folder for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp") if is_open(Path(folder))]
+    if not parents:
+        pytest.skip("no temporary folder that an ordinary user may enter")
+    copy = tempfile.TemporaryDirectory(prefix="coderl-", dir=parents[0])
+    atexit.register(copy.cleanup)
+    folder, own = Path(copy.name), Installation()
+    launcher = folder / LAUNCHER.relative_to(PROJECT_ROOT)
+    shutil.copytree(
+        PROJECT_ROOT / "coderl_tasks", folder / "coderl_tasks", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    launcher.parent.mkdir(parents=True)
+    shutil.copyfile(LAUNCHER, launcher)
+    for name in SERVER_PACKAGES:
+        if (own.packages / name).is_dir():
+            shutil.copytree(own.packages / name, folder / "packages" / name)
+        elif (own.packages / f"{name}.py").exists():
+            shutil.copyfile(own.packages / f"{name}.py", folder / "packages" / f"{name}.py")
+    base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    python = base if is_open(Path(sys.base_prefix)) else copied_python(base, folder / "python")
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+    return Installation(python, launcher, folder / "packages")
 
 
-def refusing_namespaces() -> tuple[list[str], Path | None]:
-    """(options, python) of a server that runs as an ordinary user where user namespaces are forbidden."""
+def copied_python(executable: Path, prefix: Path) -> Path:
+    """The executable of a copy of this Python without what no server needs."""
+    source = Path(sys.base_prefix)
+    library = Path(sysconfig.get_path("stdlib")).relative_to(source)
+    unneeded = shutil.ignore_patterns("test", "site-packages", "config-*", "idlelib", "ensurepip", "tkinter")
+    shutil.copytree(source / library, prefix / library, ignore=unneeded)
+    for shared in (source / "lib").glob("libpython*.so*"):
+        shutil.copyfile(shared, prefix / "lib" / shared.name)
+    (prefix / "bin").mkdir()
+    # It looks for its library where it was installed, which the user may not enter: let it look beside itself.
+    installed_at, beside = f"{source}/lib".encode(), b"$ORIGIN/../lib"
+    copy = prefix / "bin" / executable.name
+    copy.write_bytes(
+        executable.read_bytes().replace(installed_at + b"\0", beside.ljust(len(installed_at), b"\0") + b"\0")
+    )
+    return copy
+
+
+def refusing_namespaces() -> tuple[list[str], Installation]:
+    """(options, installation) of a server that runs as an ordinary user where user namespaces are forbidden."""
     if os.getuid() != 0:
-        return ["--forbid-namespaces"], None
-    return ["--forbid-namespaces", "--as-ordinary-user"], python_for_anyone()
+        return ["--forbid-namespaces"], Installation()
+    return ["--forbid-namespaces", "--as-ordinary-user"], installation_for_anyone()

@@ -4,12 +4,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sandbox_servers import LAUNCHER, Sandbox, await_end, launch_environment, refusing_namespaces, serving
+from sandbox_servers import Installation, Sandbox, await_end, refusing_namespaces, serving
 
 from coderl_tasks.local.sandbox.server import isolation_level
 
@@ -178,8 +177,8 @@ def test_a_worker_that_dies_costs_no_request(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("forbidden", [False, True])
 def test_everything_ends_with_a_server_that_is_killed(forbidden: bool) -> None:
-    options, python = refusing_namespaces() if forbidden else ([], None)
-    with serving("--concurrency=1", *options, python=python) as server, ThreadPoolExecutor(1) as threads:
+    options, installation = refusing_namespaces() if forbidden else ([], Installation())
+    with serving("--concurrency=1", *options, installation=installation) as server, ThreadPoolExecutor(1) as threads:
         code = "import os\nos.fork()\nos.fork()\nwhile True: pass"
         future = threads.submit(server.run, code, run_timeout=600)
         server.wait_until(lambda info: info["running"] == 1)
@@ -201,20 +200,20 @@ def test_a_server_that_is_stopped_leaves_nothing() -> None:
 
 
 def test_without_isolation_it_refuses_unless_told() -> None:
-    options, python = refusing_namespaces()
+    options, installation = refusing_namespaces()
     options.append("--forbid-landlock")
     done = subprocess.run(
-        [str(python or sys.executable), str(LAUNCHER), *options],
+        installation.command(*options),
         capture_output=True,
         text=True,
         cwd="/",
-        env=launch_environment(),
+        env=installation.environment(),
     )
     assert done.returncode == 1
     assert done.stdout == ""
     assert "refused: no isolation for untrusted code here (no namespaces: " in done.stderr
     assert "--allow-unisolated" in done.stderr
-    with serving(*options, "--allow-unisolated", python=python) as server:
+    with serving(*options, "--allow-unisolated", installation=installation) as server:
         assert server.info()["isolation"] == "none"
         assert server.stdout("print(1)") == "1\n"
 

@@ -1,0 +1,26 @@
+"""What a sandbox's Python cannot judge is found by trying."""
+
+import platform
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from stock_sandbox import stock_app
+
+from coderl_tasks.grading.trial import try_programs
+
+
+@pytest.mark.parametrize("kind", ["embedded", "stock"])
+async def test_this_python_judges_all(kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    [trial] = await try_programs([url])
+    assert str(trial) == f"programs are run by Python {platform.python_version()} at {url}"
+
+
+async def test_what_a_server_cannot_judge_is_named(serve: Callable[[web.Application], str], closed: str) -> None:
+    without_packages = serve(stock_app("-S"))
+    trials = await try_programs([without_packages, closed])
+    assert str(trials[0]).endswith(
+        f"{without_packages}, which cannot judge numpy: right programs that use it fail there"
+    )
+    assert str(trials[1]).startswith(f"programs at {closed}: not tried: ")
