@@ -48,8 +48,8 @@ class ConfigChange:
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
-    """Every key that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = {**MADE_WITH, **_flatten(old)}, {**MADE_WITH, **_flatten(new)}
+    """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
+    before, after = ({**MADE_WITH, **_flatten(_settings(config))} for config in (old, new))
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
     return [ConfigChange(*item) for item in values if item[1] != item[2]]
@@ -71,6 +71,10 @@ def check_resume(
             "use them again, or start a new run with another log_path (init_from=<state_path> keeps the weights)"
         )
     return changes
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in FINDINGS}
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -76,7 +76,7 @@ class RunDirectory:
             remove_leftovers(folder)
             resumed = config_path.exists()
             recorded = read_json(config_path) if resumed else {}
-            findings = {key: recorded.pop(key) for key in FINDINGS if key in recorded}
+            findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = check_resume(recorded, config, may_change=may_change) if resumed else []
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
