@@ -1,7 +1,9 @@
 """`coderl doctor`: what a run needs, checked one by one: a line says what was found, or what to do."""
 
 import asyncio
+import importlib.metadata
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,6 +27,8 @@ GIB = 2**30
 LOW_DISK_GIB = 5
 DEADLINE_S = 20.0
 LOCAL_PACKAGES = ("torch", "safetensors")
+TESTED_SDK = (0, 38)
+"""The newest release of the tinker SDK that the tests passed with."""
 
 EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {DEFAULT_PORT}"
 
@@ -51,6 +55,16 @@ def check_python(_: str | None) -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
     return Finding("python", supported, version if supported else f"{version}: install Python 3.11 to 3.13")
+
+
+def check_sdk(_: str | None) -> Finding:
+    version = importlib.metadata.version("tinker")
+    major, minor, *_rest = (int(number) for number in re.findall(r"\d+", f"{version}.0"))
+    tested = ".".join(map(str, TESTED_SDK))
+    if (major, minor) <= TESTED_SDK:
+        return Finding("sdk", True, f"tinker {version}")
+    advice = f"if requests are refused, pip install 'tinker=={tested}.*'"
+    return Finding("sdk", True, f"tinker {version}, newer than the tested {tested}: {advice}")
 
 
 def check_key(_: str | None) -> Finding:
@@ -168,6 +182,7 @@ def _existing(folder: Path) -> Path:
 
 CHECKS: tuple[Callable[[str | None], Finding], ...] = (
     check_python,
+    check_sdk,
     check_key,
     check_tinker,
     check_sandbox,

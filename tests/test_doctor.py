@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from coderl_tasks import doctor
@@ -31,6 +33,21 @@ def test_a_service_that_does_not_answer_is_given_up(kind, request, monkeypatch: 
     found = doctor.check_tinker(None)
     assert not found.ok
     assert f"no answer from {url}" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"), [("0.38.0", False), ("0.38.4", False), ("0.39.0rc1", True), ("1.0", True)]
+)
+def test_a_newer_sdk_is_named_and_not_refused(version: str, newer: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version if name == "tinker" else "")
+    found = doctor.check_sdk(None)
+    assert found.ok and version in found.detail
+    assert ("newer than the tested 0.38: " in found.detail) == newer
+
+
+def test_the_tested_sdk_is_the_pinned_one():
+    pinned = (Path(__file__).parent.parent / "constraints.txt").read_text()
+    assert f"\ntinker=={'.'.join(map(str, doctor.TESTED_SDK))}." in pinned
 
 
 def test_a_bad_key_is_found(monkeypatch: pytest.MonkeyPatch):
