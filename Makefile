@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/installed
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make test    set up, then lint, types and all tests"
+	@echo "make test    set up, then lint, types, all tests and compat where it can be installed"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers (two minutes)"
 	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
 	@echo "make install set up .venv only"
@@ -34,6 +34,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest
+	$(BIN)/python tests/compat/run_compat.py --optional
 
 compat: $(INSTALLED)
 	$(BIN)/python tests/compat/run_compat.py

@@ -8,6 +8,7 @@ one: a need that the package index does not have must not make pip choose an old
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from importlib import metadata
 from pathlib import Path
@@ -35,11 +36,13 @@ def install() -> list[str]:
         venv.create(FOLDER, clear=True, symlinks=True)
         link.write_text(_PROJECT_PACKAGES)
     remarks = []
-    fault = _pip("install", "--upgrade", "--no-deps", "tinker-cookbook")
+    # Asked first, because `--upgrade` without an index is content with what is installed.
+    fault = _pip("install", "--dry-run", "--ignore-installed", "--no-deps", "tinker-cookbook")
+    fault = fault or _pip("install", "--upgrade", "--no-deps", "tinker-cookbook")
     if fault and _installed("tinker-cookbook") is None:
         raise InfraError(f"cannot install tinker-cookbook: {fault}")
     if fault:
-        remarks.append(f"newest not known: {fault}")
+        remarks.append(f"whether there is a newer one is not known: {fault}")
     for need in _unmet():
         if _pip("install", str(need)) and _installed(need.name) is None and (fault := _pip("install", need.name)):
             raise InfraError(f"cannot install {need.name}, which tinker-cookbook needs: {fault}")
@@ -67,7 +70,10 @@ def script(path: str) -> Path:
         options = ("--no-deps", "--no-binary", ":all:", "--dest", str(folder))
         if fault := _pip("download", *options, f"tinker-cookbook=={version()}"):
             raise InfraError(f"cannot download the sources of tinker-cookbook {version()}: {fault}")
-        subprocess.run(["tar", "-xzf", f"{archive}.tar.gz", f"{archive}/{path}"], cwd=folder, check=True)
+        with tarfile.open(folder / f"{archive}.tar.gz") as sources:
+            if f"{archive}/{path}" not in sources.getnames():
+                raise InfraError(f"the sources of tinker-cookbook {version()} have no {path}")
+            sources.extract(f"{archive}/{path}", folder, filter="data")
     return file
 
 
