@@ -9,14 +9,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/installed
 
-.PHONY: demo test soak install lint types clean help
+.PHONY: demo test compat soak install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make test    set up, then lint, types and all tests"
+	@echo "make test    set up, then lint, types, all tests and compat where it can be installed"
+	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers (two minutes)"
 	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
 	@echo "make install set up .venv only"
-	@echo "make clean   remove .venv and caches"
+	@echo "make clean   remove the environments and caches"
 
 install: $(INSTALLED)
 
@@ -33,6 +34,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest
+	$(BIN)/python tests/compat/run_compat.py --optional
+
+compat: $(INSTALLED)
+	$(BIN)/python tests/compat/run_compat.py
 
 soak: $(INSTALLED)
 	$(BIN)/python benchmarks/training_kills.py
@@ -47,4 +52,4 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-compat .pytest_cache .mypy_cache .ruff_cache *.egg-info
