@@ -1,20 +1,25 @@
 # Two commands: `make demo` and `make test`. Both set up .venv first; a second run skips what is done.
 # The demo takes the embedded Tinker server and sandbox whatever the environment or .env say: empty means not set.
-# INDEX=URL installs PyTorch from another package index (a CPU-only build, say): see README.
+# INDEX=URL installs PyTorch from another package index (a CPU-only build, say), PYTHON=... takes another interpreter
+# than tools/pythons.sh chooses: see README.
 
-PYTHON ?= python3.11
+PYTHON ?=
 INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/installed
+# What grading and its tests import: little enough to install for every other Python that is there.
+GRADING := aiohttp fsspec hypothesis numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv
+GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
 
-.PHONY: demo test compat soak install lint types clean help
+.PHONY: demo test test-other-pythons compat soak install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
-	@echo "make test    set up, then lint, types, all tests and compat where it can be installed"
-	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers (two minutes)"
+	@echo "make test    set up, then lint, types and all tests"
+	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
+	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
 	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove the environments and caches"
@@ -22,8 +27,10 @@ help:
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@command -v $(PYTHON) > /dev/null || { echo "make: $(PYTHON) not found: install Python 3.11 to 3.13 or say make PYTHON=..." >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { \
+		python="$(PYTHON)"; test -n "$$python" || python=$$(INDEX="$(INDEX)" sh tools/pythons.sh choose) || exit 2; \
+		command -v "$$python" > /dev/null || { echo "make: $$python not found" >&2; exit 2; }; \
+		echo "$(VENV): $$($$python --version), $$python"; "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (about 2 GB with PyTorch; a few minutes the first time)"
 	$(if $(INDEX),$(PIP) install --quiet --index-url $(INDEX) -c constraints.txt torch)
 	$(PIP) install --quiet -c constraints.txt -e '.[local,dev,wandb]'
@@ -34,7 +41,16 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest
-	$(BIN)/python tests/compat/run_compat.py --optional
+	@$(MAKE) --no-print-directory test-other-pythons
+
+# PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.
+test-other-pythons: $(INSTALLED)
+	@for python in $$(sh tools/pythons.sh others $(BIN)/python); do \
+		venv=$(VENV)/other-$$(basename "$$python"); echo "grading on $$($$python --version)"; \
+		test -x $$venv/bin/python || "$$python" -m venv $$venv || exit 1; \
+		$$venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(GRADING) || exit 1; \
+		PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest $(GRADING_TESTS) || exit 1; \
+	done
 
 compat: $(INSTALLED)
 	$(BIN)/python tests/compat/run_compat.py

@@ -13,7 +13,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,14 @@ class Sandbox:
         while more := {pid for pid, parent in parents.items() if parent in below} - below:
             below |= more
         return sorted(below - {self.process.pid})
+
+    def pidfds(self) -> list[int]:
+        """A descriptor for each process below the server; those that end meanwhile are left out."""
+        opened = []
+        for pid in self.descendants():
+            with suppress(ProcessLookupError):
+                opened.append(os.pidfd_open(pid))
+        return opened
 
 
 def await_end(pidfds: list[int]) -> None:

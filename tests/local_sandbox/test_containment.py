@@ -184,7 +184,7 @@ def test_everything_ends_with_a_server_that_is_killed(forbidden: bool) -> None:
         server.wait_until(lambda info: info["running"] == 1)
         while len(server.descendants()) < 2 + 1 + 1 + 4:
             pass
-        pidfds = [os.pidfd_open(pid) for pid in server.descendants()]
+        pidfds = server.pidfds()
         server.process.kill()
         server.process.wait()
         await_end(pidfds)
@@ -195,7 +195,7 @@ def test_everything_ends_with_a_server_that_is_killed(forbidden: bool) -> None:
 def test_a_server_that_is_stopped_leaves_nothing() -> None:
     with serving("--concurrency=1") as server:
         server.stdout("print(1)")
-        pidfds = [os.pidfd_open(pid) for pid in server.descendants()]
+        pidfds = server.pidfds()
     await_end(pidfds)
 
 
