@@ -79,4 +79,7 @@ def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:
         )
     if chosen == DEFAULT_MODEL:
         return chosen, "the default, which the service offers"
-    return chosen, f"the service does not offer the default, {DEFAULT_MODEL}; this is the first choice that it does"
+    return (
+        chosen,
+        f"the service does not offer the default, {DEFAULT_MODEL}; this is the first substitute that it offers",
+    )
