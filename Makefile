@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALLED := $(VENV)/installed
+# Processes that run tests, each with servers of its own. A file stays in one; those that take longest come early.
+WORKERS ?= 2
 # What grading and its tests import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
@@ -40,7 +42,7 @@ demo: $(INSTALLED)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano
 
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	@$(MAKE) --no-print-directory test-other-pythons
 
 # PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.

@@ -17,7 +17,8 @@ if sys.implementation.name == "cpython" and "%d.%d" % sys.version_info[:2] == sy
 
 list() {
     for version in $VERSIONS; do
-        for command in "python$version" "$(pyenv prefix "$version" 2> /dev/null)/bin/python$version"; do
+        prefix=$(pyenv prefix "$version" 2> /dev/null) || prefix=
+        for command in "python$version" ${prefix:+"$prefix/bin/python$version"}; do
             path=$("$command" -c "$ASK" "$version" 2> /dev/null) || continue
             if [ -n "$path" ]; then
                 echo "$path"

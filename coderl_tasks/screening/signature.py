@@ -13,14 +13,16 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from datasketch import MinHash, MinHashLSH
 
 from coderl_tasks.problems import Problem, Test
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 Hashes = npt.NDArray[np.uint64]
 Sketch = npt.NDArray[np.uint32]
@@ -35,7 +37,6 @@ MAX_TESTS = 64
 LONG_TEXT = 4096
 _WORD = re.compile(r"\w+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_EMPTY = MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=int, scheme="affine32")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +128,8 @@ class Alike:
     """
 
     def __init__(self, threshold: float) -> None:
+        from datasketch import MinHashLSH
+
         self._index = MinHashLSH(num_perm=PERMUTATIONS, params=_bands(threshold))
         self._least = threshold - SKETCH_ERROR
         self._rows: dict[int, int] = {}
@@ -160,9 +163,18 @@ def _bands(threshold: float) -> tuple[int, int]:
     return PERMUTATIONS, 1
 
 
-def _as_minhash(sketch: Sketch) -> MinHash:
+@lru_cache(maxsize=1)
+def _empty() -> "MinHash":
+    from datasketch import MinHash  # brings parts of scipy, a second that every command would wait for
+
+    return MinHash(num_perm=PERMUTATIONS, seed=1, hashfunc=int, scheme="affine32")
+
+
+def _as_minhash(sketch: Sketch) -> "MinHash":
     """A sketch as the object that an LSH index takes."""
-    return MinHash(hashvalues=sketch, permutations=_EMPTY.permutations, seed=1, hashfunc=int, scheme="affine32")
+    from datasketch import MinHash
+
+    return MinHash(hashvalues=sketch, permutations=_empty().permutations, seed=1, hashfunc=int, scheme="affine32")
 
 
 def signature_row(signature: Signature) -> dict[str, Any]:
@@ -206,7 +218,7 @@ def _among(some: Hashes, known: Hashes) -> Hashes:
 
 
 def _sketch(shingles: Hashes) -> Sketch:
-    minhash = _EMPTY.copy()
+    minhash = _empty().copy()
     minhash.update_batch((shingles >> np.uint64(32)).tolist())
     return np.asarray(minhash.hashvalues, dtype=np.uint32)
 
