@@ -33,7 +33,7 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
 }
 LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-RECORDS = "a run directory (as coderl train printed it), or a curation's (data/pools/<name>)"
+RECORDS = "a run or a pool: its name (coderl runs, coderl pools), or its directory"
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = {
@@ -46,7 +46,7 @@ OS_HINTS = {
 USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)
 
   curate    profile the base model on problems and keep a mixed-difficulty pool
-  train     GRPO steps on a pool; log_path=DIR resumes a run
+  train     GRPO steps on a pool; log_path=RUN resumes one
   evaluate  Pass@1 of a checkpoint on the test splits
   pipeline  curate, train, evaluate in a row
 
@@ -265,7 +265,7 @@ def _validate(arguments: list[str]) -> int:
 
 def _query(arguments: list[str]) -> int:
     parser = _parser("query", "DuckDB over a run directory, a folder of runs, or a curation.")
-    parser.add_argument("run", type=Path, nargs="?", help=f"{RECORDS}, or a folder of them")
+    parser.add_argument("run", nargs="?", help=f"{RECORDS}, or a folder of them")
     parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
     parser.add_argument("--name", help="a named query instead of SQL")
     parser.add_argument("--list", action="store_true", help="list the named queries")
@@ -277,18 +277,21 @@ def _query(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.query import print_query
+    from coderl_tasks.journal.run_names import record_path
 
-    print_query(options.run, options.sql, options.name, list_names=options.list, output=options.format)
+    run = record_path(options.run) if options.run is not None else None
+    print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
     return 0
 
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write a run (or a curation) as one self-contained HTML page.")
-    parser.add_argument("run", type=Path, help=RECORDS)
+    parser.add_argument("run", help=RECORDS)
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.report import write_report
+    from coderl_tasks.journal.run_names import record_path
 
-    print(write_report(options.run))
+    print(write_report(record_path(options.run)))
     return 0
 
 

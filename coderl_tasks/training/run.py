@@ -26,7 +26,7 @@ from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import SERVICE_STEPS, TrainSettings
 from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
@@ -292,7 +292,23 @@ def temperature_note(temperature: float) -> str | None:
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     config = recorded_config(path)
-    return for_this_machine(settings) if config is None else settings.filled_from(config)
+    if config is not None:
+        return settings.filled_from(config)
+    settings = for_this_machine(settings)
+    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
+        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
+    return settings
+
+
+def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
+    """How many steps the run is to have, and why, in words."""
+    if settings.max_steps == -1:
+        return "until it is stopped (max_steps=N ends it)"
+    if resumed or "max_steps" in settings.given:
+        return str(settings.max_steps)
+    if settings.smoke or settings.preset is not None:
+        return f"{settings.max_steps} ({'smoke=true' if settings.smoke else f'preset {settings.preset}'})"
+    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
 def recorded_config(path: Path | None) -> dict[str, Any] | None:
@@ -336,4 +352,4 @@ def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
     """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    return {**settings.model_dump(mode="json"), "pool_sha256": file_sha256(Path(settings.pool))}
+    return {**settings.content(), "pool_sha256": file_sha256(Path(settings.pool))}
