@@ -9,11 +9,9 @@ import re
 from pathlib import Path
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.run_directory import DEFAULT_ROOT
+from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
-_OURS = re.compile(r"\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d(-\d+)?|run-[0-9a-f]{8}")
-"""Names that runs get by themselves: by the time, or by the flow run's id."""
 _NEAR = 0.8
 
 
@@ -57,7 +55,7 @@ def doubt(path: Path) -> str | None:
     of a run beside it; one that goes on with a series (exp1, exp2, exp2-long) is not.
     """
     near = near_runs(path)
-    if _OURS.fullmatch(path.name):
+    if is_given_name(path.name):
         return f"there is no run in {path}{did_you_mean(near)}"
     near = [name for name in near if not _is_series(path.name, Path(name).name)]
     return f"there is no run in {path}{did_you_mean(near)}" if near else None

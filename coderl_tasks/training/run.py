@@ -17,9 +17,7 @@ from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluations import FINAL
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.loading import load_problems
@@ -340,14 +338,7 @@ def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
     last = directory.last_committed_step
-    if settings.max_steps == -1 or last < settings.max_steps - 1:
-        return False
-    if not any(row["step"] == last for row in read_checkpoints(directory.path)):
-        return False
-    if settings.eval_every == -1:
-        return True
-    summary = directory.evaluation(FINAL).read_summary()
-    return summary is not None and summary.get("step") == last and directory.metrics.has_eval(FINAL, last)
+    return has_ended(directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every)
 
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
