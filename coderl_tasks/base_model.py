@@ -51,8 +51,10 @@ async def with_decided_model(settings: FlowT, record: MadeWith | None = None) ->
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)
+    of_preset = settings.preset is not None and "model_name" not in settings.given
+    reason = f"preset {settings.preset}" if of_preset else ""
     if not uses_tinker_service():
-        return settings.with_model(settings.model_name, "")
+        return settings.with_model(settings.model_name, reason)
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
     named = "model_name" in settings.given or settings.preset is not None
@@ -65,7 +67,7 @@ async def with_decided_model(settings: FlowT, record: MadeWith | None = None) ->
         return settings.with_model(*choose_model(offered))
     if settings.model_name not in offered:
         raise ConfigError(f"model_name is {not_offered(settings.model_name, offered)}")
-    return settings.with_model(settings.model_name, "")
+    return settings.with_model(settings.model_name, reason)
 
 
 def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:

@@ -33,7 +33,7 @@ FLOWS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
 }
 LAST_PORT = 65535
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-RECORDS = "a run directory (as coderl train printed it), or a curation's (data/pools/<name>)"
+RECORDS = "a run or a pool: its name (coderl runs, coderl pools), or its directory"
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = {
@@ -46,7 +46,7 @@ OS_HINTS = {
 USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)
 
   curate    profile the base model on problems and keep a mixed-difficulty pool
-  train     GRPO steps on a pool; log_path=DIR resumes a run
+  train     GRPO steps on a pool; log_path=RUN resumes one
   evaluate  Pass@1 of a checkpoint on the test splits
   pipeline  curate, train, evaluate in a row
 
@@ -54,6 +54,9 @@ USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; code
   doctor    check key, Tinker, sandbox, Prefect, disk and isolation
   validate  which rows of your problems curate would keep, and why not the others
   grade     grade a table of completions
+  runs      the runs there are: state, steps, Pass@1, size
+  pools     the pools there are
+  clean     remove what nothing needs: attempts that never started, expired checkpoints
   query     DuckDB over a run directory
   report    a run or a curation as one HTML page
   serve     the embedded servers: coderl serve tinker | sandbox"""
@@ -265,7 +268,7 @@ def _validate(arguments: list[str]) -> int:
 
 def _query(arguments: list[str]) -> int:
     parser = _parser("query", "DuckDB over a run directory, a folder of runs, or a curation.")
-    parser.add_argument("run", type=Path, nargs="?", help=f"{RECORDS}, or a folder of them")
+    parser.add_argument("run", nargs="?", help=f"{RECORDS}, or a folder of them")
     parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
     parser.add_argument("--name", help="a named query instead of SQL")
     parser.add_argument("--list", action="store_true", help="list the named queries")
@@ -277,18 +280,74 @@ def _query(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.query import print_query
+    from coderl_tasks.journal.run_names import record_path
 
-    print_query(options.run, options.sql, options.name, list_names=options.list, output=options.format)
+    run = record_path(options.run) if options.run is not None else None
+    print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
     return 0
 
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write a run (or a curation) as one self-contained HTML page.")
-    parser.add_argument("run", type=Path, help=RECORDS)
+    parser.add_argument("run", help=RECORDS)
     options = parser.parse_args(arguments)
     from coderl_tasks.insight.report import write_report
+    from coderl_tasks.journal.run_names import record_path
 
-    print(write_report(options.run))
+    print(write_report(record_path(options.run)))
+    return 0
+
+
+def _runs(arguments: list[str]) -> int:
+    parser = _parser("runs", "The runs there are, newest first. Their names are taken wherever a run is asked for.")
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
+    return _list(parser, arguments, pools=False)
+
+
+def _pools(arguments: list[str]) -> int:
+    parser = _parser("pools", "The pools there are, newest first. Their names are taken wherever a pool is asked for.")
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
+    return _list(parser, arguments, pools=True)
+
+
+def _list(parser: argparse.ArgumentParser, arguments: list[str], *, pools: bool) -> int:
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="default: table")
+    options = parser.parse_args(arguments)
+    from rich.console import Console
+
+    from coderl_tasks.insight.console import render_frame, write_frame
+    from coderl_tasks.insight.listing import pools_table, runs_table
+    from coderl_tasks.journal.run_names import runs_root
+    from coderl_tasks.paths import POOLS
+
+    folder = options.folder or (POOLS if pools else runs_root())
+    frame = pools_table(folder) if pools else runs_table(folder)
+    if options.format != "table":
+        write_frame(frame, Console(), options.format)
+    elif frame.is_empty():
+        print(f"none in {folder}")
+    else:
+        render_frame(frame, Console(), f"in {folder}")
+    return 0
+
+
+def _clean(arguments: list[str]) -> int:
+    parser = _parser("clean", "Remove what nothing needs, after saying what and asking. What is in use stays.")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--weights", action="store_true", help="also the embedded Tinker server's checkpoints that no run names"
+    )
+    parser.add_argument("--parts", action="store_true", help="also what finished pools recorded on the way")
+    parser.add_argument(
+        "--runs", type=Path, action="append", default=[], help="with --weights: another folder of runs, which count too"
+    )
+    options = parser.parse_args(arguments)
+    from coderl_tasks.cleaning import clean
+    from coderl_tasks.services import load_environment
+
+    load_environment()  # which may set CODERL_HOME
+    clean(options.runs, weights=options.weights, parts=options.parts, ask=not options.yes, dry_run=options.dry_run)
     return 0
 
 
@@ -298,6 +357,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "doctor": _doctor,
     "validate": _validate,
     "grade": _grade,
+    "runs": _runs,
+    "pools": _pools,
+    "clean": _clean,
     "query": _query,
     "report": _report,
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 DATA = PROJECT_ROOT / "data"
+POOLS = DATA / "pools"
 NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
 

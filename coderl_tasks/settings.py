@@ -27,6 +27,8 @@ from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SMOKE_STEPS = 50
+SERVICE_STEPS = 100
+"""Steps of a run on a Tinker service, which bills, where nothing says how many."""
 
 
 def _not_zero(value: int) -> int:
@@ -250,11 +252,16 @@ class TrainSettings(FlowSettings):
         "max_steps": 50,
         "eval_limit": 100,
     }
+    no_content: ClassVar[tuple[str, ...]] = ("resume", "new")
 
     pool: str = Field(
         "latest", description="a pool's folder or parquet file, or latest: the newest made with this model"
     )
-    log_path: str | None = Field(None, description="run directory; an existing one is resumed")
+    log_path: str | None = Field(
+        None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
+    )
+    resume: Literal["auto", "must"] = Field("auto", description="must: never a new run, whatever log_path says")
+    new: bool = Field(False, description="a new run at log_path, though its name looks like that of another run")
     init_from: str | None = Field(None, description="tinker:// state path that a new run starts from")
     batch_size: int = Field(128, ge=2, description="completions a step")
     group_size: int = Field(8, ge=1, description="problems a step; each gets batch_size // group_size completions")
@@ -273,7 +280,9 @@ class TrainSettings(FlowSettings):
     order_from: Names = Field(
         None, description="earlier runs to learn the order of the tests from, besides the pool's profile"
     )
-    max_steps: int = Field(-1, ge=-1, description="steps to train (-1: until stopped)")
+    max_steps: int = Field(
+        -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
+    )
     max_steps_off_policy: int = Field(
         0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
     )
@@ -304,6 +313,10 @@ class TrainSettings(FlowSettings):
     def completions_per_prompt(self) -> int:
         return self.batch_size // self.group_size
 
+    def content(self) -> dict[str, Any]:
+        """The settings that the run's config.json records; not those that say whether it may be a new one."""
+        return self.model_dump(mode="json", exclude=set(self.no_content))
+
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = dict(super()._fillings(values))
@@ -330,7 +343,7 @@ class EvaluateSettings(FlowSettings):
     nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
 
     checkpoint: str = Field(
-        "latest", description="latest run, a run directory, a tinker:// sampler path, or a model name for the base"
+        "latest", description="latest run, a run's name or directory, a tinker:// sampler path, or a model's name"
     )
     splits: Names = Field(None, description="test splits; by default all the data set has")
     eval_limit: Limit = Field(-1, description="problems, a seeded subset (-1: all)")
@@ -338,7 +351,7 @@ class EvaluateSettings(FlowSettings):
     compare_to: str | None = Field(
         "baseline", description="evaluation of the same run to compare with, where there is one, or a folder with one"
     )
-    log_path: str | None = Field(None, description="where the result goes; by default under the run's evals/")
+    log_path: str | None = Field(None, description="where the result goes: a folder, or a name under the run's evals/")
 
 
 class PipelineSettings(BaseModel):

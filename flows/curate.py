@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -34,8 +35,9 @@ from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.check_solutions import check_all
 from flows.display import Display
+from flows.naming import name_flow_run
 from flows.planning import plan_curation
-from flows.publishing import publish_or_warn
+from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
 from flows.shard_dispatch import profile_elsewhere
 
@@ -117,6 +119,7 @@ async def curate(settings: CurateSettings) -> str:
     settings, folder = await plan_curation(settings)
     display = Display()
     display.say(f"pool directory: {folder}")
+    await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)

@@ -2,6 +2,7 @@
 
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,17 @@ from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import BASELINE, EvalJournal
-from coderl_tasks.journal.run_directory import DEFAULT_ROOT
+from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
+from coderl_tasks.journal.run_names import is_name, runs_root
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.display import Display
-from flows.naming import deployed_name
+from flows.naming import deployed_name, name_flow_run
 from flows.planning import plan_evaluation
-from flows.publishing import publish_or_warn
+from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
 
 
@@ -79,6 +80,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     folder = _folder(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
+    await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
     loaded = load_problems(settings.dataset, settings.splits, role="test")
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
@@ -102,11 +104,13 @@ async def evaluate(settings: EvaluateSettings) -> str:
 
 
 def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
-    """Where the record goes: `log_path`, else a new folder under the run's (or the default root's) evals/."""
-    if settings.log_path is not None:
-        return Path(settings.log_path).expanduser().resolve()
-    name = f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
-    return (policy.run or Path(DEFAULT_ROOT).expanduser()) / "evals" / name
+    """Where the record goes: `log_path`, a name or else a new one being one under the run's (or the root's) evals/."""
+    name = settings.log_path or f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
+    if not is_name(name):
+        return Path(name).expanduser().resolve()
+    if name in (BASELINE, FINAL) or name.startswith("step-"):
+        raise ConfigError(f"log_path={name} is the name of an evaluation that training makes: choose another one")
+    return (policy.run or runs_root()) / "evals" / name
 
 
 def _compared(settings: EvaluateSettings, policy: FoundPolicy) -> EvalJournal | None:

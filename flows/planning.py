@@ -14,7 +14,7 @@ from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.run import planned, run_record
-from flows.naming import deployed_name, run_path
+from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "dataset", "max_tokens", "reward_timeout")
 """Settings that an evaluation of a run takes from the run where they are not given."""
@@ -54,7 +54,7 @@ def _pool_record(folder: Path) -> MadeWith | None:
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
     """The complete settings, the pool, and the run directory (None: a new one, named by the time)."""
-    path = run_path(settings.log_path)
+    path = training_path(settings)
     return *(await planned(settings, path)), path
 
 
@@ -88,7 +88,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         model_name = next(iter(named.values()))
         parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
     parts = {key: for_this_machine(part) for key, part in parts.items()}
-    record = run_record(run_path(settings.train.log_path)) or _pool_record(_pool_folder(settings.curate))
+    record = run_record(training_path(settings.train)) or _pool_record(_pool_folder(settings.curate))
     leading = await with_decided_model(parts["train"], record)
     return settings.model_copy(
         update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}

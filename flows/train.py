@@ -1,4 +1,4 @@
-"""train: GRPO steps on a pool, each phase a retried task; `coderl train log_path=DIR` goes on where DIR ends."""
+"""train: GRPO steps on a pool, each phase a retried task; `coderl train log_path=RUN` goes on where RUN ends."""
 
 import shlex
 import sys
@@ -34,11 +34,13 @@ from coderl_tasks.training.run import (
     pool_warning,
     probe_run,
     run_config,
+    steps_note,
     temperature_note,
 )
 from flows.display import Display
+from flows.naming import doubt_of, name_flow_run
 from flows.planning import plan_training
-from flows.publishing import publish_or_warn
+from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
 from flows.suspension import suspended_in_outages
@@ -87,10 +89,14 @@ async def train(settings: TrainSettings) -> str:
 
 async def _run(settings: TrainSettings) -> str:
     settings, pool, path = await plan_training(settings)
+    doubted = doubt_of(settings)
     finished = partial(is_finished, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
-        display.say(f"run directory: {directory.path}")
+        display.say(f"run directory: {directory.path} ({start_note(directory)})")
+        await courtesy.call("the run's name", partial(name_flow_run, directory.path.name, root=True))
+        if doubted is not None:  # and a deployment's run, else it would have been refused
+            display.say(f"warning: {doubted}")
         if directory.finished:
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
             await _finish(directory, settings, display)
@@ -98,6 +104,7 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"pool: {settings.pool}")
         if warning := pool_warning(pool, settings.model_name):
             display.say(warning)
+        display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")
         logger = setup_logging(
             directory.path,
@@ -126,7 +133,12 @@ async def _run(settings: TrainSettings) -> str:
 
 def resume_command(directory: RunDirectory) -> str:
     """The command that goes on with a run, as a shell takes it."""
-    return f"coderl train log_path={shlex.quote(str(directory.path))}"
+    return f"coderl train log_path={shlex.quote(str(directory.path))} resume=must"
+
+
+def start_note(directory: RunDirectory) -> str:
+    """Whether the run begins, or where it goes on."""
+    return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
 
 
 def what_next(directory: RunDirectory, error: BaseException) -> str:

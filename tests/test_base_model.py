@@ -112,6 +112,6 @@ async def test_what_is_gone_on_with_keeps_its_model_or_is_refused(offering: Offe
 
 async def test_the_embedded_server_is_not_asked() -> None:
     decided = await with_decided_model(TrainSettings(preset="nano"))
-    assert (decided.model_name, decided.model_reason) == ("data/nano", "")
+    assert (decided.model_name, decided.model_reason) == ("data/nano", "preset nano")
     with pytest.raises(ConfigError, match="set TINKER_API_KEY"):
         await with_decided_model(TrainSettings())

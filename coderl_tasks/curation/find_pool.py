@@ -7,10 +7,10 @@ from typing import Any
 from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.paths import DATA, find_local, same_model
+from coderl_tasks.paths import POOLS as POOLS
+from coderl_tasks.paths import find_local, same_model
 
 LATEST = "latest"
-POOLS = DATA / "pools"
 POOL_FILE = "pool.parquet"
 MANIFEST_FILE = "manifest.json"
 
@@ -41,7 +41,7 @@ def find_pool(pool: str, model_name: str, *, pools: Path = POOLS) -> FoundPool:
     """
     if pool == LATEST:
         return _latest(model_name, pools)
-    path = find_local(pool) or find_local(str(pools / pool))
+    path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
             f"pool={pool}: no such file or folder. Run curate first, or name a pool's folder or parquet file."

@@ -8,6 +8,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
+from coderl_tasks.journal.run_names import did_you_mean, is_name, near_runs, run_path
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import find_local, local_model_folder
 
@@ -40,13 +41,19 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
         return _of_run(_latest(model_name, Path(root or DEFAULT_ROOT).expanduser()))
     if checkpoint.startswith(TINKER_SCHEME):
         return FoundPolicy(checkpoint, None, {}, -1)
-    path = find_local(checkpoint)
+    run, path = run_path(checkpoint), find_local(checkpoint)
+    if (run / CHECKPOINTS_FILE).is_file() or (is_name(checkpoint) and (run / "config.json").is_file()):
+        return _of_run(run.resolve())
     if path is not None and (path / CHECKPOINTS_FILE).is_file():
         return _of_run(path)
+    near = near_runs(run)
+    if near and path is None and (is_name(checkpoint) or checkpoint.startswith(("/", ".", "~"))):
+        raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
     if local_model_folder(checkpoint) is not None or (path is None and not checkpoint.startswith(("/", ".", "~"))):
         return FoundPolicy(None, None, {"model_name": checkpoint}, -1)
     raise ConfigError(
-        f"checkpoint={checkpoint}: neither a run directory with checkpoints, nor a tinker:// path, nor a model's name"
+        f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "
+        "nor a model's name"
     )
 
 

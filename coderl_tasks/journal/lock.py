@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ from coderl_tasks.errors import ConfigError
 _held: dict[Path, int] = {}
 """Lock file -> the process that holds it, so that what a forked child inherits does not count."""
 _held_guard = threading.Lock()
+_FLOCK = "hhqqi4x"
+"""struct flock of 64-bit Linux: type, whence, start, length, process."""
 
 
 class DirectoryBusyError(ConfigError):
@@ -55,6 +58,21 @@ class DirectoryLock:
             self._file.close()
             self._file = None
             del _held[self._key]
+
+
+def held_by(folder: Path) -> str | None:
+    """Who holds `folder`, None if nobody does. It asks without taking the lock, so that nobody finds it taken."""
+    key = folder.resolve() / "run.lock"
+    with _held_guard:
+        # To open the file here, and to close it again, would end this process's own lock.
+        if _held.get(key) == os.getpid():
+            return "this process"
+        if not key.is_file():
+            return None
+        with key.open() as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            return None if kind == fcntl.F_UNLCK else _holder(file)
 
 
 def _holder(file: IO[str]) -> str:

@@ -10,15 +10,18 @@ lock that ends with the process. Reading needs none.
 """
 
 import errno
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, remove_leftovers, write_json
-from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.evaluations import FINAL, EvalJournal
 from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
@@ -26,6 +29,9 @@ from coderl_tasks.journal.run_config import FINDINGS, MAY_CHANGE, ConfigChange, 
 from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
 
 DEFAULT_ROOT = "~/code-rl-logs"
+_WRITTEN_EARLY = {"config.json", "test_order.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
+_PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
+"""Files that hold samples or updates, damaged ones that were set aside included."""
 
 
 class RunDirectory:
@@ -107,7 +113,7 @@ class RunDirectory:
         """The journal of `step` (from 0), whether it has begun or not."""
         if step < 0:
             raise ValueError(f"steps count from 0, got {step}")
-        return StepJournal(self.path / "steps" / f"{step:06d}", step)
+        return _step(self.path, step)
 
     def evaluation(self, name: str) -> EvalJournal:
         """The record of evaluation `name` (baseline, step-000009, final, ...), whether it has begun or not."""
@@ -162,6 +168,44 @@ class RunDirectory:
         self.close()
 
 
+def committed_steps(path: Path) -> int:
+    """How many steps of the run at `path` have a commit, up to the first one without. Its files are not read."""
+    return next(step for step in count() if not _step(path, step).has("commit"))
+
+
+def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int) -> bool:
+    """Whether the run at `path`, whose last committed step is `last`, has all that these settings ask for: the steps,
+    the last checkpoint, the final evaluation."""
+    if max_steps == -1 or last < max_steps - 1:
+        return False
+    if not any(row["step"] == last for row in read_checkpoints(path)):
+        return False
+    if eval_every == -1:
+        return True
+    summary = EvalJournal(path / "evals" / FINAL).read_summary()
+    return (
+        summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
+    )
+
+
+def is_unstarted(path: Path) -> bool:
+    """Whether the folder `path` holds an attempt at a run that never started: no group, no step, no evaluation is
+    recorded, and nothing lies there that a run does not write. An empty folder is one if runs are named so."""
+    names = {child.name for child in path.iterdir()}
+    if not names <= {*_WRITTEN_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
+        return False
+    if names and not names & {"run.lock", "config.json"}:
+        return False
+    metrics = path / "metrics.jsonl"
+    paid_for = (file for pattern in _PAID_FOR for file in path.rglob(pattern))
+    return next(paid_for, None) is None and not (metrics.is_file() and metrics.stat().st_size)
+
+
+def is_given_name(name: str) -> bool:
+    """Whether `name` has the form of those that runs get by themselves: by the time, or by the flow run's id."""
+    return re.fullmatch(r"\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d(-\d+)?|run-[0-9a-f]{8}", name) is not None
+
+
 def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -> Path:
     """A new directory under `root`, named by the time (YYYY_MM_DD-HH_MM_SS, with -2, -3, ... if taken) and created."""
     folder = Path(root).expanduser().resolve()
@@ -176,6 +220,10 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
             number += 1
         else:
             return path
+
+
+def _step(path: Path, step: int) -> StepJournal:
+    return StepJournal(path / "steps" / f"{step:06d}", step)
 
 
 def _make_run_folder(folder: Path) -> None:

@@ -17,16 +17,14 @@ from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluations import FINAL
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import SERVICE_STEPS, TrainSettings
 from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
@@ -292,7 +290,23 @@ def temperature_note(temperature: float) -> str | None:
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     config = recorded_config(path)
-    return for_this_machine(settings) if config is None else settings.filled_from(config)
+    if config is not None:
+        return settings.filled_from(config)
+    settings = for_this_machine(settings)
+    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
+        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
+    return settings
+
+
+def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
+    """How many steps the run is to have, and why, in words."""
+    if settings.max_steps == -1:
+        return "until it is stopped (max_steps=N ends it)"
+    if resumed or "max_steps" in settings.given:
+        return str(settings.max_steps)
+    if settings.smoke or settings.preset is not None:
+        return f"{settings.max_steps} ({'smoke=true' if settings.smoke else f'preset {settings.preset}'})"
+    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
 def recorded_config(path: Path | None) -> dict[str, Any] | None:
@@ -324,16 +338,9 @@ def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
     last = directory.last_committed_step
-    if settings.max_steps == -1 or last < settings.max_steps - 1:
-        return False
-    if not any(row["step"] == last for row in read_checkpoints(directory.path)):
-        return False
-    if settings.eval_every == -1:
-        return True
-    summary = directory.evaluation(FINAL).read_summary()
-    return summary is not None and summary.get("step") == last and directory.metrics.has_eval(FINAL, last)
+    return has_ended(directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every)
 
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
     """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    return {**settings.model_dump(mode="json"), "pool_sha256": file_sha256(Path(settings.pool))}
+    return {**settings.content(), "pool_sha256": file_sha256(Path(settings.pool))}

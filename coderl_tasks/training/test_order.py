@@ -15,6 +15,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.test_order import CatchCounts, count_catches, learned_order
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
 from coderl_tasks.policy.rollout_frames import HISTORY_COLUMNS, first_failures
 from coderl_tasks.problems.problem import Problem
 
@@ -50,7 +51,7 @@ def learned_orders(problems: Sequence[Problem], pool: Path, earlier_runs: Iterab
     """The orders that differ from the problems' own, by problem id; raises as `frozen_orders` does."""
     n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
     known: dict[str, CatchCounts] = {}
-    for history in (pool_counts(pool), *(run_counts(Path(run).expanduser(), n_tests) for run in earlier_runs)):
+    for history in (pool_counts(pool), *(run_counts(run_path(run), n_tests) for run in earlier_runs)):
         for problem_id, counts in history.items():
             if len(counts.runs) == n_tests.get(problem_id):
                 known[problem_id] = known[problem_id] + counts if problem_id in known else counts
@@ -69,7 +70,7 @@ def pool_counts(pool: Path) -> dict[str, CatchCounts]:
 def run_counts(run: Path, n_tests: Mapping[str, int]) -> dict[str, CatchCounts]:
     """What the training rollouts of an earlier run saw of each problem's tests, where it had as many (`n_tests`)."""
     if not (run / "config.json").is_file():
-        raise ConfigError(f"order_from={run} is not a run directory")
+        raise ConfigError(f"order_from: there is no run in {run}{did_you_mean(near_runs(run))}")
     files = sorted(run.glob("steps/*/scored.parquet"))
     if not files:
         return {}

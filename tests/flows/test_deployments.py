@@ -156,8 +156,12 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
                 environment = {**environment, "PREFECT_API_URL": api_url}
                 await asyncio.to_thread(subprocess.run, cancelled, env=environment, check=True, capture_output=True)
                 await state_is(run.id, "Cancelled")
+                async with get_client() as client:
+                    assert (await client.read_flow_run(run.id)).name == "endless"
                 logs = await logs_of(run.id)
-                assert any(f"coderl train log_path={home / 'endless'} goes on" in line for line in logs), logs
+                assert any(f"coderl train log_path={home / 'endless'} resume=must goes on" in line for line in logs), (
+                    logs
+                )
             RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
     finally:
         up.send_signal(signal.SIGINT)

@@ -1,6 +1,7 @@
 """What a command is going to do is settled, its base model too, before anything is started or written."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
+from coderl_tasks.training.run import steps_note
 from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline
 
 DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.6-27B"
@@ -169,4 +171,45 @@ async def test_a_pipeline_that_names_several_models_is_refused(proxy: ModelsProx
 async def test_without_a_service_a_bare_pipeline_is_the_nano_one():
     planned = await plan_pipeline(PipelineSettings())
     for part in (planned.curate, planned.train, planned.evaluate):
-        assert (part.model_name, part.dataset, part.model_reason) == ("data/nano", "data/mini", "")
+        assert (part.model_name, part.dataset, part.model_reason) == ("data/nano", "data/mini", "preset nano")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("undisturbde", {}, "did you mean {root}/undisturbed? new=true starts one"),
+        ("2026_11_21-10_00_00", {}, "there is no run in {root}/2026_11_21-10_00_00; new=true starts one"),
+        ("physics", {"resume": "must"}, "resume=must: there is no run in {root}/physics"),
+        ("undisturbde", {"resume": "must", "new": "true"}, "did you mean {root}/undisturbed?"),
+    ],
+)
+async def test_a_run_that_may_not_be_meant_is_not_started(run: Path, pool: Path, name: str, given, says: str):
+    settings = {"preset": "nano", "pool": str(pool), "log_path": str(run.parent / name), **given}
+    with pytest.raises(ConfigError, match=re.escape(says.format(root=run.parent))) as caught:
+        await plan(parse_settings(TrainSettings, settings))
+    assert "\n" not in str(caught.value)
+    assert not (run.parent / name).exists()
+
+
+@pytest.mark.parametrize(("name", "given"), [("undisturbde", {"new": "true"}), ("physics", {}), ("undisturbed2", {})])
+async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, name: str, given):
+    settings = {"preset": "nano", "pool": str(pool), "log_path": str(run.parent / name), **given}
+    await plan(parse_settings(TrainSettings, settings))
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "said"),
+    [
+        ({}, 100, "100, as max_steps was not given and a service bills"),
+        ({"max_steps": "-1"}, -1, "until it is stopped"),
+        ({"max_steps": "7"}, 7, "7"),
+        ({"smoke": "true"}, 50, "50 (smoke=true)"),
+    ],
+)
+async def test_a_run_on_a_service_ends_unless_told_otherwise(proxy: ModelsProxy, pool: Path, given, steps, said: str):
+    settings = await plan(parse_settings(TrainSettings, {"pool": str(pool), **given}))
+    again = await plan(settings)  # by the flow, after the command
+    for planned in (settings, again):
+        assert isinstance(planned, TrainSettings)
+        assert (planned.max_steps, planned.content()["max_steps"]) == (steps, steps)
+        assert steps_note(planned, resumed=False).startswith(said)

@@ -35,7 +35,9 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     os.kill(process.pid, number)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (code, f"coderl train: {word}\n")
-    assert re.fullmatch(f"stopped before step [12]; coderl train log_path={path} goes on", output.splitlines()[-1])
+    assert re.fullmatch(
+        f"stopped before step [12]; coderl train log_path={path} resume=must goes on", output.splitlines()[-1]
+    )
     assert not list(path.rglob("*.tmp"))
     done = coderl("train", f"log_path={path}")
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
 
 
@@ -53,8 +55,12 @@ def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, t
     path = tmp_path / "run"
     first = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=1", *TINY, ENDS)
     assert first.returncode == 0, first.stderr
-    second = coderl("train", f"log_path={path}", "max_steps=3")
+    assert f"run directory: {path} (new run)" in first.stdout
+    assert "steps: 1\n" in first.stdout and "(preset nano)" in first.stdout
+    second = coderl("train", f"log_path={path}", "max_steps=3", "resume=must")
     assert second.returncode == 0, second.stderr
+    assert f"run directory: {path} (resuming at step 1)" in second.stdout
+    assert "changed on resume: resume" not in second.stdout
     assert "max_steps: 1 -> 3" in second.stdout
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
@@ -222,3 +228,10 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path
     }
     assert summary["compare"]["to"] == "baseline"
     assert summary["policy"].startswith("tinker://")
+
+
+async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path):
+    async with get_client() as client:
+        wanted = FlowRunFilter(name=FlowRunFilterName(any_=[run.name, pool.name]))
+        names = {found.name for found in await client.read_flow_runs(flow_run_filter=wanted)}
+    assert names == {run.name, pool.name}

@@ -79,7 +79,7 @@ def test_earlier_runs_add_what_they_saw(pool: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_learned_from_is_refused(pool: Path, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        with pytest.raises(ConfigError, match=r"order_from=.*nowhere is not a run directory"):
+        with pytest.raises(ConfigError, match=r"order_from: there is no run in .*nowhere"):
             frozen_orders(directory, PROBLEMS, pool, [str(tmp_path / "nowhere")])
         assert not (directory.path / "test_order.json").exists()
         write_json(directory.path / "test_order.json", {"plain": [0, 1, 1]})

@@ -176,6 +176,11 @@ class CheckpointStore:
                     found.append(record)
         return sorted(found, key=lambda record: (-record.created_at, record.path))
 
+    def all_checkpoints(self) -> list[CheckpointRecord]:
+        """The checkpoints of all runs, those too whose time is over: nothing is removed, as `checkpoints` does."""
+        files = (file for kind in KIND_NAMES for file in sorted(self.root.glob(f"*:train:*/{kind}/*.json")))
+        return [record for file in files if (record := self._read(file, warn=True)) is not None]
+
     def set_expiry(self, record: CheckpointRecord, ttl_seconds: int | None) -> None:
         """Give the checkpoint a new time to live from now, or none. Refusal 400 if out of range."""
         self._write_record(record.model_copy(update={"expires_at": expiry(ttl_seconds)}))

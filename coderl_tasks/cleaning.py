@@ -1,0 +1,170 @@
+"""What can be removed because nothing needs it: `coderl clean` shows it, asks, and removes it.
+
+| what                                                           | removed          |
+|----------------------------------------------------------------|------------------|
+| attempts at a run that recorded neither sample nor step        | always           |
+| checkpoints of the embedded Tinker server whose time is over   | always           |
+| its checkpoints, a day old, that no run names                  | with `--weights` |
+| what a finished curation recorded on the way                   | with `--parts`   |
+
+A directory that another process holds is left alone. A run that is not finished needs the states that its commits name;
+of a finished one those in its checkpoints.jsonl are enough to add steps. Runs that lie elsewhere than below the default
+root are not known here, so their weights would look unneeded: that is why these have to be asked for.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from coderl_tasks.curation.find_pool import MANIFEST_FILE
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.insight.listing import run_state, tree_bytes
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryLock, held_by
+from coderl_tasks.journal.run_directory import is_unstarted
+from coderl_tasks.journal.run_names import runs_root
+from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.records import CheckpointRecord
+from coderl_tasks.paths import POOLS, coderl_home
+
+POOL_PARTS = ("screening", "solutions", "shards")
+UNRECORDED_S = 24 * 3600.0
+"""A checkpoint is saved before its run records it; a younger one may still come to be named."""
+_TINKER_PATH = re.compile(r'tinker://[^"\s]+')
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something that nothing needs: `what` says what it is and where, `remove` does away with it and returns whether
+    it did: not where another process has taken it meanwhile."""
+
+    what: str
+    size: int
+    remove: Callable[[], bool]
+
+
+def clean(more_runs: Sequence[Path] = (), *, weights: bool, parts: bool, ask: bool, dry_run: bool) -> None:
+    """Say what nothing needs, and remove it, once the answer to the question is y. `more_runs` are folders of runs
+    besides the default one. Raises ConfigError where nobody can answer."""
+    root, tinker = runs_root(), coderl_home() / "tinker"
+    missing = [str(folder) for folder in more_runs if not folder.is_dir()]
+    if missing:
+        raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
+    found = [*unstarted_runs(root), *expired_checkpoints(tinker)]
+    unnamed, recorded = unnamed_checkpoints(tinker, [root, *more_runs]), pool_parts(POOLS)
+    found += [*(unnamed if weights else ()), *(recorded if parts else ())]
+    for removal in found:
+        print(f"{megabytes([removal]):>10}  {removal.what}")
+    if unnamed and not weights:
+        listed = " and ".join(map(str, [root, *more_runs]))
+        print(
+            f"--weights adds {len(unnamed)} checkpoints ({megabytes(unnamed)}) that no run in {listed} names; --runs "
+            "FOLDER counts runs that lie elsewhere"
+        )
+    if recorded and not parts:
+        print(f"--parts adds what {len(recorded)} finished pools recorded on the way ({megabytes(recorded)})")
+    if not found or dry_run:
+        print(f"{'would remove' if found else 'nothing to remove'}{f' {megabytes(found)}' if found else ''}")
+        return
+    if ask and not _agreed(f"remove {len(found)} of them, {megabytes(found)}? [y/N] "):
+        print("nothing was removed")
+        return
+    removed = [removal for removal in found if removal.remove()]
+    kept = len(found) - len(removed)
+    print(f"removed {megabytes(removed)}{f'; {kept} came into use and stayed' if kept else ''}")
+
+
+def megabytes(removals: Sequence[Removal]) -> str:
+    """The size of all these, for people."""
+    return f"{sum(removal.size for removal in removals) / 1e6:,.1f} MB"
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        raise ConfigError("nothing was removed: there is nobody to ask; --yes removes it") from None
+
+
+def unstarted_runs(root: Path) -> list[Removal]:
+    """The attempts in `root` that never started."""
+    return [
+        Removal(f"run that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder]))
+        for folder in _folders(root)
+        if held_by(folder) is None and is_unstarted(folder)
+    ]
+
+
+def pool_parts(pools: Path) -> list[Removal]:
+    """What the finished curations in `pools` recorded on the way. Another band or mix under the same name would read
+    it."""
+    found = []
+    for folder in _folders(pools):
+        parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir()]
+        locks = (folder, *(lock.parent for part in parts for lock in part.rglob("run.lock")))
+        if parts and (folder / MANIFEST_FILE).is_file() and not any(held_by(place) for place in locks):
+            size, names = sum(map(tree_bytes, parts)), ", ".join(part.name for part in parts)
+            found.append(Removal(f"{names} of the pool {folder}", size, partial(_remove_folders, folder, parts)))
+    return found
+
+
+def expired_checkpoints(tinker: Path) -> list[Removal]:
+    """The embedded Tinker server's checkpoints whose time is over; it would remove them when it is started next."""
+    return [_checkpoint(tinker, record, "expired") for record in _records(tinker) if record.expired()]
+
+
+def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
+    """The embedded Tinker server's checkpoints that no run in `roots` needs."""
+    old = [r for r in _records(tinker) if not r.expired() and time.time() - r.created_at > UNRECORDED_S]
+    named = {path for root in roots for path in _named_in(root)} if old else set()
+    return [_checkpoint(tinker, record, "named by no run") for record in old if record.path not in named]
+
+
+def _named_in(root: Path) -> Iterable[str]:
+    """The tinker:// paths that the runs in `root`, and the evaluations beside them, still need."""
+    for folder in _folders(root):
+        finished = _is_finished(folder)
+        for file in (*folder.rglob("*.json"), *folder.rglob("*.jsonl")):
+            if not (finished and file.name == "commit.json"):
+                yield from _TINKER_PATH.findall(file.read_text(errors="replace"))
+
+
+def _is_finished(run: Path) -> bool:
+    try:
+        return (run / "config.json").is_file() and run_state(run, read_json(run / "config.json")) == "finished"
+    except DataError:
+        return False  # whoever mends it needs all that it names
+
+
+def _records(tinker: Path) -> list[CheckpointRecord]:
+    return CheckpointStore(tinker).all_checkpoints() if tinker.is_dir() else []
+
+
+def _checkpoint(tinker: Path, record: CheckpointRecord, why: str) -> Removal:
+    def remove() -> bool:
+        CheckpointStore(tinker).delete(record)
+        return True
+
+    return Removal(f"checkpoint {why}: {record.path}", sum(file.size for file in record.files.values()), remove)
+
+
+def _remove_folders(locked: Path, folders: Sequence[Path]) -> bool:
+    """Remove `folders` while this process holds `locked`, so that nobody begins to work there; False if one does."""
+    try:
+        lock = DirectoryLock(locked)
+    except DirectoryBusyError:
+        return False
+    try:
+        for folder in folders:
+            shutil.rmtree(folder)
+    finally:
+        lock.release()
+    return True
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(child for child in root.iterdir() if child.is_dir()) if root.is_dir() else []

@@ -1,0 +1,114 @@
+"""The runs and the pools there are, a row each: `coderl runs` and `coderl pools`. Nothing here takes a lock."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.curation.find_pool import MANIFEST_FILE, recorded_model
+from coderl_tasks.errors import DataError
+from coderl_tasks.insight.progress import duration
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.lock import held_by
+from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
+
+RUN_SCHEMA = {
+    "name": pl.String(),
+    "state": pl.String(),
+    "model": pl.String(),
+    "steps": pl.Int64(),
+    "max_steps": pl.Int64(),
+    "baseline_percent": pl.Float64(),
+    "latest_percent": pl.Float64(),
+    "megabytes": pl.Float64(),
+    "age": pl.String(),
+}
+POOL_SCHEMA = {
+    "name": pl.String(),
+    "state": pl.String(),
+    "model": pl.String(),
+    "problems": pl.Int64(),
+    "megabytes": pl.Float64(),
+    "age": pl.String(),
+}
+
+
+def runs_table(root: Path) -> pl.DataFrame:
+    """The runs in `root` (RUN_SCHEMA), newest first; a run's latest Pass@1 is of the newest trained policy.
+
+    Weights are the Tinker service's and do not count into a size.
+    """
+    folders = [folder for folder in _folders(root) if (folder / "config.json").is_file() or is_unstarted(folder)]
+    return pl.DataFrame([_run_row(folder) for folder in folders], schema=RUN_SCHEMA)
+
+
+def pools_table(pools: Path) -> pl.DataFrame:
+    """The curations in `pools` (POOL_SCHEMA), finished or not, newest first."""
+    return pl.DataFrame([_pool_row(folder) for folder in _folders(pools)], schema=POOL_SCHEMA)
+
+
+def run_state(folder: Path, config: dict[str, Any]) -> str:
+    """Where the run in `folder` stands: running, never started, finished, or stopped, and at which step."""
+    if held_by(folder) is not None:
+        return "running"
+    if is_unstarted(folder):
+        return "never started"
+    steps, planned, evaluations = committed_steps(folder), config.get("max_steps", -1), config.get("eval_every", -1)
+    ended = has_ended(folder, steps - 1, max_steps=planned, eval_every=evaluations)
+    return "finished" if ended else f"stopped at step {steps}"
+
+
+def tree_bytes(folder: Path) -> int:
+    """The size of all files in `folder`, or of the file that it is."""
+    files = [folder] if folder.is_file() else folder.rglob("*")
+    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
+
+
+def _run_row(folder: Path) -> dict[str, Any]:
+    row = {"name": folder.name, **_size_and_age(folder)}
+    try:
+        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
+        state = run_state(folder, config)
+    except DataError as error:
+        return row | {"state": f"damaged: {error}"}
+    before, after = (evals.baseline, evals.latest) if evals is not None else (None, None)
+    return row | {
+        "state": state,
+        "model": config.get("model_name"),
+        "steps": committed_steps(folder),
+        "max_steps": None if config.get("max_steps", -1) == -1 else config["max_steps"],
+        "baseline_percent": None if before is None else round(before.pass_at_1 * 100, 1),
+        "latest_percent": None if after is None else round(after.pass_at_1 * 100, 1),
+    }
+
+
+def _pool_row(folder: Path) -> dict[str, Any]:
+    row = {"name": folder.name, **_size_and_age(folder)}
+    manifest = folder / MANIFEST_FILE
+    try:
+        found = read_json(manifest) if manifest.is_file() else {"model_name": recorded_model(folder)}
+    except DataError as error:
+        return row | {"state": f"damaged: {error}"}
+    state = "running" if held_by(folder) is not None else "finished" if manifest.is_file() else "unfinished"
+    return row | {"state": state, "model": found.get("model_name"), "problems": found.get("kept")}
+
+
+def _size_and_age(folder: Path) -> dict[str, Any]:
+    return {
+        "megabytes": round(tree_bytes(folder) / 1e6, 1),
+        "age": duration(max(0.0, time.time() - _last_written(folder))),
+    }
+
+
+def _last_written(folder: Path) -> float:
+    """When the newest file directly in `folder`, or of its phases, was written."""
+    return max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
+
+
+def _folders(root: Path) -> Iterable[Path]:
+    found = [child for child in root.iterdir() if child.is_dir()] if root.is_dir() else []
+    return sorted(found, key=lambda folder: (_last_written(folder), folder.name), reverse=True)

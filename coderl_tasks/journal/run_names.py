@@ -1,0 +1,94 @@
+"""What the name of a run or a pool means, wherever one is asked for, and whether a name that is not there is a typo.
+
+A run's name is its directory's. A name without a slash lies below the default root, a pool's below data/pools; what has
+a slash is a path. A run, or a curation, of that name in the working directory is found too.
+"""
+
+import difflib
+import re
+from pathlib import Path
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
+from coderl_tasks.paths import POOLS
+
+_NEAR = 0.8
+
+
+def runs_root() -> Path:
+    """Where runs lie that are given no place."""
+    return Path(DEFAULT_ROOT).expanduser()
+
+
+def is_name(given: str) -> bool:
+    """Whether `given` is a name, to be looked for, and not a path."""
+    return "/" not in given and not given.startswith(("~", "."))
+
+
+def run_path(given: str) -> Path:
+    """The directory of the run that `given` names, whether it is there or not."""
+    path = Path(given).expanduser()
+    if not is_name(given) or (_is_there(path) and not _is_there(runs_root() / given)):
+        return path
+    return runs_root() / given
+
+
+def record_path(given: str) -> Path:
+    """The existing directory that `given` names: a run, else a pool, else a folder here.
+
+    Raises ConfigError, with the near names, if there is none.
+    """
+    path = Path(given).expanduser()
+    places = (run_path(given), POOLS / given, path) if is_name(given) else (path,)
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
+        near = [*near_runs(path), *(near_names(given, POOLS) if is_name(given) else ())]
+        raise ConfigError(f"{what}{did_you_mean(near)} (coderl runs and coderl pools list them)")
+    return found
+
+
+def doubt(path: Path) -> str | None:
+    """Why a new run at `path`, where nothing is yet, may be meant for another one; None where nothing speaks for that.
+
+    Nobody makes up a name of the form that runs get by themselves. Another name is in doubt where it is spelt like that
+    of a run beside it; one that goes on with a series (exp1, exp2, exp2-long) is not.
+    """
+    near = near_runs(path)
+    if is_given_name(path.name):
+        return f"there is no run in {path}{did_you_mean(near)}"
+    near = [name for name in near if not _is_series(path.name, Path(name).name)]
+    return f"there is no run in {path}{did_you_mean(near)}" if near else None
+
+
+def near_runs(path: Path) -> list[str]:
+    """The runs that `path` may be meant for: beside it, or below the default root, as they are to be given."""
+    root = runs_root()
+    places = [] if path.parent.resolve() == root.resolve() else [path.parent]
+    beside = [str(place / name) for place in places for name in near_names(path.name, place)]
+    return [*beside, *near_names(path.name, root)][:3]
+
+
+def near_names(name: str, folder: Path) -> list[str]:
+    """The names spelt like `name`, or the same, of runs and curations in `folder`, the likeliest first."""
+    if not folder.is_dir():
+        return []
+    known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_there(child)}
+    return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=_NEAR)]
+
+
+def did_you_mean(near: list[str]) -> str:
+    """The question that an error asks; empty without anything near."""
+    return f": did you mean {' or '.join(near)}?" if near else ""
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a run or a curation lies there: a folder of another kind has neither mark."""
+    return any((path / mark).exists() for mark in ("run.lock", "metrics.jsonl", "steps", "manifest.json", "shards"))
+
+
+def _is_series(name: str, other: str) -> bool:
+    """Whether two names differ in their numbers alone, or one adds a word to the other."""
+    short, long = sorted((name.lower(), other.lower()), key=len)
+    numberless = [re.sub(r"[-_.]?v?\d+", "", text) for text in (short, long)]
+    return short != long and (numberless[0] == numberless[1] or long.startswith(tuple(short + mark for mark in "-_.")))
