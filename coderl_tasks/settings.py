@@ -73,6 +73,7 @@ class FlowSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     nano_preset: ClassVar[Mapping[str, Any]] = {}
+    no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency",)
 
     preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
     model_name: str = Field(
@@ -104,6 +105,16 @@ class FlowSettings(BaseModel):
     def given(self) -> frozenset[str]:
         """The keys that were given, as opposed to filled by a preset or a default."""
         return self._given
+
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
+        return self.model_dump(mode="json", exclude=set(self.no_content))
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that were given and are not as they would be without, to be given again."""
+        plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
+        given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
+        return {key: value for key, value in given.items() if key == "preset" or value != getattr(plain, key)}
 
     @property
     def model_reason(self) -> str | None:
@@ -228,11 +239,10 @@ class CurateSettings(FlowSettings):
         None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
     )
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
-    name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
-
-    def content(self) -> dict[str, Any]:
-        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
-        return self.model_dump(mode="json", exclude=set(self.no_content))
+    name: str | None = Field(
+        None,
+        description="name of the pool; by default the time, or the flow run's id; an unfinished one is gone on with",
+    )
 
     @model_validator(mode="after")
     def _band_is_a_band(self) -> Self:
@@ -328,6 +338,7 @@ class EvaluateSettings(FlowSettings):
     """Checkpoint -> Pass@1 on the test splits, with 95% intervals."""
 
     nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
+    no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency", "checkpoint", "compare_to", "log_path")
 
     checkpoint: str = Field(
         "latest", description="latest run, a run directory, a tinker:// sampler path, or a model name for the base"

@@ -1,7 +1,6 @@
 """evaluate: Pass@1 of a checkpoint on the test splits, with 95% intervals, and against the run's baseline."""
 
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,18 @@ from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import BASELINE, EvalJournal
-from coderl_tasks.journal.run_directory import DEFAULT_ROOT
+from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.display import Display
-from flows.naming import deployed_name
-from flows.planning import plan_evaluation
+from flows.planning import compared_with, evaluation_content, evaluation_folder, plan_evaluation
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
+from flows.stopping import command_line, saying_what_next
 
 
 class Evaluation:
@@ -76,9 +75,21 @@ async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json."""
     display = Display()
     settings, policy = await plan_evaluation(settings)
-    folder = _folder(settings, policy)
+    folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
+    if recorded_settings(folder) == content and not (folder / "summary.json").is_file():
+        display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
+    pinned = {"checkpoint": str(policy.run)} if policy.run else {}
+    command = command_line("evaluate", settings, **pinned, log_path=str(folder))
+    with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
+        summary = await _evaluate(settings, policy, folder, display)
+    _say_result(display, summary)
+    return str(folder)
+
+
+async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
+    """The summary of the evaluation recorded in `folder`, which this process holds."""
     loaded = load_problems(settings.dataset, settings.splits, role="test")
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
@@ -91,36 +102,14 @@ async def evaluate(settings: EvaluateSettings) -> str:
             evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 rollouts, summary = await measure(evaluation, on_progress)
-    before = _compared(settings, policy)
+    before = compared_with(settings, policy.run)
     if before is not None:
         summary |= compared(before.read_rollouts(), rollouts, to=before.name)
-    evaluation.journal.write(rollouts, summary | {"step": policy.step})
+    summary["step"] = policy.step
+    evaluation.journal.write(rollouts, summary)
     markdown = evaluation_markdown(_record(evaluation.journal), _record(before) if before else None)
     await publish_or_warn("evaluation", folder.name, markdown)
-    _say_result(display, summary)
-    return str(folder)
-
-
-def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
-    """Where the record goes: `log_path`, else a new folder under the run's (or the default root's) evals/."""
-    if settings.log_path is not None:
-        return Path(settings.log_path).expanduser().resolve()
-    name = f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
-    return (policy.run or Path(DEFAULT_ROOT).expanduser()) / "evals" / name
-
-
-def _compared(settings: EvaluateSettings, policy: FoundPolicy) -> EvalJournal | None:
-    """The evaluation to compare with: a folder, or one of the same run by name; None where that run has none."""
-    if settings.compare_to is None:
-        return None
-    folder = Path(settings.compare_to).expanduser()
-    if not folder.is_absolute() and policy.run is not None:
-        folder = policy.run / "evals" / settings.compare_to
-    if (folder / "summary.json").is_file():
-        return EvalJournal(folder)
-    if settings.compare_to != BASELINE:
-        raise ConfigError(f"compare_to={settings.compare_to}: there is no evaluation in {folder}")
-    return None
+    return summary
 
 
 def _record(journal: EvalJournal) -> EvalRecord:

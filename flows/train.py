@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from coderl_tasks.curation.measure import Progress
-from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
@@ -36,6 +36,7 @@ from coderl_tasks.training.run import (
     run_config,
     temperature_note,
 )
+from flows import stopping
 from flows.display import Display
 from flows.planning import plan_training
 from flows.publishing import publish_or_warn
@@ -130,9 +131,8 @@ def resume_command(directory: RunDirectory) -> str:
 
 
 def what_next(directory: RunDirectory, error: BaseException) -> str:
-    """How a run that `error` stopped goes on: some errors come again until what they name is put right."""
-    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
-    return f"{first}{resume_command(directory)} goes on"
+    """How a run that `error` stopped goes on."""
+    return stopping.what_next(resume_command(directory), error)
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
