@@ -88,6 +88,13 @@ class FlowSettings(BaseModel):
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
     dataset: str = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
+    evaluation_dataset: str | None = Field(
+        None,
+        description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
+    )
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="in its place: this share of dataset's train rows, by a hash of the problem's id"
+    )
     max_tokens: int = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
     reward_timeout: float = Field(6.0, gt=0, description="CPU seconds a test may take where the problem names no limit")
     sample_concurrency: int = Field(64, ge=1, description="sampling requests in flight, one a problem")
@@ -187,9 +194,6 @@ class CurateSettings(FlowSettings):
     max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
     near_duplicate: float = Field(
         0.6, gt=0, le=1, description="likeness of two statements from which their tests decide whether they are one"
-    )
-    evaluation_dataset: str | None = Field(
-        None, description="data set whose test splits decontaminate the pool; by default dataset's own; none: no check"
     )
     ngram_overlap: float = Field(
         0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"

@@ -55,6 +55,7 @@ def screening_request(settings: CurateSettings) -> ScreeningRequest:
         settings.splits,
         settings.limit,
         settings.evaluation_dataset,
+        settings.test_share,
         ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
         DuplicateRules(settings.near_duplicate),
         OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),

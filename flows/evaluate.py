@@ -16,7 +16,8 @@ from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.evaluations import EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import Problem, load_problems
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.training.session import Session, open_session
@@ -90,11 +91,12 @@ async def evaluate(settings: EvaluateSettings) -> str:
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
     """The summary of the evaluation recorded in `folder`, which this process holds."""
-    loaded = load_problems(settings.dataset, settings.splits, role="test")
+    side = evaluation_side(settings)
+    loaded = side.load(settings.splits)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or "there are no rows"
-        raise ConfigError(f"{settings.dataset} has no test problems in splits={settings.splits}: {why}")
+        raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)

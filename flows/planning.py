@@ -6,7 +6,7 @@ deployment starts it without the command; what the command has decided stays.
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,22 @@ from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.journal.unfinished import find_unfinished
 from coderl_tasks.paths import find_local
+from coderl_tasks.problems.sides import (
+    NO_EVALUATION,
+    SIDES,
+    evaluation_side,
+    require_other_problems,
+    same_source,
+)
 from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
 from coderl_tasks.screening.rows import MIB
-from coderl_tasks.screening.run import NO_EVALUATION
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.training.run import planned, recorded_config, run_record
+from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_record
 from flows.naming import deployed_name, run_path
 
-INHERITED = ("model_name", "renderer_name", "thinking", "dataset", "max_tokens", "reward_timeout")
-"""Settings that an evaluation of a run takes from the run where they are not given."""
+INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
+"""Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
 LEAST_FREE = 256 * MIB
 """Free bytes without which nothing is started: a short run's directory takes as much."""
 
@@ -76,8 +82,21 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     """The complete settings, the pool, and the run directory (None: a new one, named by the time)."""
     path = run_path(settings.log_path)
     settings, pool = await planned(settings, path)
+    if recorded_config(path) is None:
+        settings = with_side_of(pool, settings)
     check_training(settings, path)
+    if settings.test_share is not None:
+        check_held_out(pool.file, settings.test_share)
     return settings, pool, path
+
+
+def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
+    made_with = pool.manifest.get("settings", {})
+    named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+    if not settings.given.isdisjoint(SIDES) or set(named) <= {"dataset"}:
+        return settings
+    return settings.with_changes(**named)
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
@@ -87,12 +106,14 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
     settings = await _decided(settings, policy)
+    require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     return settings, policy
 
 
 async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    inherited = {key: policy.config[key] for key in INHERITED if key in policy.config}
+    keys = (*INHERITED, *inherited_sides(settings, policy.config))
+    inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
         return await with_decided_model(for_this_machine(settings))
     settings = settings.filled_from(inherited)
@@ -100,6 +121,14 @@ async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateS
         return await with_decided_model(settings.with_changes(model_name=settings.model_name))
     run = MadeWith(f"the run {policy.run}", inherited["model_name"], "evaluate it on a service that offers it")
     return await with_decided_model(settings, run)
+
+
+def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of SIDES an evaluation takes from the run's configuration: none if it names other data, and no second
+    evaluation side beside its own."""
+    if "dataset" in settings.given and not same_source(settings.dataset, str(config.get("dataset"))):
+        return ()
+    return ("dataset",) if settings.given & {"evaluation_dataset", "test_share"} else SIDES
 
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
@@ -152,21 +181,25 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
     """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing."""
     check_place(folder, "name")
     check_data(settings.dataset, settings.splits, "train")
+    side = evaluation_side(settings)
     if settings.evaluation_dataset not in (None, NO_EVALUATION):
-        check_data(settings.evaluation_dataset, None, "test")
+        check_data(side.source, None, side.role)
 
 
 def check_training(settings: TrainSettings, path: Path | None) -> None:
     """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
     check_place(path or Path(DEFAULT_ROOT), "log_path")
+    side = evaluation_side(settings)
     if settings.eval_every != -1 and recorded_config(path) is None:
-        check_data(settings.dataset, None, "test")
+        require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        check_data(side.source, None, side.role)
 
 
 def check_evaluation(settings: EvaluateSettings, run: Path | None) -> None:
     """The same for an evaluation of `run`, None if its policy has none, or none yet."""
     check_place(Path(settings.log_path) if settings.log_path else run or Path(DEFAULT_ROOT), "log_path")
-    check_data(settings.dataset, settings.splits, "test")
+    side = evaluation_side(settings)
+    check_data(side.source, settings.splits, side.role)
     compared_with(settings, run)
 
 

@@ -21,6 +21,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.policy.probe import Probe, duplicates_warning
+from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
@@ -97,6 +98,8 @@ async def _run(settings: TrainSettings) -> str:
             await _finish(directory, settings, display)
             return str(directory.path)
         display.say(f"pool: {settings.pool}")
+        if settings.eval_every != -1:
+            display.say(f"evaluated on: {evaluation_side(settings)}")
         if warning := pool_warning(pool, settings.model_name):
             display.say(warning)
         display.say(f"to resume: {resume_command(directory)}")

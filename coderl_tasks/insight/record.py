@@ -25,6 +25,7 @@ STAGES = (
     "parse",
     "sanity",
     "trim",
+    "test_side",
     "dedup",
     "decontaminate",
     "solution",

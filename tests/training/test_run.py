@@ -77,11 +77,11 @@ async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
 
 
 @pytest.mark.parametrize("renderer_name", ["qwen3_instruct", "chat_template"])
-def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Path, renderer_name: str):
+async def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Path, renderer_name: str):
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     settings = {"pool": str(tmp_path / "pool.parquet"), "renderer_name": renderer_name, "thinking": "on"}
     with pytest.raises(ConfigError, match="thinking=on"):
-        planned(parse_settings(TrainSettings, settings), None)
+        await planned(parse_settings(TrainSettings, settings), None)
 
 
 def test_validation_problems_are_held_out_the_same_every_time():
