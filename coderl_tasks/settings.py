@@ -351,7 +351,9 @@ class EvaluateSettings(FlowSettings):
     eval_limit: Limit = Field(-1, description="problems, a seeded subset (-1: all)")
     temperature: float = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
     compare_to: str | None = Field(
-        "baseline", description="evaluation of the same run to compare with, where there is one, or a folder with one"
+        "baseline",
+        description="evaluation to compare with: one of the same run, where there is one, another run (its final one), "
+        "or a folder",
     )
     log_path: str | None = Field(None, description="where the result goes; by default under the run's evals/")
 

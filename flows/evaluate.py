@@ -9,7 +9,7 @@ from prefect import flow, task
 
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
+from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset, side_text, unlike
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
@@ -22,7 +22,7 @@ from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.display import Display
-from flows.planning import compared_with, evaluation_content, evaluation_folder, plan_evaluation
+from flows.planning import compared_name, compared_with, evaluation_content, evaluation_folder, plan_evaluation
 from flows.publishing import publish_or_warn
 from flows.retries import PHASE
 from flows.stopping import command_line, saying_what_next
@@ -104,19 +104,23 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 rollouts, summary = await measure(evaluation, on_progress)
-    before = compared_with(settings, policy.run)
-    if before is not None:
-        summary |= compared(before.read_rollouts(), rollouts, to=before.name)
     summary["step"] = policy.step
+    before = compared_with(settings, policy.run)
+    earlier = _record(before, compared_name(before, policy.run)) if before else None
+    if before is not None and earlier is not None:
+        found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
+        if not found:
+            display.say(f"not compared with {before.folder}: no problem was graded in both")
+        summary |= found
     evaluation.journal.write(rollouts, summary)
-    markdown = evaluation_markdown(_record(evaluation.journal), _record(before) if before else None)
+    markdown = evaluation_markdown(_record(evaluation.journal, folder.name), earlier)
     await publish_or_warn("evaluation", folder.name, markdown)
     return summary
 
 
-def _record(journal: EvalJournal) -> EvalRecord:
+def _record(journal: EvalJournal, name: str) -> EvalRecord:
     summary = journal.read_summary() or {}
-    return EvalRecord(journal.name, int(summary.get("step", -1)), summary, journal.folder / "rollouts.parquet")
+    return EvalRecord(name, int(summary.get("step", -1)), summary, journal.folder / "rollouts.parquet")
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
@@ -126,7 +130,12 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
     if "compare" in summary:
         found = summary["compare"]
         interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"
-        display.say(f"against {found['to']}: {found['difference'] * 100:+.1f} points {interval}")
+        difference = f"{found['difference'] * 100:+.1f} points {interval}"
+        display.say(f"against {found['to']}: {difference} on the {found['n']} problems of both")
+        display.say(f"  {found['to']}: {side_text(found['before'])}")
+        display.say(f"  this one: {side_text(found['after'])}")
+        if warning := unlike(found["before"], found["after"], found["n"]):
+            display.say(f"warning: {warning}")
 
 
 if __name__ == "__main__":

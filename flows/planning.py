@@ -249,3 +249,11 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
     if found.read_summary() is None or found.read_rollouts() is None:
         raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {found.folder}")
     return found
+
+
+def compared_name(found: EvalJournal, run: Path | None) -> str:
+    """What an evaluation that one of `run` is compared with is called: of another run, by that run's name too."""
+    home = found.folder.parent
+    if home.name != "evals" or (run is not None and home.parent == run):
+        return found.name
+    return f"{home.parent.name}/{found.name}"
