@@ -1,6 +1,6 @@
 """Command line to settings: `key=value`, `--key=value`, `--key value`, nested with dots; and the help."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -57,6 +57,21 @@ def _is_value(word: str, model: type[BaseModel], *, flag: bool) -> bool:
 
 def _is_flag(model: type[BaseModel], dotted: str) -> bool:
     return any(key == dotted.replace("-", "_") and field.annotation is bool for key, field in all_settings(model))
+
+
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    """`values` of settings as the words of a command line that give them."""
+    return [f"{key}={_word(value)}" for key, value in values.items()]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return NONE_WORDS[1]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{part}" for key, part in value.items())
+    return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 
 
 def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:

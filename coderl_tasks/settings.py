@@ -75,6 +75,7 @@ class FlowSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     nano_preset: ClassVar[Mapping[str, Any]] = {}
+    no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency",)
 
     preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
     model_name: str = Field(
@@ -89,6 +90,13 @@ class FlowSettings(BaseModel):
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
     dataset: str = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
+    evaluation_dataset: str | None = Field(
+        None,
+        description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
+    )
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="in its place: this share of dataset's train rows, by a hash of the problem's id"
+    )
     max_tokens: int = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
     reward_timeout: float = Field(6.0, gt=0, description="CPU seconds a test may take where the problem names no limit")
     sample_concurrency: int = Field(64, ge=1, description="sampling requests in flight, one a problem")
@@ -106,6 +114,16 @@ class FlowSettings(BaseModel):
     def given(self) -> frozenset[str]:
         """The keys that were given, as opposed to filled by a preset or a default."""
         return self._given
+
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
+        return self.model_dump(mode="json", exclude=set(self.no_content))
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that were given and are not as they would be without, to be given again."""
+        plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
+        given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
+        return {key: value for key, value in given.items() if key == "preset" or value != getattr(plain, key)}
 
     @property
     def model_reason(self) -> str | None:
@@ -179,9 +197,6 @@ class CurateSettings(FlowSettings):
     near_duplicate: float = Field(
         0.6, gt=0, le=1, description="likeness of two statements from which their tests decide whether they are one"
     )
-    evaluation_dataset: str | None = Field(
-        None, description="data set whose test splits decontaminate the pool; by default dataset's own; none: no check"
-    )
     ngram_overlap: float = Field(
         0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
     )
@@ -230,11 +245,10 @@ class CurateSettings(FlowSettings):
         None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
     )
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
-    name: str | None = Field(None, description="name of the pool; by default the time, or the flow run's id")
-
-    def content(self) -> dict[str, Any]:
-        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
-        return self.model_dump(mode="json", exclude=set(self.no_content))
+    name: str | None = Field(
+        None,
+        description="name of the pool; by default the time, or the flow run's id; an unfinished one is gone on with",
+    )
 
     @model_validator(mode="after")
     def _band_is_a_band(self) -> Self:
@@ -341,6 +355,7 @@ class EvaluateSettings(FlowSettings):
     """Checkpoint -> Pass@1 on the test splits, with 95% intervals."""
 
     nano_preset: ClassVar[Mapping[str, Any]] = NANO_COMMON
+    no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency", "checkpoint", "compare_to", "log_path")
 
     checkpoint: str = Field(
         "latest", description="latest run, a run's name or directory, a tinker:// sampler path, or a model's name"
@@ -349,7 +364,9 @@ class EvaluateSettings(FlowSettings):
     eval_limit: Limit = Field(-1, description="problems, a seeded subset (-1: all)")
     temperature: float = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
     compare_to: str | None = Field(
-        "baseline", description="evaluation of the same run to compare with, where there is one, or a folder with one"
+        "baseline",
+        description="evaluation to compare with: one of the same run, where there is one, another run (its final one), "
+        "or a folder",
     )
     log_path: str | None = Field(None, description="where the result goes: a folder, or a name under the run's evals/")
 

@@ -9,15 +9,17 @@ import polars as pl
 from prefect import flow, task
 
 from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.find_pool import POOLS, is_finished
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.mix import Mix
-from coderl_tasks.curation.pool import build_pool, require_problems, write_pool
+from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_shard
 from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule
 from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
+from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
 from coderl_tasks.screening import (
@@ -40,6 +42,7 @@ from flows.planning import plan_curation
 from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
 from flows.shard_dispatch import profile_elsewhere
+from flows.stopping import command_line, saying_what_next
 
 
 @task(name="screen", **PHASE)
@@ -54,6 +57,7 @@ def screening_request(settings: CurateSettings) -> ScreeningRequest:
         settings.splits,
         settings.limit,
         settings.evaluation_dataset,
+        settings.test_share,
         ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
         DuplicateRules(settings.near_duplicate),
         OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
@@ -117,20 +121,35 @@ class Shard:
 async def curate(settings: CurateSettings) -> str:
     """Profile the base model on a data set's problems and keep those in the band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)
+    content = settings.content()
     display = Display()
     display.say(f"pool directory: {folder}")
     await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
+    if recorded_settings(folder) == content and not is_finished(folder, content):
+        display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
+    command = command_line("curate", settings, name=folder.name if folder.parent == POOLS.resolve() else str(folder))
+    with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
+        pool = await _curate(settings, folder, display)
+    require_problems(pool, folder)
+    display.say(f"{pool.pool.height} of {pool.read} problems kept")
+    if pool.short:
+        display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
+    return str(folder)
+
+
+async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
+    """The finished pool, written to `folder`, which this process holds."""
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
-        with display.reading(f"reading {settings.dataset}") as on_rows:
-            screening = screen(settings, folder / "screening", on_rows)
-        for line in screening.lines():
-            display.say(line)
-        screening.require_problems()
-        # The stages that follow need the problems' tests only shard by shard, and to write the pool.
-        loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
-        async with open_session(settings, used) as session:
+        async with open_session(settings, used) as session:  # before the data are read: it finds out what is missing
+            with display.reading(f"reading {settings.dataset}") as on_rows:
+                screening = screen(settings, folder / "screening", on_rows)
+            for line in screening.lines():
+                display.say(line)
+            screening.require_problems()
+            # The stages that follow need the problems' tests only shard by shard, and to write the pool.
+            loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
             checks = await check_all(session, settings, screening.kept.shards(settings.shard_size), folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
@@ -149,11 +168,7 @@ async def curate(settings: CurateSettings) -> str:
     write_pool(folder, pool, settings.content(), inputs=screening.manifest, whole=screening.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
-    require_problems(pool, folder)
-    display.say(f"{pool.pool.height} of {pool.read} problems kept")
-    if pool.short:
-        display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
-    return str(folder)
+    return pool
 
 
 async def _profile(

@@ -1,7 +1,6 @@
 """evaluate: Pass@1 of a checkpoint on the test splits, with 95% intervals, and against the run's baseline."""
 
 import sys
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,24 @@ from prefect import flow, task
 
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
+from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset, side_text, unlike
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.run_names import is_name, runs_root
+from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import Problem, load_problems
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.display import Display
-from flows.naming import deployed_name, name_flow_run
-from flows.planning import plan_evaluation
+from flows.naming import name_flow_run
+from flows.planning import compared_name, compared_with, evaluation_content, evaluation_folder, plan_evaluation
 from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
+from flows.stopping import command_line, saying_what_next
 
 
 class Evaluation:
@@ -77,15 +78,28 @@ async def evaluate(settings: EvaluateSettings) -> str:
     """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json."""
     display = Display()
     settings, policy = await plan_evaluation(settings)
-    folder = _folder(settings, policy)
+    folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
-    loaded = load_problems(settings.dataset, settings.splits, role="test")
+    if recorded_settings(folder) == content and not (folder / "summary.json").is_file():
+        display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
+    pinned = {"checkpoint": str(policy.run)} if policy.run else {}
+    command = command_line("evaluate", settings, **pinned, log_path=str(folder))
+    with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
+        summary = await _evaluate(settings, policy, folder, display)
+    _say_result(display, summary)
+    return str(folder)
+
+
+async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
+    """The summary of the evaluation recorded in `folder`, which this process holds."""
+    side = evaluation_side(settings)
+    loaded = side.load(settings.splits)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or "there are no rows"
-        raise ConfigError(f"{settings.dataset} has no test problems in splits={settings.splits}: {why}")
+        raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
@@ -93,43 +107,23 @@ async def evaluate(settings: EvaluateSettings) -> str:
             evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 rollouts, summary = await measure(evaluation, on_progress)
-    before = _compared(settings, policy)
-    if before is not None:
-        summary |= compared(before.read_rollouts(), rollouts, to=before.name)
-    evaluation.journal.write(rollouts, summary | {"step": policy.step})
-    markdown = evaluation_markdown(_record(evaluation.journal), _record(before) if before else None)
+    summary["step"] = policy.step
+    before = compared_with(settings, policy.run)
+    earlier = _record(before, compared_name(before, policy.run)) if before else None
+    if before is not None and earlier is not None:
+        found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
+        if not found:
+            display.say(f"not compared with {before.folder}: no problem was graded in both")
+        summary |= found
+    evaluation.journal.write(rollouts, summary)
+    markdown = evaluation_markdown(_record(evaluation.journal, folder.name), earlier)
     await publish_or_warn("evaluation", folder.name, markdown)
-    _say_result(display, summary)
-    return str(folder)
+    return summary
 
 
-def _folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
-    """Where the record goes: `log_path`, a name or else a new one being one under the run's (or the root's) evals/."""
-    name = settings.log_path or f"evaluate-{deployed_name() or f'{datetime.now():%Y_%m_%d-%H_%M_%S}'}"
-    if not is_name(name):
-        return Path(name).expanduser().resolve()
-    if name in (BASELINE, FINAL) or name.startswith("step-"):
-        raise ConfigError(f"log_path={name} is the name of an evaluation that training makes: choose another one")
-    return (policy.run or runs_root()) / "evals" / name
-
-
-def _compared(settings: EvaluateSettings, policy: FoundPolicy) -> EvalJournal | None:
-    """The evaluation to compare with: a folder, or one of the same run by name; None where that run has none."""
-    if settings.compare_to is None:
-        return None
-    folder = Path(settings.compare_to).expanduser()
-    if not folder.is_absolute() and policy.run is not None:
-        folder = policy.run / "evals" / settings.compare_to
-    if (folder / "summary.json").is_file():
-        return EvalJournal(folder)
-    if settings.compare_to != BASELINE:
-        raise ConfigError(f"compare_to={settings.compare_to}: there is no evaluation in {folder}")
-    return None
-
-
-def _record(journal: EvalJournal) -> EvalRecord:
+def _record(journal: EvalJournal, name: str) -> EvalRecord:
     summary = journal.read_summary() or {}
-    return EvalRecord(journal.name, int(summary.get("step", -1)), summary, journal.folder / "rollouts.parquet")
+    return EvalRecord(name, int(summary.get("step", -1)), summary, journal.folder / "rollouts.parquet")
 
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
@@ -139,7 +133,12 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
     if "compare" in summary:
         found = summary["compare"]
         interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"
-        display.say(f"against {found['to']}: {found['difference'] * 100:+.1f} points {interval}")
+        difference = f"{found['difference'] * 100:+.1f} points {interval}"
+        display.say(f"against {found['to']}: {difference} on the {found['n']} problems of both")
+        display.say(f"  {found['to']}: {side_text(found['before'])}")
+        display.say(f"  this one: {side_text(found['after'])}")
+        if warning := unlike(found["before"], found["after"], found["n"]):
+            display.say(f"warning: {warning}")
 
 
 if __name__ == "__main__":

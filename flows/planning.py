@@ -4,20 +4,40 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import POOLS, FoundPool, recorded_model
+from coderl_tasks.curation.find_pool import POOLS, FoundPool, is_finished, recorded_model
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
+from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.unfinished import find_unfinished
+from coderl_tasks.paths import find_local
+from coderl_tasks.problems.sides import (
+    NO_EVALUATION,
+    SIDES,
+    evaluation_side,
+    require_other_problems,
+    same_source,
+)
+from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
+from coderl_tasks.screening.rows import MIB
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.training.run import planned, run_record
+from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_record
 from flows.naming import deployed_name, training_path
 
-INHERITED = ("model_name", "renderer_name", "thinking", "dataset", "max_tokens", "reward_timeout")
-"""Settings that an evaluation of a run takes from the run where they are not given."""
+INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
+"""Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
+LEAST_FREE = 256 * MIB
+"""Free bytes without which nothing is started: a short run's directory takes as much."""
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
@@ -37,16 +57,22 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
 
 async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]:
     """The settings, and the pool's folder, which may be there from an earlier start."""
-    folder = _pool_folder(settings)
-    return await with_decided_model(for_this_machine(settings), _pool_record(folder)), folder
+    folder = _named_pool(settings)
+    settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
+    check_curation(settings, folder or POOLS)
+    content = settings.content()
+    unfinished = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+    return settings, folder or (unfinished or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
 
 
-def _pool_folder(settings: CurateSettings) -> Path:
-    return (POOLS / (settings.name or deployed_name() or f"{datetime.now():%Y_%m_%d-%H_%M_%S}")).resolve()
+def _named_pool(settings: CurateSettings) -> Path | None:
+    """The folder of a pool that is named, by its settings or by the flow run that makes it."""
+    name = settings.name or deployed_name()
+    return None if name is None else (POOLS / name).resolve()
 
 
-def _pool_record(folder: Path) -> MadeWith | None:
-    model_name = recorded_model(folder)
+def _pool_record(folder: Path | None) -> MadeWith | None:
+    model_name = None if folder is None else recorded_model(folder)
     if model_name is None:
         return None
     return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
@@ -55,7 +81,22 @@ def _pool_record(folder: Path) -> MadeWith | None:
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
     """The complete settings, the pool, and the run directory (None: a new one, named by the time)."""
     path = training_path(settings)
-    return *(await planned(settings, path)), path
+    settings, pool = await planned(settings, path)
+    if recorded_config(path) is None:
+        settings = with_side_of(pool, settings)
+    check_training(settings, path)
+    if settings.test_share is not None:
+        check_held_out(pool.file, settings.test_share)
+    return settings, pool, path
+
+
+def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
+    made_with = pool.manifest.get("settings", {})
+    named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+    if not settings.given.isdisjoint(SIDES) or set(named) <= {"dataset"}:
+        return settings
+    return settings.with_changes(**named)
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
@@ -64,14 +105,63 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     policy = find_policy(settings.checkpoint, wanted_model)
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
-    inherited = {key: policy.config[key] for key in INHERITED if key in policy.config}
+    settings = await _decided(settings, policy)
+    require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
+    check_evaluation(settings, policy.run)
+    return settings, policy
+
+
+async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
+    keys = (*INHERITED, *inherited_sides(settings, policy.config))
+    inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
-        return await with_decided_model(for_this_machine(settings)), policy
+        return await with_decided_model(for_this_machine(settings))
     settings = settings.filled_from(inherited)
     if policy.run is None:  # the checkpoint is a base model, which is thereby named
-        return await with_decided_model(settings.with_changes(model_name=settings.model_name)), policy
+        return await with_decided_model(settings.with_changes(model_name=settings.model_name))
     run = MadeWith(f"the run {policy.run}", inherited["model_name"], "evaluate it on a service that offers it")
-    return await with_decided_model(settings, run), policy
+    return await with_decided_model(settings, run)
+
+
+def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of SIDES an evaluation takes from the run's configuration: none if it names other data, and no second
+    evaluation side beside its own."""
+    if "dataset" in settings.given and not same_source(settings.dataset, str(config.get("dataset"))):
+        return ()
+    return ("dataset",) if settings.given & {"evaluation_dataset", "test_share"} else SIDES
+
+
+def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
+    """What decides the outcome of an evaluation, for the record."""
+    return settings.content() | {"policy": policy.sampler_path or settings.model_name, "step": policy.step}
+
+
+def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
+    """Where the record goes: `log_path`, else a folder under the run's (or the default root's) evals/: the one of an
+    earlier start that was not finished, or a new one."""
+    if (named := _named_evaluation(settings, policy.run)) is not None:
+        return named
+    root = (policy.run or runs_root()) / "evals"
+    if name := deployed_name():
+        return root / f"evaluate-{name}"
+    unfinished = find_unfinished(root.glob("*"), evaluation_content(settings, policy), _is_evaluated)
+    return unfinished or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
+
+
+def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | None:
+    """The folder that `log_path` names: a path, or a name under the run's (or the default root's) evals/."""
+    name = settings.log_path
+    if name is None:
+        return None
+    if not is_name(name):
+        return Path(name).expanduser().resolve()
+    if name in (BASELINE, FINAL) or name.startswith("step-"):
+        raise ConfigError(f"log_path={name} is the name of an evaluation that training makes: choose another one")
+    return (run or runs_root()) / "evals" / name
+
+
+def _is_evaluated(folder: Path) -> bool:
+    return (folder / "summary.json").is_file()
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
@@ -88,8 +178,97 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         model_name = next(iter(named.values()))
         parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
     parts = {key: for_this_machine(part) for key, part in parts.items()}
-    record = run_record(training_path(settings.train)) or _pool_record(_pool_folder(settings.curate))
+    run = training_path(settings.train)
+    record = run_record(run) or _pool_record(_named_pool(settings.curate))
     leading = await with_decided_model(parts["train"], record)
-    return settings.model_copy(
+    whole = settings.model_copy(
         update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}
     )
+    check_curation(whole.curate, _named_pool(whole.curate) or POOLS)
+    check_training(whole.train, run)
+    check_evaluation(whole.evaluate, None)
+    return whole
+
+
+def check_curation(settings: CurateSettings, folder: Path) -> None:
+    """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing."""
+    check_place(folder, "name")
+    check_data(settings.dataset, settings.splits, "train")
+    side = evaluation_side(settings)
+    if settings.evaluation_dataset not in (None, NO_EVALUATION):
+        check_data(side.source, None, side.role)
+
+
+def check_training(settings: TrainSettings, path: Path | None) -> None:
+    """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
+    check_place(path or runs_root(), "log_path")
+    side = evaluation_side(settings)
+    if settings.eval_every != -1 and recorded_config(path) is None:
+        require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        check_data(side.source, None, side.role)
+
+
+def check_evaluation(settings: EvaluateSettings, run: Path | None) -> None:
+    """The same for an evaluation of `run`, None if its policy has none, or none yet."""
+    check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
+    side = evaluation_side(settings)
+    check_data(side.source, settings.splits, side.role)
+    compared_with(settings, run)
+
+
+def check_place(folder: Path, setting: str) -> None:
+    """Raise ConfigError, naming `setting`, if `folder` is a file, is or would be in a place that cannot be written to,
+    or on a disk with less than LEAST_FREE bytes left."""
+    folder = folder.expanduser().resolve()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            free = shutil.disk_usage(there).free
+    except OSError as error:
+        raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
+    if free < LEAST_FREE:
+        raise ConfigError(
+            f"{free / MIB:.0f} MiB are free at {there}, less than {LEAST_FREE / MIB:.0f}: free some space, or choose "
+            f"another {setting}"
+        )
+
+
+def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
+    """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked here:
+    its files are read, as all are, before anything is sampled."""
+    if find_local(source) is not None or not may_be_on_the_hub(source):
+        open_source(source, splits, role)
+
+
+def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:
+    """The evaluation to compare with: one of `run` by name, a folder of one, or another run's final one; None where
+    there is no baseline. Raises ConfigError if there is none, or it cannot be read."""
+    wanted = settings.compare_to
+    if wanted is None:
+        return None
+    own = None if run is None else EvalJournal(run / "evals" / wanted)
+    if own is not None and own.read_summary() is not None:
+        found = own
+    elif wanted == BASELINE:
+        return None
+    elif (run_path(wanted) / "config.json").is_file():
+        found = EvalJournal(run_path(wanted) / "evals" / FINAL)
+    elif (path := find_local(wanted)) is not None and path.is_dir():
+        found = EvalJournal(path)
+    else:
+        raise ConfigError(
+            f"compare_to={wanted}: there is no such evaluation{f' of {run}' if run else ''}, folder or run"
+        )
+    if found.read_summary() is None or found.read_rollouts() is None:
+        raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {found.folder}")
+    return found
+
+
+def compared_name(found: EvalJournal, run: Path | None) -> str:
+    """What an evaluation that one of `run` is compared with is called: of another run, by that run's name too."""
+    home = found.folder.parent
+    if home.name != "evals" or (run is not None and home.parent == run):
+        return found.name
+    return f"{home.parent.name}/{found.name}"

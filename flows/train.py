@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, task
 
 from coderl_tasks.curation.measure import Progress
-from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
@@ -21,6 +21,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.policy.probe import Probe, duplicates_warning
+from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training import phases
@@ -37,6 +38,7 @@ from coderl_tasks.training.run import (
     steps_note,
     temperature_note,
 )
+from flows import stopping
 from flows.display import Display
 from flows.naming import doubt_of, name_flow_run
 from flows.planning import plan_training
@@ -102,6 +104,8 @@ async def _run(settings: TrainSettings) -> str:
             await _finish(directory, settings, display)
             return str(directory.path)
         display.say(f"pool: {settings.pool}")
+        if settings.eval_every != -1:
+            display.say(f"evaluated on: {evaluation_side(settings)}")
         if warning := pool_warning(pool, settings.model_name):
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
@@ -142,9 +146,8 @@ def start_note(directory: RunDirectory) -> str:
 
 
 def what_next(directory: RunDirectory, error: BaseException) -> str:
-    """How a run that `error` stopped goes on: some errors come again until what they name is put right."""
-    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
-    return f"{first}{resume_command(directory)} goes on"
+    """How a run that `error` stopped goes on."""
+    return stopping.what_next(resume_command(directory), error)
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from coderl_tasks.arguments import all_settings, parse_key_values, settings_help
+from coderl_tasks.arguments import all_settings, parse_key_values, settings_help, words_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
 
@@ -98,3 +98,18 @@ def test_help_lists_every_knob(model):
     text = settings_help("train", model)
     assert all(f"  {key}=" in text for key, _ in all_settings(model))
     assert all(field.description for _, field in all_settings(model))
+
+
+def test_what_was_changed_can_be_given_again_as_words():
+    words = (
+        "preset=nano",
+        "splits=taco,lcbv5",
+        "mix=hard:0.5,easy:0.5",
+        "check_solutions=no",
+        "shards=here",
+        "limit=-1",
+    )
+    settings = parse(CurateSettings, *words)
+    again = words_of(settings.changed())
+    assert again == ["preset=nano", "splits=taco,lcbv5", "check_solutions=false", "mix=hard:0.5,easy:0.5"]
+    assert parse(CurateSettings, *again).model_dump() == settings.model_dump()

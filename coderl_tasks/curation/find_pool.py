@@ -1,5 +1,6 @@
 """Which pool is meant: a folder, a parquet file, or the newest finished one made with the same model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,14 @@ def _latest(model_name: str, pools: Path) -> FoundPool:
         f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
         "or name a pool's folder or parquet file."
     )
+
+
+def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the curation in `folder` has come to its end with these settings (`CurateSettings.content`)."""
+    try:
+        return bool(read_json(folder / MANIFEST_FILE).get("settings") == settings)
+    except (FileNotFoundError, DataError):
+        return False
 
 
 def recorded_model(folder: Path) -> str | None:

@@ -1,6 +1,6 @@
 """Pass@1 of a policy on the test splits, and paired comparisons of two policies."""
 
-from coderl_tasks.evaluation.compare import compared, paired_difference, paired_outcomes
+from coderl_tasks.evaluation.compare import compared, paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy, summarize
 from coderl_tasks.evaluation.subset import evaluation_subset
 
@@ -10,5 +10,7 @@ __all__ = [
     "evaluation_subset",
     "paired_difference",
     "paired_outcomes",
+    "side_text",
     "summarize",
+    "unlike",
 ]

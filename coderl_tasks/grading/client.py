@@ -60,6 +60,11 @@ class SandboxClient:
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of the servers."""
+        return tuple(self._urls)
+
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
         self._session = session = aiohttp.ClientSession(connector=connector)

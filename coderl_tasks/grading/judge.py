@@ -11,6 +11,8 @@
    without another server it is an infra error, as is what the client could not get done at all.
 """
 
+import asyncio
+import logging
 import math
 import signal
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ _LONGEST_CHUNK_S = 600.0
 _PATIENCE = 10  # times the time of a request, for a test that got too little of the machine
 _MAX_INPUT_BYTES = 16 << 20  # of one request; a test with more goes alone
 _LEAST_OUTPUT_LIMIT = 16 << 20
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +223,22 @@ class _Run:
             error=first[1].error if first is not None else "",
             python=self._python,
         )
+
+
+async def require_sandbox(client: SandboxClient) -> None:
+    """Run a known program on every server of `client`; one that does not run it right is not used for a while.
+
+    Raises InfraError, which says what is wrong, if none does.
+    """
+    faults = dict(
+        zip(client.urls, await asyncio.gather(*(_driver_fault(client, url) for url in client.urls)), strict=True)
+    )
+    found = {url: fault for url, fault in faults.items() if fault is not None}
+    if len(found) == len(faults):
+        raise InfraError("; ".join(found.values()))
+    for url, fault in found.items():
+        client.distrust(url, fault)
+        logger.warning("%s; the other sandboxes are used", fault)
 
 
 async def _driver_fault(client: SandboxClient, server: str) -> str | None:

@@ -123,9 +123,12 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None) ->
             for split, found in {"all": comparison.overall, **comparison.by_split}.items()
         ]
         plot = pass_at_1_plot(before, record)
+        names = (before.name, record.name)
         lines += [f"## Against {_cell(before.name)}", "", f"![{plot.alt}]({plot.data_uri()})", ""]
         lines += markdown_table(["split", "shared problems", "points", "paired 95% interval"], differences)
-        lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost."]
+        lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
+        lines += [f"- {_cell(name)}: {_cell(side)}" for name, side in zip(names, comparison.sides, strict=True)]
+        lines += ["", f"**Warning: {_cell(comparison.warning)}.**"] if comparison.warning else []
     return "\n".join(lines)
 
 

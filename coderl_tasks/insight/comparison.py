@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.evaluation.compare import paired_difference, paired_outcomes
+from coderl_tasks.evaluation.compare import paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.insight.record import EvalRecord
 
 WEAK_SPLITS = {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
@@ -30,12 +30,15 @@ class PairedPassAt1:
 class Comparison:
     """The paired difference over all shared problems and by split.
 
-    `pairs` has a row a problem: split, problem_id, before, after (the share of its completions that passed).
+    `pairs` has a row a problem: split, problem_id, before, after (the share of its completions that passed). `sides`
+    says what was evaluated before and after, and how; `warning` what differs besides the policies, None if nothing.
     """
 
     overall: PairedPassAt1
     by_split: dict[str, PairedPassAt1]
     pairs: pl.DataFrame
+    sides: tuple[str, str]
+    warning: str | None
 
     @property
     def gained(self) -> int:
@@ -59,10 +62,13 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     if pairs.is_empty():
         return None
     splits = pairs["split"].unique(maintain_order=True)
+    one, other = (record.summary | {"step": record.step} for record in (before, after))
     return Comparison(
         overall=_paired(pairs, _recorded(before, after)),
         by_split={split: _paired(pairs.filter(pl.col("split") == split)) for split in splits},
         pairs=pairs,
+        sides=(side_text(one), side_text(other)),
+        warning=unlike(one, other, pairs.height),
     )
 
 

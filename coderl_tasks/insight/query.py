@@ -39,12 +39,17 @@ VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "evals", "eval_s
 
 
 def find_directories(path: Path) -> list[Path]:
-    """The run and curation directories that `path` means: itself, or those directly in it; ConfigError if none."""
+    """The run and curation directories that `path` means: itself, or those directly in it; ConfigError if none.
+
+    Of a folder of runs it is itself one of them if base models were evaluated there: its evals/ are theirs.
+    """
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory: give a run directory, a curation directory or a folder of them")
     if is_run(path) or is_curation(path):
         return [path]
     found = sorted(child for child in path.iterdir() if child.is_dir() and (is_run(child) or is_curation(child)))
+    if (path / "evals").is_dir():
+        found.append(path)
     if not found:
         raise ConfigError(f"{path} holds no run (metrics.jsonl, steps, evals) and no curation (pool.parquet)")
     return found

@@ -25,6 +25,7 @@ STAGES = (
     "parse",
     "sanity",
     "trim",
+    "test_side",
     "dedup",
     "decontaminate",
     "solution",
@@ -127,8 +128,11 @@ class CurationRecord:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run directory, perhaps one that has only begun."""
-    marks = ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps", "evals")
+    """Whether `path` is a run directory, perhaps one that has only begun.
+
+    Evaluations alone make none: those of base models lie in an evals/ beside the runs.
+    """
+    marks = ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps")
     return any((path / mark).exists() for mark in marks)
 
 
@@ -140,7 +144,7 @@ def is_curation(path: Path) -> bool:
 def load_run(path: Path) -> RunRecord:
     """The record of the run directory `path`; ConfigError if it is none, DamagedFileError if a file cannot be read."""
     if not path.is_dir() or not is_run(path):
-        raise ConfigError(f"{path} is not a run directory: it has no metrics.jsonl, steps or evals")
+        raise ConfigError(f"{path} is not a run directory: it has no metrics.jsonl or steps")
     rows = read_rows(path / "metrics.jsonl")
     metrics = training_metrics(rows)
     last = int(metrics["step"][-1]) if len(metrics) else -1

@@ -68,7 +68,12 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
         )
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in WEAK_SPLITS.items() if split in rows]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
-    return Group(table, change, *notes)
+    sides = [
+        Text(f"{record.name}: {side}", style="dim")
+        for record, side in zip((before, after), comparison.sides, strict=True)
+    ]
+    warning = [Text(f"warning: {comparison.warning}", style="yellow")] if comparison.warning else []
+    return Group(table, change, *sides, *warning, *notes)
 
 
 def checks_table(checks: list[Check]) -> RenderableType:

@@ -30,21 +30,22 @@ class DirectoryBusyError(ConfigError):
 class DirectoryLock:
     """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take the lock at once or raise DirectoryBusyError, which names the holder."""
-        self._key = folder.resolve() / "run.lock"
+    def __init__(self, folder: Path, name: str = "run.lock", instead: str = "choose another log_path") -> None:
+        """Take the lock, a file `name`, at once or raise DirectoryBusyError, which names the holder and ends with what
+        to do `instead`."""
+        self._key = folder.resolve() / name
         self._owner = os.getpid()
         with _held_guard:
             # Opening the file a second time would end this process's lock on closing it again.
             if _held.get(self._key) == self._owner:
-                raise _busy(folder, "another run of this process")
+                raise _busy(folder, "another run of this process", instead)
             self._file: IO[str] | None = self._key.open("a+")
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 holder = _holder(self._file)
                 self._file.close()
-                raise _busy(folder, holder) from error
+                raise _busy(folder, holder, instead) from error
             _held[self._key] = self._owner
         self._file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
@@ -84,5 +85,5 @@ def _holder(file: IO[str]) -> str:
         return "another process"
 
 
-def _busy(folder: Path, holder: str) -> DirectoryBusyError:
-    return DirectoryBusyError(f"{folder} is in use by {holder}: wait for it, stop it, or choose another log_path")
+def _busy(folder: Path, holder: str, instead: str) -> DirectoryBusyError:
+    return DirectoryBusyError(f"{folder} is in use by {holder}: wait for it, stop it, or {instead}")

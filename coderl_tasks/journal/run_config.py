@@ -27,7 +27,7 @@ MAY_CHANGE = (
 )
 """Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""
 
-MADE_WITH: Mapping[str, Any] = {"thinking": None}
+MADE_WITH: Mapping[str, Any] = {"thinking": None, "evaluation_dataset": None, "test_share": None}
 """What runs were made with that do not record a key, because they began before there was such a setting."""
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""

@@ -75,7 +75,7 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
             raise DataError(f"{path}: expected a .parquet or .jsonl file, or a data set folder.")
         only = None if splits is None else tuple(splits)
         return [RowSource(path.stem, (RawFile(path, path.name, SUFFIXES[path.suffix]),), True, only)]
-    if path is None and (Path(source).suffix in SUFFIXES or source.startswith(("/", ".", "~"))):
+    if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
     revision = revision_of(source)
@@ -91,6 +91,11 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
 def revision_of(source: str) -> str | None:
     """The revision at which a hub data set is read, where one is pinned."""
     return PINNED_REVISIONS.get(source)
+
+
+def may_be_on_the_hub(source: str) -> bool:
+    """Whether `source` can be the name of a hub data set: it does not look like a path."""
+    return Path(source).suffix not in SUFFIXES and not source.startswith(("/", ".", "~"))
 
 
 def is_file(source: str) -> bool:

@@ -30,6 +30,7 @@ from coderl_tasks.journal.atomic import (
 )
 from coderl_tasks.problems import DROPPED_SCHEMA, Drop, count_drops, dropped_frame
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
+from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
 from coderl_tasks.problems.sources import (
     NoSplitsError,
     RowSource,
@@ -47,7 +48,6 @@ from coderl_tasks.screening.workers import OnRows, PartJob, RowsProgress, is_hea
 
 FORMAT = 2
 """Goes up when the same rows give other parts."""
-NO_EVALUATION = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,15 @@ class ScreeningRequest:
 
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
-    set. `workers` None is one a core.
+    set. With a `test_share`, that share of the train side of `source` is the test side (see `sides.is_held_out`).
+    `workers` None is one a core.
     """
 
     source: str
     splits: Sequence[str] | None = None
     limit: int = -1
     evaluation: str | None = None
+    test_share: float | None = None
     screen: ScreenRules = field(default_factory=ScreenRules)
     duplicates: DuplicateRules = field(default_factory=DuplicateRules)
     overlap: OverlapRules = field(default_factory=OverlapRules)
@@ -113,8 +115,11 @@ def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | No
     Raises DataError for what cannot be read, InfraError if a worker dies.
     """
     train = _Side("train", open_source(request.source, request.splits, "train"), request.screen, request.limit)
-    evaluation = _Side("evaluation", _evaluation_sources(request), None, -1)
-    files = [file for side in (train, evaluation) for source in side.sources for file in source.files]
+    evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
+    # Both sides may have the same files.
+    files = list(
+        dict.fromkeys(file for side in (train, evaluation) for source in side.sources for file in source.files)
+    )
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(0, 0, 0, "hashing"))
@@ -129,6 +134,8 @@ def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | No
         "train": _describe(train, indices),
         "evaluation": _describe(evaluation, indices),
     }
+    if request.test_share is not None:
+        described["test_share"] = request.test_share
     _begin(folder, described)
     done = _finished(folder, described, request)
     if done is not None:
@@ -144,9 +151,12 @@ class _Side:
     sources: list[RowSource]
     rules: ScreenRules | None
     limit: int
+    held_out: float | None = None
 
 
 def _evaluation_sources(request: ScreeningRequest) -> list[RowSource]:
+    if request.test_share is not None:
+        return open_source(request.source, None, "train")
     if request.evaluation == NO_EVALUATION or (request.evaluation is None and is_file(request.source)):
         return []
     try:
@@ -191,7 +201,7 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
                 rows = segment.rows if limit is None else min(segment.rows, limit)
                 numbered = segment.shifted(number)
                 if limit is None or whole:
-                    jobs.append(PartJob(source, numbered, part, side.rules, limit))
+                    jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
                 elif rows:
                     jobs.append(PartJob(source, numbered, part, side.rules, rows))
                     left[source.split] = limit - rows
@@ -238,14 +248,23 @@ def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) 
     """De-duplicate and decontaminate what the parts hold, and write the outcome."""
     evaluation, _ = _entries(folder, "evaluation", None)
     train, kept = _entries(folder, "train", known_windows(evaluation))
-    duplicates = find_duplicates(train, request.duplicates)
+    held_out = {
+        number: ("test_side", Fault(number, "held_out", f"one of test_share={request.test_share:g}"))
+        for number, problem_id in enumerate(kept["problem_id"])
+        if request.test_share is not None and is_held_out(problem_id, request.test_share)
+    }
+    left = [number for number in range(len(train)) if number not in held_out]
+    duplicates = [
+        Fault(left[fault.index], fault.reason, fault.detail)
+        for fault in find_duplicates([train[number] for number in left], request.duplicates)
+    ]
     twice = {fault.index for fault in duplicates}
-    once = [number for number in range(len(train)) if number not in twice]
+    once = [number for number in left if number not in twice]
     contaminated = [
         Fault(once[fault.index], fault.reason, fault.detail)
         for fault in find_contaminated([train[number] for number in once], evaluation, request.overlap)
     ]
-    faults = {fault.index: ("dedup", fault) for fault in duplicates}
+    faults = held_out | {fault.index: ("dedup", fault) for fault in duplicates}
     faults |= {fault.index: ("decontaminate", fault) for fault in contaminated}
     out = kept.with_row_index("index").filter(pl.col("index").is_in(list(faults)))
     problems = KeptProblems(folder, out.drop("index"))

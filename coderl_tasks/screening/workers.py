@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 from coderl_tasks.errors import InfraError
 from coderl_tasks.problems import Drop
 from coderl_tasks.problems.raw_files import Segment
+from coderl_tasks.problems.sides import is_held_out
 from coderl_tasks.problems.sources import RowSource
 from coderl_tasks.screening.parts import PART_SCHEMA, part_row, write_drops, writing
 from coderl_tasks.screening.rows import MIB, ScreenRules, parse, screen
@@ -62,7 +63,8 @@ OnCount = Callable[[int, int], None]
 class PartJob:
     """Make `part` of `segment`, of its first `limit` rows only where that is given.
 
-    Without `rules` it is of evaluation problems: whatever parses is kept, with one test.
+    Without `rules` it is of evaluation problems: whatever parses is kept, with one test; with `held_out` only what that
+    share holds out.
     """
 
     source: RowSource
@@ -70,6 +72,11 @@ class PartJob:
     part: Path
     rules: ScreenRules | None
     limit: int | None = None
+    held_out: float | None = None
+
+    def wants(self, problem_id: str) -> bool:
+        """Whether the problem is one for this part."""
+        return self.held_out is None or is_held_out(problem_id, self.held_out)
 
 
 class _Here:
@@ -115,14 +122,15 @@ def make_part(job: PartJob) -> int:
             size = row.size
             parsed = parse(row)
             del row
+            _counter.count(size)
+            wanted = isinstance(parsed, Drop) or job.wants(parsed.problem_id)
             screened = parsed if isinstance(parsed, Drop) else screen(parsed, job.rules)
             del parsed
             if isinstance(screened, Drop):
                 drops.append(screened)
-            else:
+            elif wanted:
                 table.add(*part_row(screened.problem, sign(screened.whole)))
             del screened
-            _counter.count(size)
         write_drops(job.part, drops)
     return read
 

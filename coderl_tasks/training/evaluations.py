@@ -38,9 +38,10 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
         groups=journal.groups,
         on_progress=on_progress,
     )
-    if name != BASELINE:
-        summary |= compared(run.directory.evaluation(BASELINE).read_rollouts(), rollouts, to=BASELINE)
     summary["step"] = step
+    baseline = run.directory.evaluation(BASELINE)
+    if name != BASELINE and (before := baseline.read_summary()) is not None:
+        summary |= compared(baseline.read_rollouts(), rollouts, to=BASELINE, sides=(before, summary))
     journal.write(rollouts, summary)
     return summary
 

@@ -20,8 +20,8 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
-from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
+from coderl_tasks.problems.sides import evaluation_side, is_held_out
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, TrainSettings
@@ -118,11 +118,12 @@ class TrainingRun:
 async def open_run(settings: TrainSettings, directory: RunDirectory, used: Services) -> AsyncIterator[TrainingRun]:
     """The run in `directory`, ready to work on. `settings.pool` is the pool's file.
 
-    Raises ConfigError if the pool is empty, or no prompt of it leaves room for a completion.
+    Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, or there is nothing to
+    evaluate on.
     """
     problems = read_pool(Path(settings.pool))
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
-    test_problems = [] if settings.eval_every == -1 else load_problems(settings.dataset, role="test").problems
+    test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems)
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
@@ -169,6 +170,34 @@ async def probe_run(run: TrainingRun) -> Probe:
     run.directory.record_finding("probe", asdict(found))
     run.probe = found
     return found
+
+
+def read_evaluation_side(settings: TrainSettings, pool: list[Problem]) -> list[Problem]:
+    """The test problems; says how many of them are in the `pool` too. ConfigError if there are none."""
+    side = evaluation_side(settings)
+    loaded = side.load()
+    if not loaded.problems:
+        raise ConfigError(
+            f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
+            "evaluation_dataset, or eval_every=-1"
+        )
+    trained = {(problem.problem_id, problem.statement) for problem in pool}
+    both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)
+    if both:
+        logger.warning("%d of %d test problems are in the pool, and so trained on", both, len(loaded.problems))
+    return loaded.problems
+
+
+def check_held_out(pool: Path, share: float) -> None:
+    """Raise ConfigError if the pool in a parquet file, which `check_pool` accepts, has problems that `test_share=share`
+    holds out."""
+    problem_ids = pl.scan_parquet(pool).select("problem_id").collect()["problem_id"]
+    both = sum(is_held_out(problem_id, share) for problem_id in problem_ids)
+    if both:
+        raise ConfigError(
+            f"test_share={share:g}: the pool {pool} has {both} of the problems that are held out: curate with the same "
+            "test_share (or a larger one)"
+        )
 
 
 def check_pool(path: Path) -> None:

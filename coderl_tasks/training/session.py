@@ -11,7 +11,7 @@ from tinker.lib.base_url import resolve_base_url
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.policy.clients import connect, context_length, disconnect
 from coderl_tasks.policy.reachable import lost, require_answer
@@ -153,7 +153,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     """The services `used`, opened for a run of `settings`; closed when the block ends.
 
     Raises ConfigError if the service does not have the model, or the chat format asked for does not fit it, InfraError
-    if nothing answers at the service's address.
+    if nothing answers at the service's address, or no sandbox runs a known program right.
     """
     await require_answer(used.tinker_url)
     renderer = await asyncio.to_thread(model_renderer, settings.model_name, settings.renderer_name, settings.thinking)
@@ -163,6 +163,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     for trial in await try_programs(used.sandbox_urls):
         logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
+        await require_sandbox(client)
         judge = Judge(client, settings.reward_timeout)
         session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name)
         try:

@@ -4,7 +4,15 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError, InfraError
-from coderl_tasks.evaluation import compared, evaluation_subset, paired_difference, paired_outcomes, summarize
+from coderl_tasks.evaluation import (
+    compared,
+    evaluation_subset,
+    paired_difference,
+    paired_outcomes,
+    side_text,
+    summarize,
+    unlike,
+)
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.stats import paired_proportion_difference, wilson_interval
@@ -68,24 +76,61 @@ def test_comparison_is_paired_and_leaves_infra_errors_out():
     pairs = paired_outcomes(before, after)
     assert pairs["problem_id"].to_list() == ["a", "b", "c"]
     expected = paired_proportion_difference(1, 0, 2, 0)
-    assert compared(before, after, to="baseline")["compare"] == {
+    sides = tuple(
+        summarize(frame, temperature=temperature, max_tokens=64, policy=policy) | {"step": step}
+        for frame, temperature, policy, step in ((before, 0.0, "data/nano", -1), (after, 0.8, "tinker://x/y", 9))
+    )
+    assert compared(before, after, to="baseline", sides=sides)["compare"] == {
         "to": "baseline",
         "difference": pytest.approx(2 / 3),
         "ci_low": expected.low,
         "ci_high": expected.high,
+        "n": 3,
+        "before": {"policy": "data/nano", "step": -1, "temperature": 0.0, "max_tokens": 64, "n": 4},
+        "after": {"policy": "tinker://x/y", "step": 9, "temperature": 0.8, "max_tokens": 64, "n": 5},
     }
+
+
+SIDE = {"policy": "data/nano", "step": -1, "temperature": 0.0, "max_tokens": 64, "n": 50}
+
+
+@pytest.mark.parametrize(
+    ("changes", "n", "said"),
+    [
+        ({"policy": "tinker://x/y", "step": 9}, 50, None),
+        ({"n": 30}, 30, None),
+        ({"n": 50}, 48, None),
+        ({"temperature": 0.8}, 50, "temperature 0 against 0.8"),
+        ({"temperature": 0.8, "max_tokens": 128}, 50, "temperature 0 against 0.8; max_tokens 64 against 128"),
+        ({"n": 30}, 20, "20 problems in common of 50 and 30"),
+    ],
+)
+def test_evaluations_that_differ_in_more_than_the_policy_are_called_unlike(changes, n: int, said: str | None):
+    found = unlike(SIDE, SIDE | changes, n)
+    assert found == (said and f"the evaluations are unlike in more than the policy: {said}")
+
+
+def test_a_side_is_named_with_its_settings_as_far_as_they_are_recorded():
+    assert side_text(SIDE) == "data/nano, not trained, temperature 0, max_tokens 64, n=50"
+    assert (
+        side_text(SIDE | {"policy": "tinker://x", "temperature": 0.8})
+        == "tinker://x, temperature 0.8, max_tokens 64, n=50"
+    )
+    assert side_text({"n": 3, "policy": "tinker://x", "step": 2}) == "tinker://x, step 2, n=3"
+    assert side_text({"n": 3}) == "n=3"
 
 
 def test_several_completions_a_problem_are_compared_by_their_share():
     before = pl.concat([rollouts({"a": "passed", "b": "wrong_answer"}), rollouts({"a": "wrong_answer", "b": "passed"})])
     after = rollouts({"a": "passed", "b": "passed"})
-    assert compared(before, after, to="x")["compare"]["difference"] == pytest.approx(0.5)
-    assert compared(before, after, to="x") == compared(before, after, to="x")
+    found = compared(before, after, to="x", sides=(SIDE, SIDE))
+    assert found["compare"]["difference"] == pytest.approx(0.5)
+    assert found == compared(before, after, to="x", sides=(SIDE, SIDE))
 
 
 def test_without_a_pair_there_is_no_comparison():
     before, after = rollouts({"a": "passed"}), rollouts({"b": "passed"})
-    assert compared(before, after, to="x") == compared(None, after, to="x") == {}
+    assert compared(before, after, to="x", sides=(SIDE, SIDE)) == compared(None, after, to="x", sides=({}, SIDE)) == {}
     with pytest.raises(DataError, match="share"):
         paired_difference(paired_outcomes(before, after))
 

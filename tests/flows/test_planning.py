@@ -17,6 +17,7 @@ from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.curation.find_pool import POOLS
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, PROJECT_ROOT
 from coderl_tasks.services import Services
 from coderl_tasks.settings import (
@@ -28,6 +29,7 @@ from coderl_tasks.settings import (
     parse_settings,
 )
 from coderl_tasks.training.run import steps_note
+from flows import planning
 from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline
 
 DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.6-27B"
@@ -143,6 +145,27 @@ async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: Mo
         await plan_curation(bare)
     settings, _ = await plan_curation(bare.with_changes(model_name=TAKEN))
     assert settings.model_name == TAKEN
+
+
+async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(planning, "POOLS", tmp_path)
+    settings = CurateSettings(preset="nano", limit=3)
+
+    async def planned(**changes: object) -> Path:
+        return (await plan_curation(settings.with_changes(**changes)))[1]
+
+    begun = tmp_path / "begun"
+    assert await planned() != begun
+    content = (await plan_curation(settings))[0].content()
+    with working_in(begun, content, instead=""):
+        assert await planned() != begun
+    assert await planned() == await planned(readers=2) == begun
+    assert await planned(name="another") == tmp_path / "another"
+    assert await planned(limit=4) != begun
+    write_json(begun / "manifest.json", {"settings": content})
+    assert await planned() != begun
 
 
 @pytest.mark.parametrize(

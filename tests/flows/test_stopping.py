@@ -1,9 +1,11 @@
-"""A run that is told to stop: one line says why, one how to go on, and the record is whole."""
+"""A flow that is told to stop: one line says why, one how to go on, and the record is whole."""
 
 import os
 import re
+import shlex
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,49 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
     assert final_weights(path) == final_weights(run)
+
+
+def interrupted(process: "subprocess.Popen[str]") -> list[str]:
+    """The lines that a command printed which Ctrl-C ends now."""
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.fullmatch(r"coderl \w+: interrupted\n", errors)
+    return output.splitlines()
+
+
+def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
+    flow_environment: dict[str, str], coderl, tmp_path: Path
+):
+    folder = tmp_path / "a pool"
+    words = ("curate", "preset=nano", "limit=12", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
+    process = start(flow_environment, *words, f"name={folder}", stderr=subprocess.PIPE)
+    wait_for(folder / "shards/0000/groups", process)
+    said = re.fullmatch("stopped; coderl (curate .*) goes on", interrupted(process)[-1])
+    assert said
+    command = shlex.split(said[1])
+    assert set(command) == {*words, f"name={folder}"}
+    done = coderl(*command)
+    assert "going on where an earlier start with these settings stopped" in done.stdout, done.stderr
+    assert (folder / "manifest.json").is_file()
+
+
+def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
+    flow_environment: dict[str, str], coderl, tmp_path: Path
+):
+    home = flow_environment | {"HOME": str(tmp_path)}
+    words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=24", "max_tokens=64")
+    process = start(home, *words, stderr=subprocess.PIPE)
+    evals = tmp_path / "code-rl-logs/evals"
+    while process.poll() is None and not list(evals.glob("*/groups/request.json")):
+        time.sleep(0.01)
+    lines = interrupted(process)
+    (folder,) = evals.iterdir()
+    assert f"evaluation directory: {folder}" in lines
+    assert lines[-1].startswith("stopped; coderl evaluate preset=nano max_tokens=64 checkpoint=data/nano ")
+    assert lines[-1].endswith(f" eval_limit=24 log_path={folder} goes on")
+    again = subprocess.run(process.args, env=home, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert "going on where an earlier start with these settings stopped" in again.stdout
+    assert [path.name for path in evals.iterdir()] == [folder.name]
+    assert (folder / "summary.json").is_file()

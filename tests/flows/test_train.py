@@ -228,6 +228,10 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path
     }
     assert summary["compare"]["to"] == "baseline"
     assert summary["policy"].startswith("tinker://")
+    assert summary["compare"]["after"] == {
+        key: summary[key] for key in ("policy", "step", "temperature", "max_tokens", "n")
+    }
+    assert "  baseline: data/nano, not trained, temperature 0, max_tokens 64, n=4" in done.stdout.splitlines()
 
 
 async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path):
@@ -235,3 +239,13 @@ async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path):
         wanted = FlowRunFilter(name=FlowRunFilterName(any_=[run.name, pool.name]))
         names = {found.name for found in await client.read_flow_runs(flow_run_filter=wanted)}
     assert names == {run.name, pool.name}
+
+
+def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, run: Path, tmp_path: Path):
+    words = ("preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64", "temperature=0.8")
+    done = coderl("evaluate", *words, f"compare_to={run}", f"log_path={tmp_path / 'base'}")
+    assert done.returncode == 0, done.stderr
+    assert f"against {run.name}/final: " in done.stdout
+    assert "warning: the evaluations are unlike in more than the policy: temperature 0 against 0.8" in done.stdout
+    compare = json.loads((tmp_path / "base/summary.json").read_text())["compare"]
+    assert (compare["to"], compare["before"]["step"], compare["after"]["step"]) == (f"{run.name}/final", 2, -1)

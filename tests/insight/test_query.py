@@ -39,6 +39,19 @@ def test_sql_sees_all_rollouts(run_dir: Path) -> None:
     assert frame.row(0) == (3840, 30, run_dir.name)
 
 
+def test_evaluations_of_base_models_lie_beside_the_runs_and_hide_none(runs_dir: Path, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    shutil.copytree(runs_dir, root)
+    shutil.copytree(root / "run-0/evals/baseline", root / "evals/evaluate-base")
+    found = query(root, "SELECT DISTINCT run FROM rollouts ORDER BY run")
+    assert found["run"].to_list() == ["run-0", "run-1"]
+    base = query(root, "SELECT run, eval FROM evals WHERE eval = 'evaluate-base'")
+    assert base.rows() == [("logs", "evaluate-base")]
+    assert query(root, "SELECT DISTINCT run FROM eval_rollouts WHERE eval = 'evaluate-base'").rows() == [("logs",)]
+    with pytest.raises(ConfigError, match="is not a run directory"):
+        load_run(root)
+
+
 def test_flips_are_what_the_comparison_gains(run_dir: Path) -> None:
     run = load_run(run_dir)
     assert run.baseline is not None and run.final is not None

@@ -127,7 +127,7 @@ def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> No
 def test_runs_from_before_there_was_a_setting_go_on(tmp_path: Path, config: Config) -> None:
     assert "thinking" not in config
     RunDirectory.open(tmp_path / "run", config).close()
-    with RunDirectory.open(tmp_path / "run", config | {"thinking": None}) as run:
+    with RunDirectory.open(tmp_path / "run", config | {"thinking": None, "test_share": None}) as run:
         assert run.resumed and run.changes == []
     with pytest.raises(ConfigError, match="thinking: None -> False"):
         RunDirectory.open(tmp_path / "run", config | {"thinking": False})

@@ -13,6 +13,7 @@ import pytest
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
+from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.screening import KeptProblems, ScreeningRequest, ScreenRules, screen_dataset
 from tests.screening.made_problems import make_row, make_text, with_changed_words
 
@@ -60,6 +61,26 @@ def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
         "codeforces.jsonl",
     }
     assert str(tmp_path) not in json.dumps(done.manifest["train"])
+
+
+def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path):
+    rows = [make_row(make_text(key), key) for key in range(20)]
+    rows += [make_row(with_changed_words(make_text(key), 1), key) for key in range(20)]
+    (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    request = ScreeningRequest(str(tmp_path / "mine.jsonl"), test_share=0.3)
+    done = screen_dataset(tmp_path / "out", request)
+    side = EvaluationSide(request.source, 0.3).load().problems
+    dropped = done.dropped.filter(stage="test_side")
+    assert set(dropped["problem_id"]) == {problem.problem_id for problem in side} != set()
+    assert set(dropped["reason"]) == {"held_out"}
+    assert done.manifest["evaluation_problems"] == len(side)
+    assert done.manifest["test_share"] == 0.3
+    held_out = {problem.source_row % 20 for problem in side}
+    assert not held_out & {problem.source_row % 20 for problem in done.kept}
+    assert set(done.dropped.filter(stage="decontaminate")["reason"]) == {"ngram_overlap"}
+    assert len(done.kept) == 20 - len(held_out)
+    assert screen_dataset(tmp_path / "out", request).manifest == done.manifest
+    assert "test_share" not in screen_dataset(tmp_path / "out", ScreeningRequest(request.source)).manifest
 
 
 def test_a_data_set_without_a_usable_row_is_one_line(tmp_path):

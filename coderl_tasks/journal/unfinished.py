@@ -1,0 +1,60 @@
+"""The folder of a piece of work that is no run (a curation, an evaluation), from its start on.
+
+    settings.json    what decides the outcome, written before anything else
+    work.lock        held by the one process that works there
+
+So the same command finds what an earlier start of it left, and goes on there instead of paying for it again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
+from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryLock
+
+SETTINGS_FILE = "settings.json"
+LOCK_FILE = "work.lock"
+
+
+@contextmanager
+def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> Iterator[None]:
+    """Hold `folder`, which is created if it is missing, with `settings` recorded in it.
+
+    Raises DirectoryBusyError if another process works there; `instead` says in words what to do then, besides waiting.
+    """
+    lock = DirectoryLock(make_folder(folder), LOCK_FILE, instead)
+    try:
+        if recorded_settings(folder) != settings:
+            write_json(folder / SETTINGS_FILE, dict(settings))
+        yield
+    finally:
+        lock.release()
+
+
+def recorded_settings(folder: Path) -> dict[str, Any] | None:
+    """The settings that the work in `folder` was last started with; None if none are recorded."""
+    try:
+        return read_json(folder / SETTINGS_FILE)
+    except (FileNotFoundError, DamagedFileError):
+        return None
+
+
+def find_unfinished(
+    folders: Iterable[Path], settings: Mapping[str, Any], is_finished: Callable[[Path], bool]
+) -> Path | None:
+    """The folder of the newest work that was started with `settings`, is not finished, and not under way now."""
+    started = [(file.stat().st_mtime_ns, folder) for folder in folders if (file := folder / SETTINGS_FILE).is_file()]
+    for _, folder in sorted(started, reverse=True):
+        if recorded_settings(folder) == settings and not is_finished(folder) and not _is_busy(folder):
+            return folder
+    return None
+
+
+def _is_busy(folder: Path) -> bool:
+    try:
+        DirectoryLock(folder, LOCK_FILE).release()
+    except DirectoryBusyError:
+        return True
+    return False

@@ -1,0 +1,91 @@
+"""Which problems a policy is evaluated on, and so must not be trained on: the evaluation side of the data.
+
+| given                  | the evaluation side                                                            |
+|------------------------|--------------------------------------------------------------------------------|
+| `test_share=S`         | the share S of `dataset`'s train rows, by a hash of the problem's id           |
+| `evaluation_dataset=D` | the test splits of D, or all of it where it is one file                        |
+| neither                | the test splits of `dataset`; one file has none (`require_other_problems`)     |
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import polars as pl
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import find_local
+from coderl_tasks.problems.loading import LoadResult, load_problems
+from coderl_tasks.problems.sources import Role, is_file
+from coderl_tasks.settings import FlowSettings
+
+SIDES = ("dataset", "evaluation_dataset", "test_share")
+"""The settings that say which data are trained on and which evaluated on."""
+NO_EVALUATION = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSide:
+    """The problems evaluated on: the test splits of `source`, or with a `share` that share of its train rows."""
+
+    source: str
+    share: float | None = None
+
+    @property
+    def role(self) -> Role:
+        """The side of `source` that they are read from."""
+        return "test" if self.share is None else "train"
+
+    def __str__(self) -> str:
+        return self.source if self.share is None else f"{self.source}, of which test_share={self.share:g} is held out"
+
+    def load(self, splits: list[str] | None = None) -> LoadResult:
+        """Read them, of `splits` if given. Raises DataError if that cannot be done."""
+        loaded = load_problems(self.source, splits, role=self.role)
+        if self.share is None:
+            return loaded
+        problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, self.share)]
+        dropped = loaded.dropped.filter(pl.col("problem_id").is_null())
+        return LoadResult(problems, dropped, len(problems) + dropped.height)
+
+
+def evaluation_side(settings: FlowSettings) -> EvaluationSide:
+    """The evaluation side that `settings` ask for. Raises ConfigError where they name two."""
+    if settings.test_share is not None and settings.evaluation_dataset is not None:
+        raise ConfigError(
+            f"evaluation_dataset={settings.evaluation_dataset} and test_share={settings.test_share:g} are two ways to "
+            "say what is evaluated on: give one of them"
+        )
+    if settings.test_share is not None:
+        return EvaluationSide(settings.dataset, settings.test_share)
+    return EvaluationSide(settings.evaluation_dataset or settings.dataset)
+
+
+def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
+    """Raise ConfigError if the evaluation side is the file `trained_on` as a whole, and nobody asked for that.
+
+    `otherwise` is what else can be done, in words.
+    """
+    side = evaluation_side(settings)
+    asked_for = side.share is not None or settings.evaluation_dataset is not None
+    if asked_for or trained_on is None or not is_file(side.source) or not same_source(side.source, trained_on):
+        return
+    raise ConfigError(
+        f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, for "
+        "curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or on these, "
+        f"if it names this file); {otherwise}"
+    )
+
+
+def same_source(one: str, other: str) -> bool:
+    """Whether two names mean the same data set."""
+    return one == other or (find_local(one) is not None and find_local(one) == find_local(other))
+
+
+def is_held_out(problem_id: str, share: float) -> bool:
+    """Whether a problem is in the evaluation side that `test_share=share` makes.
+
+    A keyed hash of the id decides, whatever the seed: a pool and the runs on it agree, rows that are added move none,
+    and what a smaller share holds out a larger one does too.
+    """
+    number = int.from_bytes(hashlib.sha256(f"test_share/{problem_id}".encode()).digest()[:8])
+    return number < share * 2**64

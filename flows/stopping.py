@@ -1,0 +1,31 @@
+"""What a flow that stops before its end says: the command that goes on."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coderl_tasks.arguments import words_of
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.settings import FlowSettings
+from flows.display import Display
+
+
+def command_line(flow: str, settings: FlowSettings, **pinned: str) -> str:
+    """The command that starts `flow` with `settings`, as a shell takes it; `pinned` are settings to name in it."""
+    return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
+
+
+def what_next(command: str, error: BaseException) -> str:
+    """How `command` goes on with what `error` stopped: some errors come again until what they name is put right."""
+    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
+    return f"{first}{command} goes on"
+
+
+@contextmanager
+def saying_what_next(display: Display, command: str) -> Iterator[None]:
+    """Where the block does not come to its end, say that `command` goes on with it."""
+    try:
+        yield
+    except BaseException as error:
+        display.say(f"stopped; {what_next(command, error)}")
+        raise

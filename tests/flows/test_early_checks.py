@@ -1,0 +1,122 @@
+"""What can be seen to be wrong is said in one line before a server is started, a token sampled or a file written."""
+
+from pathlib import Path
+
+import pytest
+
+from coderl_tasks.arguments import parse_key_values
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.problems import Problem, Test, problems_frame
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
+from flows import planning
+from flows.planning import plan
+
+FLOWS = {
+    "curate": (CurateSettings, ()),
+    "train": (TrainSettings, ()),
+    "evaluate": (EvaluateSettings, ("checkpoint=data/nano",)),
+    "pipeline": (PipelineSettings, ()),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a pool, a file, and data sets with one side only."""
+    (tmp_path / "file").touch()
+    (tmp_path / "mine.jsonl").write_text('{"statement": "s", "tests": []}\n')
+    problem = Problem("held", "own", "s", "", "stdin", "", (Test("", "1"),), 1, 1, None, (), 0)
+    problems_frame([problem]).write_parquet(tmp_path / "pool.parquet")
+    for side in ("train", "test"):
+        folder = tmp_path / f"only-{side}"
+        folder.mkdir()
+        (folder / f"{side}.jsonl").write_text('{"statement": "s", "tests": []}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("flow", "words", "said"),
+    [
+        ("curate", ("name=PLACE/file/pool",), "name=.*/file/pool: .*/file is a file: choose another name"),
+        ("train", ("log_path=PLACE/file", "pool=PLACE/pool.parquet"), "log_path=.*/file: .*/file is a file"),
+        ("evaluate", ("log_path=PLACE/file/x",), "log_path=.*/file/x: .*/file is a file: choose another log_path"),
+        ("evaluate", ("log_path=/proc/x/y",), r"/proc cannot be written to \(.*\): choose another log_path"),
+        ("pipeline", ("train.log_path=/proc/x/y", "train.pool=PLACE/pool.parquet"), "/proc cannot be written to"),
+        ("curate", ("dataset=PLACE/nothing.jsonl",), "nothing.jsonl: no such file or folder"),
+        ("curate", ("dataset=PLACE/only-test",), "only-test has no train split"),
+        ("curate", ("evaluation_dataset=PLACE/only-train",), "only-train has no test split"),
+        ("curate", ("splits=taco,typo",), "has no split typo; there are: "),
+        ("train", ("dataset=PLACE/only-train", "pool=PLACE/pool.parquet"), "only-train has no test split"),
+        ("evaluate", ("dataset=PLACE/only-train",), "only-train has no test split"),
+        ("evaluate", ("splits=typo", "dataset=data/mini"), "has no split typo; there are: "),
+        ("train", ("dataset=PLACE/mine.jsonl", "pool=PLACE/pool.parquet"), "is one file, .*; eval_every=-1 evaluates"),
+        ("pipeline", ("train.dataset=PLACE/mine.jsonl",), "is one file, so its rows would be both trained and"),
+        ("train", ("dataset=PLACE/mine.jsonl", "test_share=0.9", "pool=PLACE/pool.parquet"), "has 1 of the problems"),
+        ("curate", ("evaluation_dataset=PLACE/mine.jsonl", "test_share=0.9"), "give one of them"),
+        ("pipeline", ("curate.dataset=PLACE/only-test",), "only-test has no train split"),
+        (
+            "evaluate",
+            ("compare_to=PLACE/nothing",),
+            "compare_to=.*/nothing: there is no such evaluation, folder or run",
+        ),
+        ("evaluate", ("compare_to=PLACE/only-test",), "there is no finished evaluation in .*/only-test"),
+        ("pipeline", ("evaluate.compare_to=PLACE/nothing",), "there is no such evaluation, folder or run"),
+    ],
+)
+async def test_what_is_missing_is_said_first(flow: str, words: tuple[str, ...], said: str, place: Path):
+    settings, more = FLOWS[flow]
+    given = [word.replace("PLACE", str(place)) for word in (*words, *more)]
+    before = sorted(place.rglob("*"))
+    with pytest.raises((ConfigError, DataError), match=said) as caught:
+        await plan(parse_settings(settings, parse_key_values(given, settings)))
+    assert "\n" not in str(caught.value)
+    assert sorted(place.rglob("*")) == before
+
+
+async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Path):
+    own = str(place / "mine.jsonl")
+    settings = {"dataset": own, "evaluation_dataset": None, "test_share": 0.01}
+    write_json(place / "manifest.json", {"settings": settings})
+
+    async def side(**given: object) -> tuple[str, str | None, float | None]:
+        planned = await plan(TrainSettings(preset="nano", pool=str(place / "pool.parquet"), **given))
+        return planned.dataset, planned.evaluation_dataset, planned.test_share
+
+    assert await side() == (own, None, 0.01)
+    assert await side(dataset="data/mini") == ("data/mini", None, None)
+    write_json(place / "manifest.json", {"settings": settings | {"test_share": None}})
+    assert await side() == ("data/mini", None, None)
+    write_json(place / "manifest.json", {"settings": {"dataset": own, "evaluation_dataset": "data/mini"}})
+    assert await side() == (own, "data/mini", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({}, ("mine.jsonl", None, 0.1)),
+        ({"dataset": "data/mini"}, ("mini", None, None)),
+        ({"evaluation_dataset": "data/mini"}, ("mine.jsonl", "mini", None)),
+        ({"test_share": 0.2}, ("mine.jsonl", None, 0.2)),
+    ],
+)
+async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(place: Path, given, taken):
+    run = place / "run"
+    run.mkdir()
+    config = TrainSettings(preset="nano", dataset=str(place / "mine.jsonl"), test_share=0.1).model_dump(mode="json")
+    write_json(run / "config.json", config)
+    (run / "checkpoints.jsonl").write_text('{"name": "x", "step": 0, "sampler_path": "tinker://x/y"}\n')
+    planned = await plan(EvaluateSettings(checkpoint=str(run), **given))
+    sides = [planned.dataset, planned.evaluation_dataset]
+    assert (*(side and Path(side).name for side in sides), planned.test_share) == taken
+    write_json(run / "config.json", config | {"test_share": None})
+    if not given:
+        with pytest.raises(
+            ConfigError, match=r"mine.jsonl is one file, .*; dataset= names another data set altogether"
+        ):
+            await plan(EvaluateSettings(checkpoint=str(run)))
+
+
+async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(planning, "LEAST_FREE", 2**60)
+    with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
+        await plan(CurateSettings(name=str(tmp_path / "pool")))
