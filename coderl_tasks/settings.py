@@ -1,7 +1,7 @@
 """Every knob: one model per flow, with its default, unit and bounds; the UI shows it as a form.
 
 1. `preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
-2. An unknown key, a wrong type or a batch that does not divide is a `ConfigError` of one line.
+2. An unknown key, a wrong type or sizes that contradict each other are a `ConfigError` of one line.
 """
 
 import difflib
@@ -17,12 +17,14 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
 from coderl_tasks.arguments import all_settings
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
+from coderl_tasks.step_sizes import BATCH_SIZE, GROUP_SIZE, SIZE_KEYS, all_sizes, with_other_size
 
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
@@ -65,6 +67,12 @@ DifficultyShares = Annotated[
     dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
 ]
 SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
+RecipeSize = Annotated[
+    int,
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    Field(json_schema_extra={"default": None}),
+]
+"""A size that the UI's form leaves empty: it sends every field, and the same size stands there by its other name."""
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
@@ -97,6 +105,11 @@ class FlowSettings(BaseModel):
         """What takes the place of the defaults, given `values`."""
         return cls.nano_preset if values.get("preset") == "nano" else {}
 
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`base` with `given` in its place where both say something."""
+        return {**base, **given}
+
     @property
     def given(self) -> frozenset[str]:
         """The keys that were given, as opposed to filled by a preset or a default."""
@@ -104,7 +117,7 @@ class FlowSettings(BaseModel):
 
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
-        changed = type(self).model_validate({**self.model_dump(), **changes})
+        changed = type(self).model_validate(self._over(self.model_dump(), changes))
         changed._given = self._given | frozenset(changes)
         return changed
 
@@ -116,7 +129,7 @@ class FlowSettings(BaseModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         known = {key: value for key, value in saved.items() if key in type(self).model_fields}
         kept = {key: getattr(self, key) for key in self._given}
-        filled = type(self).model_validate({**self.model_dump(), **known, **kept})
+        filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
         filled._given = self._given
         return filled
 
@@ -125,7 +138,7 @@ class FlowSettings(BaseModel):
     def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(values, dict):
             return build(values)
-        settings = build({**cls._fillings(values), **values})
+        settings = build(cls._over(cls._fillings(values), values))
         settings._given = frozenset(values)
         return settings
 
@@ -236,8 +249,14 @@ class TrainSettings(FlowSettings):
     )
     log_path: str | None = Field(None, description="run directory; an existing one is resumed")
     init_from: str | None = Field(None, description="tinker:// state path that a new run starts from")
-    batch_size: int = Field(128, ge=2, description="completions a step")
-    group_size: int = Field(8, ge=1, description="problems a step; each gets batch_size // group_size completions")
+    problems_per_step: int = Field(8, ge=1, exclude=True, description="problems per step")
+    completions_per_problem: int = Field(
+        16, ge=2, exclude=True, description="completions per problem and step, whose rewards are compared: a group"
+    )
+    group_size: RecipeSize = Field(8, ge=1, description="problems per step, by the recipe's name: problems_per_step")
+    batch_size: RecipeSize = Field(
+        128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
+    )
     learning_rate: float = Field(4e-5, gt=0, description="Adam's learning rate")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
@@ -280,10 +299,6 @@ class TrainSettings(FlowSettings):
     wandb_project: str | None = Field(None, description="log to this Weights & Biases project too")
     wandb_name: str | None = Field(None, description="name of the run there")
 
-    @property
-    def completions_per_prompt(self) -> int:
-        return self.batch_size // self.group_size
-
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = dict(super()._fillings(values))
@@ -293,12 +308,22 @@ class TrainSettings(FlowSettings):
             fillings["eval_ends_limit"] = values["eval_limit"]
         return fillings
 
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
+        return values | with_other_size(given, **recipe)
+
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.batch_size % self.group_size:
-            raise ValueError(f"batch_size={self.batch_size} does not divide by group_size={self.group_size}")
-        if self.completions_per_prompt < 2:
-            raise ValueError("a group needs at least 2 completions: raise batch_size or lower group_size")
+        for key, size in all_sizes(
+            {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
+        ).items():
+            setattr(self, key, size)
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_are_possible(self) -> Self:
         if self.eval_every == 0:
             raise ValueError("eval_every=0 makes no sense: use -1 for no evaluations")
         return self
@@ -385,8 +410,39 @@ _WORDS = {
 }
 """Pydantic's types of errors in words for people who do not know pydantic."""
 
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "steps": ("max_steps",),
+    "num_steps": ("max_steps",),
+    "model": ("model_name",),
+    "base_model": ("model_name",),
+    "renderer": ("renderer_name",),
+    "data": ("dataset",),
+    "n": ("completions_per_problem", "profile_samples"),
+    "k": ("completions_per_problem", "profile_samples"),
+    "samples": ("completions_per_problem", "profile_samples"),
+    "num_samples": ("completions_per_problem", "profile_samples"),
+    "num_generations": ("completions_per_problem", "profile_samples"),
+    "completions_per_prompt": ("completions_per_problem",),
+    "groups_per_batch": ("problems_per_step",),
+    "prompts_per_step": ("problems_per_step",),
+    "max_length": ("max_tokens",),
+    "max_new_tokens": ("max_tokens",),
+    "max_completion_length": ("max_tokens",),
+    "rank": ("lora_rank",),
+    "timeout": ("reward_timeout",),
+    "output_dir": ("log_path", "name"),
+    "resume": ("log_path",),
+    "run": ("log_path", "checkpoint"),
+}
+"""What other tools call a setting. Suggested, not accepted: one setting has one name."""
+
 
 def _near(key: str, keys: list[str]) -> str:
-    """The settings that `key` may be meant for: of the same name in a group, else spelled alike; empty if none is."""
-    found = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    return " or ".join(found or difflib.get_close_matches(key, keys, n=1))
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
+    in other tools, else spelled alike; empty if none is."""
+    group, _, last = key.rpartition(".")
+    for names in ((last,), _OTHER_NAMES.get(last, ())):
+        if found := [known for known in keys if known.rpartition(".")[2] in names]:
+            return " or ".join([known for known in found if known.rpartition(".")[0] == group] or found)
+    return " or ".join(difflib.get_close_matches(key, keys, n=1))
