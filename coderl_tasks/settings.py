@@ -41,6 +41,10 @@ def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _none_if_said(value: Any) -> Any:
+    return None if value == "none" else value
+
+
 def _split_shares(value: Any) -> Any:
     """A text such as "hard:0.3,easy:0.7" as a mapping."""
     if not isinstance(value, str):
@@ -60,6 +64,13 @@ def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
     return shares
 
 
+Preset = Annotated[
+    Literal["nano"] | None,
+    BeforeValidator(_none_if_said),
+    WithJsonSchema({"type": "string", "enum": ["none", "nano"]}),
+    Field(json_schema_extra={"default": "none"}),
+]
+"""A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Names = Annotated[list[str] | None, BeforeValidator(_split_at_commas)]
 Share = Annotated[float, Field(ge=0)]
@@ -82,7 +93,7 @@ class FlowSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     nano_preset: ClassVar[Mapping[str, Any]] = {}
 
-    preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
+    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
     model_name: str = Field(
         DEFAULT_MODEL, description="base model: a name of the Tinker service, or a local model folder"
     )
@@ -351,7 +362,7 @@ class PipelineSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
+    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)

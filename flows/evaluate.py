@@ -100,7 +100,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
     if before is not None:
         summary |= compared(before.read_rollouts(), rollouts, to=before.name)
     evaluation.journal.write(rollouts, summary | {"step": policy.step})
-    markdown = evaluation_markdown(_record(evaluation.journal), _record(before) if before else None)
+    record, earlier = _record(evaluation.journal), _record(before) if before else None
+    markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
     _say_result(display, summary)
     return str(folder)

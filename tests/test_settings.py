@@ -159,6 +159,14 @@ def test_help_lists_every_knob(model):
     assert "Undefined" not in text
 
 
+@pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
+def test_the_form_of_the_ui_offers_the_preset_and_none(model):
+    preset = model.model_json_schema()["properties"]["preset"]
+    assert (preset["enum"], preset["default"]) == (["none", "nano"], "none")
+    assert parse_settings(model, {"preset": "none"}).preset is None
+    assert parse_settings(model, {"preset": "nano"}).preset == "nano"
+
+
 def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty():
     properties = TrainSettings.model_json_schema()["properties"]
     filled = {key: field["default"] for key, field in properties.items() if "default" in field}

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from coderl_tasks.insight.comparison import WEAK_SPLITS, PairedPassAt1, compare_evals
+from coderl_tasks.insight.comparison import PairedPassAt1, compare_evals, weak_splits
 from coderl_tasks.insight.console import plain_table
 from coderl_tasks.insight.diagnosis import Check, hints, smoke_checks
 from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord, load_curation, load_run
@@ -56,8 +56,9 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
     for column in ("n", "before", "after", "paired difference"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = {"all": comparison.overall, **comparison.by_split}
+    weak = weak_splits(comparison.by_split, str(run.config.get("dataset", "")))
     for split, found in rows.items():
-        star = "*" if split in WEAK_SPLITS else ""
+        star = "*" if split in weak else ""
         table.add_row(
             split + star,
             str(found.n),
@@ -66,7 +67,7 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
             _points(found),
             style="bold" if split == "all" else None,
         )
-    notes = [Text(f"* {split}: {why}", style="dim") for split, why in WEAK_SPLITS.items() if split in rows]
+    notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
     return Group(table, change, *notes)
 
