@@ -256,7 +256,7 @@ class TrainSettings(FlowSettings):
     }
 
     pool: str = Field(
-        "latest", description="a pool's folder or parquet file, or latest: the newest made with this model"
+        "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
     )
     log_path: str | None = Field(None, description="run directory; an existing one is resumed")
     init_from: str | None = Field(None, description="tinker:// state path that a new run starts from")

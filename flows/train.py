@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
-from coderl_tasks.insight.summary import MARKS
+from coderl_tasks.insight.summary import MARKS, pool_lines
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
@@ -85,9 +86,12 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"run directory: {directory.path}")
         if directory.finished:
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
+            if directory.changes:
+                display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")
             await _finish(directory, settings, display)
             return str(directory.path)
-        display.say(f"pool: {settings.pool}")
+        for line in pool_lines(pool, settings, time.time()):
+            display.say(line)
         if warning := pool_warning(pool, settings.model_name):
             display.say(warning)
         display.say(f"to resume: {resume_command(directory)}")

@@ -30,6 +30,9 @@ MAY_CHANGE = (
 MADE_WITH: Mapping[str, Any] = {"thinking": None}
 """What runs were made with that do not record a key, because they began before there was such a setting."""
 
+IN_OTHER_WORDS = {"group_size": "problems per step", "batch_size": "completions per step"}
+"""What a key means whose name, the recipe's, says something else elsewhere."""
+
 _ABSENT = object()
 
 
@@ -42,7 +45,8 @@ class ConfigChange:
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: {_show(self.old)} -> {_show(self.new)}"
+        meaning = f" {IN_OTHER_WORDS[self.key]}" if self.key in IN_OTHER_WORDS else ""
+        return f"{self.key}: {_show(self.old)} -> {_show(self.new)}{meaning}"
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
