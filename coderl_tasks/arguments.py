@@ -1,7 +1,7 @@
 """Command line to settings: `key=value`, `--key=value`, `--key value`, nested with dots; and the help."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -97,6 +97,8 @@ def settings_help(command: str, model: type[BaseModel]) -> str:
 
 def _type_name(field: FieldInfo) -> str:
     annotation = field.annotation
+    if get_origin(annotation) is dict:
+        return "name:share,..."
     choices = [choice for part in (annotation, *get_args(annotation)) for choice in get_args(part)]
     words = [choice for choice in choices if isinstance(choice, str)]
     if words:
@@ -107,4 +109,8 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    return "none" if field.default is None else str(field.default)
+    """The default as it is typed; none also where nothing in a list or a mapping is one."""
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if default not in (None, {}, []) else "none"

@@ -1,7 +1,7 @@
 """Every knob: one model per flow, with its default, unit and bounds; the UI shows it as a form.
 
 1. `preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
-2. An unknown key, a wrong type or a batch that does not divide is a `ConfigError` of one line.
+2. An unknown key, a wrong type or sizes that contradict each other are a `ConfigError` of one line.
 """
 
 import difflib
@@ -17,12 +17,14 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
 from coderl_tasks.arguments import all_settings
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
+from coderl_tasks.step_sizes import BATCH_SIZE, GROUP_SIZE, SIZE_KEYS, all_sizes, with_other_size
 
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
@@ -39,6 +41,10 @@ def _not_zero(value: int) -> int:
 
 def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _none_if_said(value: Any) -> Any:
+    return None if value == "none" else value
 
 
 def _split_shares(value: Any) -> Any:
@@ -60,6 +66,13 @@ def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
     return shares
 
 
+Preset = Annotated[
+    Literal["nano"] | None,
+    BeforeValidator(_none_if_said),
+    WithJsonSchema({"type": "string", "enum": ["none", "nano"]}),
+    Field(json_schema_extra={"default": "none"}),
+]
+"""A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Names = Annotated[list[str] | None, BeforeValidator(_split_at_commas)]
 Share = Annotated[float, Field(ge=0)]
@@ -67,6 +80,12 @@ DifficultyShares = Annotated[
     dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
 ]
 SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
+RecipeSize = Annotated[
+    int,
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    Field(json_schema_extra={"default": None}),
+]
+"""A size that the UI's form leaves empty: it sends every field, and the same size stands there by its other name."""
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
@@ -77,7 +96,7 @@ class FlowSettings(BaseModel):
     nano_preset: ClassVar[Mapping[str, Any]] = {}
     no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency",)
 
-    preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
+    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
     model_name: str = Field(
         DEFAULT_MODEL,
         description="base model: a name of the Tinker service, or a local model folder; "
@@ -110,6 +129,11 @@ class FlowSettings(BaseModel):
         """What takes the place of the defaults, given `values`."""
         return cls.nano_preset if values.get("preset") == "nano" else {}
 
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`base` with `given` in its place where both say something."""
+        return {**base, **given}
+
     @property
     def given(self) -> frozenset[str]:
         """The keys that were given, as opposed to filled by a preset or a default."""
@@ -139,7 +163,7 @@ class FlowSettings(BaseModel):
 
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
-        changed = type(self).model_validate({**self.model_dump(), **changes})
+        changed = type(self).model_validate(self._over(self.model_dump(), changes))
         changed._given = self._given | frozenset(changes)
         return changed._with_reason_of(self)
 
@@ -151,7 +175,7 @@ class FlowSettings(BaseModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         known = {key: value for key, value in saved.items() if key in type(self).model_fields}
         kept = {key: getattr(self, key) for key in self._given}
-        filled = type(self).model_validate({**self.model_dump(), **known, **kept})
+        filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
         filled._given = self._given
         return filled._with_reason_of(self)
 
@@ -165,7 +189,7 @@ class FlowSettings(BaseModel):
     def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(values, dict):
             return build(values)
-        settings = build({**cls._fillings(values), **values})
+        settings = build(cls._over(cls._fillings(values), values))
         settings._given = frozenset(values)
         return settings
 
@@ -269,7 +293,7 @@ class TrainSettings(FlowSettings):
     no_content: ClassVar[tuple[str, ...]] = ("resume", "new")
 
     pool: str = Field(
-        "latest", description="a pool's folder or parquet file, or latest: the newest made with this model"
+        "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
     )
     log_path: str | None = Field(
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
@@ -277,8 +301,14 @@ class TrainSettings(FlowSettings):
     resume: Literal["auto", "must"] = Field("auto", description="must: never a new run, whatever log_path says")
     new: bool = Field(False, description="a new run at log_path, though its name looks like that of another run")
     init_from: str | None = Field(None, description="tinker:// state path that a new run starts from")
-    batch_size: int = Field(128, ge=2, description="completions a step")
-    group_size: int = Field(8, ge=1, description="problems a step; each gets batch_size // group_size completions")
+    problems_per_step: int = Field(8, ge=1, exclude=True, description="problems per step")
+    completions_per_problem: int = Field(
+        16, ge=2, exclude=True, description="completions per problem and step, whose rewards are compared: a group"
+    )
+    group_size: RecipeSize = Field(8, ge=1, description="problems per step, by the recipe's name: problems_per_step")
+    batch_size: RecipeSize = Field(
+        128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
+    )
     learning_rate: float = Field(4e-5, gt=0, description="Adam's learning rate")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
@@ -323,10 +353,6 @@ class TrainSettings(FlowSettings):
     wandb_project: str | None = Field(None, description="log to this Weights & Biases project too")
     wandb_name: str | None = Field(None, description="name of the run there")
 
-    @property
-    def completions_per_prompt(self) -> int:
-        return self.batch_size // self.group_size
-
     def content(self) -> dict[str, Any]:
         """The settings that the run's config.json records; not those that say whether it may be a new one."""
         return self.model_dump(mode="json", exclude=set(self.no_content))
@@ -340,12 +366,22 @@ class TrainSettings(FlowSettings):
             fillings["eval_ends_limit"] = values["eval_limit"]
         return fillings
 
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
+        return values | with_other_size(given, **recipe)
+
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        if self.batch_size % self.group_size:
-            raise ValueError(f"batch_size={self.batch_size} does not divide by group_size={self.group_size}")
-        if self.completions_per_prompt < 2:
-            raise ValueError("a group needs at least 2 completions: raise batch_size or lower group_size")
+        for key, size in all_sizes(
+            {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
+        ).items():
+            setattr(self, key, size)
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_are_possible(self) -> Self:
         if self.eval_every == 0:
             raise ValueError("eval_every=0 makes no sense: use -1 for no evaluations")
         return self
@@ -376,7 +412,7 @@ class PipelineSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    preset: Literal["nano"] | None = Field(None, description="nano: model, data and sizes for the embedded servers")
+    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
@@ -435,8 +471,39 @@ _WORDS = {
 }
 """Pydantic's types of errors in words for people who do not know pydantic."""
 
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "steps": ("max_steps",),
+    "num_steps": ("max_steps",),
+    "model": ("model_name",),
+    "base_model": ("model_name",),
+    "renderer": ("renderer_name",),
+    "data": ("dataset",),
+    "n": ("completions_per_problem", "profile_samples"),
+    "k": ("completions_per_problem", "profile_samples"),
+    "samples": ("completions_per_problem", "profile_samples"),
+    "num_samples": ("completions_per_problem", "profile_samples"),
+    "num_generations": ("completions_per_problem", "profile_samples"),
+    "completions_per_prompt": ("completions_per_problem",),
+    "groups_per_batch": ("problems_per_step",),
+    "prompts_per_step": ("problems_per_step",),
+    "max_length": ("max_tokens",),
+    "max_new_tokens": ("max_tokens",),
+    "max_completion_length": ("max_tokens",),
+    "rank": ("lora_rank",),
+    "timeout": ("reward_timeout",),
+    "output_dir": ("log_path", "name"),
+    "resume": ("log_path",),
+    "run": ("log_path", "checkpoint"),
+}
+"""What other tools call a setting. Suggested, not accepted: one setting has one name."""
+
 
 def _near(key: str, keys: list[str]) -> str:
-    """The settings that `key` may be meant for: of the same name in a group, else spelled alike; empty if none is."""
-    found = [known for known in keys if known.rpartition(".")[2] == key.rpartition(".")[2]]
-    return " or ".join(found or difflib.get_close_matches(key, keys, n=1))
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
+    in other tools, else spelled alike; empty if none is."""
+    group, _, last = key.rpartition(".")
+    for names in ((last,), _OTHER_NAMES.get(last, ())):
+        if found := [known for known in keys if known.rpartition(".")[2] in names]:
+            return " or ".join([known for known in found if known.rpartition(".")[0] == group] or found)
+    return " or ".join(difflib.get_close_matches(key, keys, n=1))

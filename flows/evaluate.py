@@ -116,7 +116,8 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             display.say(f"not compared with {before.folder}: no problem was graded in both")
         summary |= found
     evaluation.journal.write(rollouts, summary)
-    markdown = evaluation_markdown(_record(evaluation.journal, folder.name), earlier)
+    record = _record(evaluation.journal, folder.name)
+    markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
     return summary
 

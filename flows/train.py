@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
-from coderl_tasks.insight.summary import MARKS
+from coderl_tasks.insight.summary import MARKS, pool_lines
 from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
@@ -101,9 +102,12 @@ async def _run(settings: TrainSettings) -> str:
             display.say(f"warning: {doubted}")
         if directory.finished:
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
+            if directory.changes:
+                display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")
             await _finish(directory, settings, display)
             return str(directory.path)
-        display.say(f"pool: {settings.pool}")
+        for line in pool_lines(pool, settings, time.time()):
+            display.say(line)
         if settings.eval_every != -1:
             display.say(f"evaluated on: {evaluation_side(settings)}")
         if warning := pool_warning(pool, settings.model_name):

@@ -47,7 +47,7 @@ def test_the_installed_command_and_the_flow_files_are_the_same_door():
     for command in (["-m", "coderl_tasks.cli", "train"], ["flows/train.py"]):
         done = subprocess.run([sys.executable, *command, "batch_size=12"], capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert done.stderr == "coderl train: batch_size=12 does not divide by group_size=8\n"
+        assert done.stderr == "coderl train: batch_size=12 (completions per step) does not divide by group_size=8\n"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,18 @@ def parse(model, *words):
     return parse_settings(model, parse_key_values(words, model))
 
 
+def sizes(settings):
+    """(problems per step, completions per problem), which the recipe's names have to agree with."""
+    problems, completions = settings.problems_per_step, settings.completions_per_problem
+    assert (settings.group_size, settings.batch_size) == (problems, problems * completions)
+    return problems, completions
+
+
 def test_defaults_are_those_of_the_contract():
     settings = TrainSettings()
     assert settings.model_name == "Qwen/Qwen3-4B-Instruct-2507"
-    assert (settings.batch_size, settings.group_size, settings.completions_per_prompt) == (128, 8, 16)
+    assert sizes(settings) == (8, 16)
+    assert (settings.batch_size, settings.group_size) == (128, 8)
     assert (settings.learning_rate, settings.lora_rank, settings.max_tokens) == (4e-5, 32, 24576)
     assert (settings.temperature, settings.format_coef, settings.reward_timeout) == (1.0, 0.1, 6.0)
     assert (settings.save_every, settings.eval_every, settings.max_steps) == (10, 10, -1)
@@ -57,8 +65,50 @@ def test_smoke_sets_the_steps_unless_they_are_given():
 
 
 @pytest.mark.parametrize(
+    ("words", "problems", "completions"),
+    [
+        (("batch_size=64",), 8, 8),
+        (("group_size=4",), 4, 32),  # as the recipe has it: batch_size stays
+        (("problems_per_step=4",), 4, 16),
+        (("completions_per_problem=4",), 8, 4),
+        (("batch_size=60", "group_size=12"), 12, 5),
+        (("problems_per_step=3", "completions_per_problem=7"), 3, 7),
+        (("batch_size=24", "completions_per_problem=6"), 4, 6),
+        (("batch_size=24", "problems_per_step=6"), 6, 4),
+        (("group_size=6", "completions_per_problem=4", "batch_size=24"), 6, 4),
+        (("group_size=5", "problems_per_step=5"), 5, 16),
+        (("batch_size=none", "group_size=none", "problems_per_step=4", "completions_per_problem=2"), 4, 2),
+    ],
+)
+def test_the_sizes_of_a_step_by_either_pair_of_names(words, problems, completions):
+    assert sizes(parse(TrainSettings, *words)) == (problems, completions)
+
+
+@pytest.mark.parametrize(
+    ("words", "problems", "completions"),
+    [
+        ((), 3, 8),
+        (("problems_per_step=4",), 4, 8),
+        (("group_size=4",), 4, 6),
+        (("completions_per_problem=2",), 3, 2),
+        (("problems_per_step=4", "batch_size=8"), 4, 2),
+    ],
+)
+def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(words, problems, completions):
+    recorded = parse(TrainSettings, "batch_size=24", "group_size=3").model_dump(mode="json")
+    assert recorded.keys().isdisjoint({"problems_per_step", "completions_per_problem"})
+    resumed = parse(TrainSettings, *words).filled_from(recorded)
+    assert sizes(resumed) == sizes(resumed.with_changes(seed=1)) == (problems, completions)
+
+
+@pytest.mark.parametrize(
     ("model", "words", "says"),
     [
+        (TrainSettings, ("lr=3",), "unknown setting 'lr': did you mean learning_rate?"),
+        (TrainSettings, ("n=3",), "unknown setting 'n': did you mean completions_per_problem?"),
+        (CurateSettings, ("n=3",), "unknown setting 'n': did you mean profile_samples?"),
+        (PipelineSettings, ("steps=3",), "unknown setting 'steps': did you mean train.max_steps?"),
+        (PipelineSettings, ("evaluate.model=x",), "did you mean evaluate.model_name?"),
         (TrainSettings, ("batch_sise=3",), "unknown setting 'batch_sise': did you mean batch_size?"),
         (TrainSettings, ("xyzzy=3",), "unknown setting 'xyzzy': see --help"),
         (PipelineSettings, ("max_steps=3",), "unknown setting 'max_steps': did you mean train.max_steps?"),
@@ -70,8 +120,16 @@ def test_smoke_sets_the_steps_unless_they_are_given():
         (TrainSettings, ("smoke=perhaps",), "smoke='perhaps': neither true nor false"),
         (TrainSettings, ("reward=half",), "reward='half': must be 'binary' or 'fraction'"),
         (TrainSettings, ("dataset=",), "dataset=None: needs a value"),
-        (TrainSettings, ("batch_size=12",), "batch_size=12 does not divide by group_size=8"),
+        (TrainSettings, ("batch_size=12",), "batch_size=12 (completions per step) does not divide by group_size=8"),
         (TrainSettings, ("batch_size=8",), "at least 2 completions"),
+        (TrainSettings, ("batch_size=9", "completions_per_problem=2"), "not divide by completions_per_problem=2"),
+        (TrainSettings, ("group_size=4", "problems_per_step=5"), "two names of one size"),
+        (
+            TrainSettings,
+            ("batch_size=64", "group_size=4", "completions_per_problem=8"),
+            "batch_size=64 (completions per step) is not 4 problems per step x 8 completions per problem",
+        ),
+        (TrainSettings, ("completions_per_problem=1",), "completions_per_problem='1': must be at least 2"),
         (TrainSettings, ("eval_every=0",), "use -1"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),
         (TrainSettings, ("--max_steps",), "--max_steps needs a value"),
@@ -98,6 +156,7 @@ def test_help_lists_every_knob(model):
     text = settings_help("train", model)
     assert all(f"  {key}=" in text for key, _ in all_settings(model))
     assert all(field.description for _, field in all_settings(model))
+    assert "Undefined" not in text
 
 
 def test_what_was_changed_can_be_given_again_as_words():
@@ -113,3 +172,18 @@ def test_what_was_changed_can_be_given_again_as_words():
     again = words_of(settings.changed())
     assert again == ["preset=nano", "splits=taco,lcbv5", "check_solutions=false", "mix=hard:0.5,easy:0.5"]
     assert parse(CurateSettings, *again).model_dump() == settings.model_dump()
+
+
+@pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
+def test_the_form_of_the_ui_offers_the_preset_and_none(model):
+    preset = model.model_json_schema()["properties"]["preset"]
+    assert (preset["enum"], preset["default"]) == (["none", "nano"], "none")
+    assert parse_settings(model, {"preset": "none"}).preset is None
+    assert parse_settings(model, {"preset": "nano"}).preset == "nano"
+
+
+def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty():
+    properties = TrainSettings.model_json_schema()["properties"]
+    filled = {key: field["default"] for key, field in properties.items() if "default" in field}
+    assert (filled["batch_size"], filled["group_size"]) == (None, None)
+    assert sizes(TrainSettings.model_validate({**filled, "problems_per_step": 4})) == (4, 16)

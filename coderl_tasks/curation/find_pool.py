@@ -1,7 +1,7 @@
-"""Which pool is meant: a folder, a parquet file, or the newest finished one made with the same model."""
+"""Which pool is meant: a folder, a parquet file, or the newest finished one of the same model that is large enough."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,31 @@ MANIFEST_FILE = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """A pool's parquet `file`; `manifest` is empty where it has none."""
+    """A pool's parquet `file`; `manifest` is empty where it has none.
+
+    `larger` is, where "latest" was asked for, the largest pool made with the same model, if that is another one.
+    """
 
     file: Path
     manifest: dict[str, Any]
+    larger: "FoundPool | None" = None
 
     @property
     def name(self) -> str:
         """The folder's name, or the file's where it does not lie in a pool's folder."""
         return self.file.parent.name if self.manifest else self.file.name
+
+    @property
+    def kept(self) -> int | None:
+        """How many problems it has, as the manifest says; None if nothing says it."""
+        kept = self.manifest.get("kept")
+        return None if kept is None else int(kept)
+
+    @property
+    def written(self) -> float:
+        """When it was finished, in seconds since the epoch."""
+        manifest = self.file.with_name(MANIFEST_FILE)
+        return (manifest if self.manifest else self.file).stat().st_mtime
 
     def profiled_with(self) -> str | None:
         """The model whose pass rates chose the problems, as the manifest says; None if nothing says it."""
@@ -34,14 +50,15 @@ class FoundPool:
         return None if name is None else str(name)
 
 
-def find_pool(pool: str, model_name: str, *, pools: Path = POOLS) -> FoundPool:
+def find_pool(pool: str, model_name: str, *, pools: Path = POOLS, at_least: int = 1) -> FoundPool:
     """The pool that `pool` names: "latest", the folder of a finished pool, or a parquet file of problems.
 
-    "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` that kept anything.
+    "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` that kept `at_least`
+    so many problems: a small experiment is not what a run means unless it names it.
     Raises ConfigError, saying what to do, if there is none.
     """
     if pool == LATEST:
-        return _latest(model_name, pools)
+        return _latest(model_name, pools, at_least)
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -55,20 +72,37 @@ def find_pool(pool: str, model_name: str, *, pools: Path = POOLS) -> FoundPool:
     return FoundPool(path, read_json(manifest) if path.name == POOL_FILE and manifest.is_file() else {})
 
 
-def _latest(model_name: str, pools: Path) -> FoundPool:
-    manifests = sorted(pools.glob(f"*/{MANIFEST_FILE}"), key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
-    for manifest_file in manifests:
-        file = manifest_file.with_name(POOL_FILE)
-        try:
-            manifest = read_json(manifest_file)
-        except DataError:
-            continue  # a damaged pool is not a finished one; naming it says what is wrong with it
-        if file.is_file() and manifest.get("kept") and same_model(str(manifest.get("model_name")), model_name):
-            return FoundPool(file, manifest)
-    raise ConfigError(
-        f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
-        "or name a pool's folder or parquet file."
-    )
+def _latest(model_name: str, pools: Path, at_least: int) -> FoundPool:
+    found = [
+        FoundPool(file, manifest)
+        for manifest_file in pools.glob(f"*/{MANIFEST_FILE}")
+        if (file := manifest_file.with_name(POOL_FILE)).is_file()
+        and (manifest := _readable(manifest_file)).get("kept")
+        and same_model(str(manifest.get("model_name")), model_name)
+    ]
+    if not found:
+        raise ConfigError(
+            f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
+            "or name a pool's folder or parquet file."
+        )
+    largest = max(found, key=lambda pool: (pool.kept or 0, pool.written))
+    enough = [pool for pool in found if (pool.kept or 0) >= at_least]
+    if not enough:
+        raise ConfigError(
+            f"pool=latest: the run needs {at_least} problems, and the largest pool made with {model_name} in {pools}, "
+            f"{largest.name}, has {largest.kept}: curate more, lower problems_per_step (or validation_size), "
+            f"or name the pool (pool={largest.name}), whose problems then repeat within a step"
+        )
+    newest = max(enough, key=lambda pool: (pool.written, pool.file))
+    return newest if (newest.kept or 0) == largest.kept else replace(newest, larger=largest)
+
+
+def _readable(manifest_file: Path) -> dict[str, Any]:
+    """A manifest, or nothing if it is damaged: no finished pool then; naming that pool says what is wrong with it."""
+    try:
+        return read_json(manifest_file)
+    except DataError:
+        return {}
 
 
 def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:

@@ -10,14 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.insight.comparison import WEAK_SPLITS, compare_evals
+from coderl_tasks.insight.comparison import compare_evals, weak_splits
 from coderl_tasks.insight.diagnosis import hints, smoke_checks
 from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.funnel import Example, examples, funnel, suspects
 from coderl_tasks.insight.history_plot import history_plot
 from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
 from coderl_tasks.insight.pool_plot import difficulty_plot, funnel_plot, pass_rate_plot
-from coderl_tasks.insight.pool_tables import make_up, reference_counts, spending
+from coderl_tasks.insight.pool_tables import FEW_SAMPLES, few_at_half, make_up, reference_counts, spending
 from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord
 
 LAST_STEPS = 10
@@ -66,13 +66,17 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
         lines += [*markdown_table(["stage", "reason", "problems"], reasons), ""]
     if len(profile):
         lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
+        lines += [text, ""] if (text := few_at_half(profile)) else []
         heads = ["split", "problems", "samples", "fixed 16", "share", "tokens"]
         spent = [[s.split, s.problems, s.samples, s.fixed, f"{s.share:.0%}", s.tokens] for s in spending(profile)]
         lines += ["## Samples spent", "", *markdown_table(heads, spent), ""]
     if len(pool):
-        counts = [[row.split, *row.counts, row.problems] for row in make_up(pool)]
+        counts = [
+            [row.split, *(f"{n} ({few})" if few else n for n, few in row.labels), row.problems] for row in make_up(pool)
+        ]
         lines += ["## The pool", "", *_image(difficulty_plot(pool))]
         lines += [*markdown_table(["split", *DIFFICULTIES, "all"], counts), ""]
+        lines += [f"In brackets: labels from {FEW_SAMPLES} samples or fewer.", ""] if sum(make_up(pool)[-1].few) else []
     if len(curation.solutions):
         lines += ["## Reference solutions", ""]
         lines += [*markdown_table(["status", "problems"], reference_counts(curation.solutions)), ""]
@@ -95,8 +99,8 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
     return "\n".join(lines)
 
 
-def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None) -> str:
-    """An evaluation: Pass@1 by split with 95% intervals and, against `before`, the paired difference and its plot."""
+def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
+    """An evaluation on `dataset`: Pass@1 by split with 95% intervals and, against `before`, the paired difference."""
     summary = record.summary
     low, high = record.interval
     lines = [f"# Evaluation: {_cell(record.name)}", ""]
@@ -107,7 +111,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None) ->
         for split, share in shares.items()
     ]
     lines += [*markdown_table(["split", "problems", "Pass@1", "95% interval"], rows), ""]
-    lines += [f"- {split}: {why}" for split, why in WEAK_SPLITS.items() if split in shares]
+    lines += [f"- {split}: {why}" for split, why in weak_splits(shares, dataset).items()]
     facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
     lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
     lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]

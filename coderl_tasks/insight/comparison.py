@@ -1,17 +1,27 @@
 """Two recorded evaluations side by side, paired by problem, overall and by split."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.compare import paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.insight.record import EvalRecord
+from coderl_tasks.settings import HUB_DATASET
 
 WEAK_SPLITS = {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
-"""Splits whose passes prove less, with the reason."""
+"""Splits of the hub's data set whose passes prove less, with the reason."""
 
 COLUMNS = ("problem_id", "split", "correctness_score")
+
+
+def weak_splits(splits: Iterable[str], dataset: str) -> dict[str, str]:
+    """Those of `splits` whose passes prove less, with the reason: of the hub's data set, or a copy under its name."""
+    if Path(dataset).name != Path(HUB_DATASET).name:
+        return {}
+    return {split: WEAK_SPLITS[split] for split in splits if split in WEAK_SPLITS}
 
 
 @dataclass(frozen=True, slots=True)

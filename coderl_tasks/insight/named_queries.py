@@ -111,20 +111,27 @@ _QUERIES = (
     NamedQuery(
         "longest",
         RUN,
-        "Which completions are the longest?",
+        "Which completions are the longest, one per problem?",
         """
         SELECT run, step, problem_id, sample_index, len(completion_tokens) AS tokens, stop_reason, verdict,
                left(completion, 80) AS beginning
-        FROM rollouts ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
+        FROM rollouts
+        QUALIFY row_number() OVER (
+            PARTITION BY run, problem_id ORDER BY tokens DESC, step, group_index, sample_index
+        ) = 1
+        ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
         """,
     ),
     NamedQuery(
         "slowest",
         RUN,
-        "Which programs took the most CPU time?",
+        "Which programs took the most CPU time, one per problem?",
         """
         SELECT run, step, problem_id, sample_index, round(run_seconds, 3) AS cpu_seconds, tests_run, verdict
         FROM rollouts WHERE run_seconds IS NOT NULL
+        QUALIFY row_number() OVER (
+            PARTITION BY run, problem_id ORDER BY run_seconds DESC, step, group_index, sample_index
+        ) = 1
         ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25
         """,
     ),
@@ -209,7 +216,7 @@ _QUERIES = (
     NamedQuery(
         "samples",
         CURATION,
-        "How many completions did the profile take, against 16 a problem?",
+        "How many completions did the profile take, against 16 per problem?",
         """
         SELECT run, split, count(*) AS problems, sum(n_samples)::BIGINT AS samples, 16 * count(*) AS fixed_16,
                round(sum(n_samples) / (16 * count(*)), 3) AS share, round(avg(n_samples), 2) AS a_problem,

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from coderl_tasks.insight.funnel import examples, funnel, suspects
 from coderl_tasks.insight.pool_plot import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
-from coderl_tasks.insight.pool_tables import make_up, reference_counts, spending
+from coderl_tasks.insight.pool_tables import FEW_SAMPLES, few_at_half, make_up, reference_counts, spending
 from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord
 
 STATEMENT_CHARS = 600
@@ -32,6 +32,8 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "statement_chars": STATEMENT_CHARS,
         "rates_plot": Markup(pass_rate_plot(profile, curation.band).inline_svg()) if len(profile) else None,
         "band": curation.band,
+        "few_at_half": few_at_half(profile),
+        "few_samples": FEW_SAMPLES,
         "samples_plot": Markup(samples_plot(profile).inline_svg()) if len(profile) else None,
         "spending": spent,
         "total": spent[-1] if spent else None,

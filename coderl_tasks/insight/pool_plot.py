@@ -8,12 +8,14 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from coderl_tasks.insight.figure import BLUE, INK, ORANGE, ROSE, RULE, SERIES, TEAL, Plot, draw_panels
+from coderl_tasks.insight.figure import BLUE, GREY, INK, ORANGE, ROSE, RULE, SERIES, TEAL, Plot, draw_panels
 from coderl_tasks.insight.funnel import Remaining
 from coderl_tasks.insight.panel import LABELS, WIDTH, add_legend, prepare, short_name
+from coderl_tasks.insight.pool_tables import FEW_SAMPLES, few_samples
 from coderl_tasks.insight.record import DIFFICULTIES
 
 DIFFICULTY_COLOURS = {"hard": ROSE, "medium": ORANGE, "easy": TEAL}
+FEW_ALPHA = 0.45
 
 
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
@@ -92,14 +94,14 @@ def _samples(axes: Axes, profile: pl.DataFrame) -> None:
         axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=short_name(split))
         bottom += counts
     axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
-    axes.set_xlabel("samples a problem")
+    axes.set_xlabel("samples per problem")
     axes.set_ylabel("problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_legend(axes)
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The pool's problems by split, stacked by difficulty."""
+    """The pool's problems by split, stacked by difficulty; lighter where the label comes from few samples."""
     alt = f"The pool's {len(pool)} problems by split and difficulty."
     splits = pool["split"].n_unique() if len(pool) else 1
     return draw_panels([partial(_difficulty, pool=pool)], 1, (WIDTH, 1.2 + 0.4 * splits), alt, left=LABELS)
@@ -111,16 +113,21 @@ def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
     axes.grid(visible=False, axis="y")
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
     left = np.zeros(len(splits))
+    parts = {split: pool.filter(split=split) for split in splits}
+    some_few = False
     for difficulty in DIFFICULTIES:
-        counts = np.array(
-            [len(pool.filter((pl.col("split") == s) & (pl.col("difficulty") == difficulty))) for s in splits]
-        )
-        axes.barh(
-            range(len(splits)), counts, left=left, height=0.6, color=DIFFICULTY_COLOURS[difficulty], label=difficulty
-        )
-        left = left + counts
+        colour = DIFFICULTY_COLOURS[difficulty]
+        labelled = [part.filter(difficulty=difficulty) for part in parts.values()]
+        few = np.array([few_samples(part).height for part in labelled])
+        more = np.array([part.height for part in labelled]) - few
+        axes.barh(range(len(splits)), more, left=left, height=0.6, color=colour, label=difficulty)
+        axes.barh(range(len(splits)), few, left=left + more, height=0.6, color=colour, alpha=FEW_ALPHA)
+        left = left + more + few
+        some_few = some_few or bool(few.any())
+    if some_few:
+        axes.barh(0, 0, color=GREY, alpha=FEW_ALPHA, label=f"≤ {FEW_SAMPLES} samples")
     axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
     axes.tick_params(axis="y", labelcolor=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if splits:
-        add_legend(axes)
+        add_legend(axes, columns=4)

@@ -1,5 +1,6 @@
 """The tables of a curation's report: what the pool is made of, what sampling cost, what references showed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -7,17 +8,28 @@ import polars as pl
 from coderl_tasks.insight.record import DIFFICULTIES
 
 FIXED_SAMPLES = 16
+FEW_SAMPLES = 2
+"""Up to so many samples tell that a problem can teach (one passes, one fails), and hardly its pass rate."""
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class MakeUp:
-    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES."""
+    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES.
+
+    `few` of each have FEW_SAMPLES or fewer.
+    """
 
     split: str
     counts: tuple[int, ...]
+    few: tuple[int, ...]
     problems: int
     pass_rate: float | None
+
+    @property
+    def labels(self) -> Iterator[tuple[int, int]]:
+        """(problems, those of few samples) by difficulty."""
+        return zip(self.counts, self.few, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +61,34 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
     return [
         MakeUp(
             split,
-            tuple(int((part["difficulty"] == name).sum()) for name in DIFFICULTIES),
+            tuple(part.filter(difficulty=name).height for name in DIFFICULTIES),
+            tuple(few_samples(part).filter(difficulty=name).height for name in DIFFICULTIES),
             len(part),
             part["pass_rate"].mean(),  # type: ignore[arg-type]  # polars: any scalar
         )
         for split, part in _by_split(pool)
     ]
+
+
+def few_samples(problems: pl.DataFrame) -> pl.DataFrame:
+    """Those of `problems` (of a pool or profile) with FEW_SAMPLES or fewer."""
+    return problems.filter(pl.col("n_samples") <= FEW_SAMPLES)
+
+
+def few_at_half(profile: pl.DataFrame) -> str | None:
+    """Why so many problems stand at a pass rate of 0.5, in two sentences; None if none of few samples does."""
+    if not len(profile):
+        return None
+    at_half = profile.filter(pl.col("pass_rate") == 0.5)
+    few = few_samples(at_half)
+    if not len(few):
+        return None
+    low, high = few["ci_low"][0], few["ci_high"][0]
+    return (
+        f"{len(few)} of the {len(at_half)} problems at exactly 0.5 had {FEW_SAMPLES} samples, of which one passed: "
+        f"enough to keep a problem, too few to know its pass rate (95% interval {low:.2f} to {high:.2f}). "
+        "Their label, medium, is as uncertain."
+    )
 
 
 def spending(profile: pl.DataFrame) -> list[Spending]:

@@ -73,6 +73,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def age(seconds: float) -> str:
+    """A length of time since something was done: as `duration`, and days from two days on."""
+    days = int(seconds // 86_400)
+    return f"{days} days" if days >= 2 else duration(max(seconds, 0))
+
+
 class StepProgress:
     """The training loop's display: `line(row)` is a step's line and moves the bar; a context manager.
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
-from coderl_tasks.insight.comparison import WEAK_SPLITS, Comparison, compare_evals
+from coderl_tasks.insight.comparison import Comparison, compare_evals, weak_splits
 from coderl_tasks.insight.diagnosis import hints, smoke_checks
 from coderl_tasks.insight.history_plot import history_plots
 from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
@@ -37,9 +37,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "after": after,
         "comparison": comparison,
         "split_rows": split_rows(before, after, comparison),
-        "weak_splits": {
-            split: why for split, why in WEAK_SPLITS.items() if comparison and split in comparison.by_split
-        },
+        "weak_splits": weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {},
         "evals": list(run.evals.values()),
         "checks": smoke_checks(run),
         "hints": hints(run),

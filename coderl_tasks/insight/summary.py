@@ -1,4 +1,4 @@
-"""What a command ends with on the console: the pool, Pass@1 before and after, where everything is, what to try next."""
+"""What a command begins and ends with on the console: the pool, Pass@1 before and after, what to try next."""
 
 import shlex
 from pathlib import Path
@@ -6,10 +6,13 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from coderl_tasks.insight.comparison import WEAK_SPLITS, PairedPassAt1, compare_evals
+from coderl_tasks.curation.find_pool import FoundPool
+from coderl_tasks.insight.comparison import PairedPassAt1, compare_evals, weak_splits
 from coderl_tasks.insight.console import plain_table
 from coderl_tasks.insight.diagnosis import Check, hints, smoke_checks
+from coderl_tasks.insight.progress import age
 from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord, load_curation, load_run
+from coderl_tasks.settings import TrainSettings
 
 MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("undecided", "yellow")}
 
@@ -27,6 +30,22 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
     console.print(Group(*parts, ""))
     console.print(next_steps(run, ui_url), soft_wrap=True)  # commands are for copying: no line break but the terminal's
+
+
+def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
+    """Which pool a run takes, how large and how old (`now`: seconds since the epoch), and what a step takes of it."""
+    kept = pool.kept
+    size = [f"{kept:,} problems"] if kept is not None else []
+    about = ", ".join([*size, f"written {age(now - pool.written)} ago"])
+    taken = f"pool: {pool.file} ({about})"
+    if pool.larger is not None:
+        larger = pool.larger
+        taken += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
+    problems, completions = settings.problems_per_step, settings.completions_per_problem
+    step = f"per step: {problems} problems x {completions} completions per problem"
+    if kept is not None and kept < problems:
+        step += "; the pool has fewer problems, which repeat within a step"
+    return [taken, step]
 
 
 def pool_table(curation: CurationRecord) -> RenderableType:
@@ -56,8 +75,9 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
     for column in ("n", "before", "after", "paired difference"):
         table.add_column(column, justify="right", no_wrap=True)
     rows = {"all": comparison.overall, **comparison.by_split}
+    weak = weak_splits(comparison.by_split, str(run.config.get("dataset", "")))
     for split, found in rows.items():
-        star = "*" if split in WEAK_SPLITS else ""
+        star = "*" if split in weak else ""
         table.add_row(
             split + star,
             str(found.n),
@@ -66,7 +86,7 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
             _points(found),
             style="bold" if split == "all" else None,
         )
-    notes = [Text(f"* {split}: {why}", style="dim") for split, why in WEAK_SPLITS.items() if split in rows]
+    notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
     sides = [
         Text(f"{record.name}: {side}", style="dim")

@@ -32,6 +32,9 @@ MADE_WITH: Mapping[str, Any] = {"thinking": None, "evaluation_dataset": None, "t
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
 
+IN_OTHER_WORDS = {"group_size": "problems per step", "batch_size": "completions per step"}
+"""What a key means whose name, the recipe's, says something else elsewhere."""
+
 _ABSENT = object()
 
 
@@ -44,7 +47,8 @@ class ConfigChange:
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: {_show(self.old)} -> {_show(self.new)}"
+        meaning = f" {IN_OTHER_WORDS[self.key]}" if self.key in IN_OTHER_WORDS else ""
+        return f"{self.key}: {_show(self.old)} -> {_show(self.new)}{meaning}"
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:

@@ -156,8 +156,8 @@ class ChatTemplate:
         text = self.render(messages, add_generation_prompt=add_generation_prompt)
         if probe not in text:
             raise ConfigError(
-                "the model's chat template leaves out the text of plain messages: take another model, "
-                "or name one of the other renderers"
+                "the model's chat template leaves out the text of plain messages: take another model "
+                "(renderer_name=qwen3_instruct serves those that were made for ChatML)"
             )
         return text.partition(probe)[2]
 
@@ -281,7 +281,7 @@ def _source(tokenizer: "PreTrainedTokenizerBase") -> str:
     except ValueError:
         raise ConfigError(
             "the model's tokenizer has no chat template: take an instruction-tuned model, put a chat_template.jinja "
-            "into the model's folder, or name one of the other renderers"
+            "into the model's folder, or set renderer_name=qwen3_instruct if it is a base model with ChatML's tokens"
         ) from None
 
 

@@ -222,4 +222,4 @@ class Learner:
         return _Trained(client, service, 0)
 
     def _offset(self, step: int) -> int:
-        return (step + 1) * self._settings.group_size
+        return (step + 1) * self._settings.problems_per_step

@@ -88,7 +88,7 @@ async def sample_step(run: TrainingRun, step: int) -> pl.DataFrame:
 def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
     """What `step` samples: one request a problem, in group order. The settings and the step decide all of it."""
     settings = run.settings
-    chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.group_size)
+    chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.problems_per_step)
     requests = []
     for group_index, problem_id in enumerate(chosen):
         problem = run.pool[problem_id]
@@ -99,7 +99,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
                 problem_id=problem_id,
                 split=problem.split,
                 prompt_tokens=prompt,
-                num_samples=settings.completions_per_prompt,
+                num_samples=settings.completions_per_problem,
                 max_tokens=run.session.room(prompt, settings.max_tokens),
                 seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
             )

@@ -283,7 +283,8 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
         settings = await with_decided_model(settings, run_record(path))
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
-    pool = find_pool(settings.pool, settings.model_name)
+    held_out = settings.validation_size if settings.eval_on == "validation" else 0
+    pool = find_pool(settings.pool, settings.model_name, at_least=settings.problems_per_step + held_out)
     check_pool(pool.file)
     return settings.with_changes(pool=str(pool.file)), pool
 

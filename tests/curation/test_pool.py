@@ -181,6 +181,29 @@ def test_latest_is_the_newest_finished_pool_of_the_model(pool, tmp_path, loaded)
         find_pool(str(tmp_path / "nowhere"), "any")
 
 
+def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_path):
+    sizes = {"trial": 3, "newer": 24, "older": 400, "other-model": 9000}
+    for age, (name, kept) in enumerate(sizes.items()):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pool.parquet").touch()
+        model = "another/model" if name == "other-model" else "data/nano"
+        manifest = tmp_path / name / "manifest.json"
+        manifest.write_text(json.dumps({"model_name": model, "kept": kept}))
+        os.utime(manifest, (2_000_000_000 - age, 2_000_000_000 - age))
+
+    def latest(at_least):
+        return find_pool("latest", "data/nano", pools=tmp_path, at_least=at_least)
+
+    found = latest(8)
+    assert (found.name, found.kept, found.written) == ("newer", 24, 2_000_000_000 - 1)
+    assert found.larger is not None and (found.larger.name, found.larger.kept) == ("older", 400)
+    assert [latest(n).name for n in (1, 3, 4, 24, 25, 400)] == ["trial", "trial", "newer", "newer", "older", "older"]
+    assert latest(25).larger is None
+    with pytest.raises(ConfigError, match=r"needs 401 problems, and the largest .* in .*, older, has 400"):
+        latest(401)
+    assert find_pool(str(tmp_path / "trial"), "data/nano", at_least=8).kept == 3  # one that is named is meant
+
+
 def test_an_empty_pool_says_why_in_one_line(loaded, tmp_path, pool):
     require_problems(pool, tmp_path)
     rows = [profiled(problem, 0) for problem in loaded.problems]

@@ -115,7 +115,7 @@ def tinker_server_of(home: Path) -> int:
     ("change", "says"),
     [
         ("seed=1", "seed: 0 -> 1"),
-        ("group_size=4", "group_size: 3 -> 4"),
+        ("group_size=4", "group_size: 3 -> 4 problems per step"),
         ("eval_on=validation", "eval_on"),
         ("reward=fraction", "reward: 'binary' -> 'fraction'"),
         ("order_from=elsewhere", "order_from: None -> ['elsewhere']"),
@@ -154,6 +154,7 @@ def test_a_finished_run_says_so_and_records_no_change(coderl, run: Path):
     done = coderl("train", f"log_path={run}", "learning_rate=1")
     assert done.returncode == 0, done.stderr
     assert "finished: 3 steps, nothing is left to do; max_steps=N adds steps" in done.stdout
+    assert "without effect, as no step is left: learning_rate: 0.001 -> 1.0" in done.stdout
     assert (run / "config.json").read_bytes() == before
 
 

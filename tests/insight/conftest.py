@@ -21,6 +21,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import rollout_metrics
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
 
 HOSTILE = "</code></pre><script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -201,6 +202,7 @@ def write_run(folder: Path, steps: int = STEPS, seed: int = 0, test_size: int = 
     config = {
         "model_name": str(model),
         "preset": "nano",
+        "dataset": HUB_DATASET,
         "batch_size": 128,
         "group_size": 8,
         "learning_rate": 4e-4,
@@ -257,7 +259,7 @@ def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
         problems.append(
             Problem(problem_id, split, statement(problem_id), "", "stdin", "", tests, 5, 9, None, (), index)
         )
-        n = draw.choice([4, 8, 8, 16])
+        n = draw.choice([2, 4, 8, 16])
         ability = draw.betavariate(0.7, 0.9)
         right = sum(draw.random() < ability for _ in range(n))
         low, high = jeffreys_interval(right, n)

@@ -1,7 +1,9 @@
 """Logs, the console, W&B, progress and the closing summary."""
 
 import logging
+import os
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -9,13 +11,15 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.logging import setup_logging
-from coderl_tasks.insight.progress import StepProgress, duration, step_line
+from coderl_tasks.insight.progress import StepProgress, age, duration, step_line
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.insight.summary import print_summary
+from coderl_tasks.insight.summary import pool_lines, print_summary
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.settings import TrainSettings
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -146,6 +150,7 @@ def test_progress_draws_a_bar_on_a_terminal() -> None:
 
 def test_durations_read_like_speech() -> None:
     assert [duration(s) for s in (40, 720, 11_100)] == ["40 s", "12 min", "3 h 05 min"]
+    assert [age(s) for s in (-1, 40, 90_000, 3 * 86_400 + 5)] == ["0 s", "40 s", "25 h 00 min", "3 days"]
 
 
 def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
@@ -164,3 +169,20 @@ def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
     ):
         assert words in text
     assert '"SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"\n' in text
+
+
+def test_the_pool_is_named_with_its_size_and_age(tmp_path: Path) -> None:
+    pools = []
+    for name, kept, written in (("small", 5, 1_000_000), ("large", 400, 500_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+        os.utime(tmp_path / name / "manifest.json", (written, written))
+        pools.append(FoundPool(tmp_path / name / "pool.parquet", {"kept": kept}))
+    small, large = pools
+    settings = TrainSettings(problems_per_step=4, completions_per_problem=2)
+    taken, step = pool_lines(replace(small, larger=large), settings, 1_000_000 + 720)
+    assert taken == (
+        f"pool: {small.file} (5 problems, written 12 min ago); a larger one: pool=large, 400 problems, 5 days old"
+    )
+    assert step == "per step: 4 problems x 2 completions per problem"
+    assert "repeat within a step" in pool_lines(small, TrainSettings(), 1_000_000)[1]

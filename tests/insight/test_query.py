@@ -65,6 +65,15 @@ def test_degenerate_groups_are_those_the_metrics_count(run_dir: Path) -> None:
     assert len(query(run_dir, name="degenerate_groups")) == skipped
 
 
+@pytest.mark.parametrize(("name", "most"), [("longest", "tokens"), ("slowest", "cpu_seconds")])
+def test_extremes_name_each_problem_once(run_dir: Path, name: str, most: str) -> None:
+    frame = query(run_dir, name=name)
+    assert frame["problem_id"].is_unique().all()
+    column = {"tokens": "len(completion_tokens)", "cpu_seconds": "round(run_seconds, 3)"}[most]
+    found = query(run_dir, f"SELECT problem_id, max({column}) AS most FROM rollouts GROUP BY problem_id")
+    assert frame[most].to_list() == sorted(found["most"].drop_nulls(), reverse=True)[: len(frame)]
+
+
 def test_a_folder_of_runs_is_told_apart_by_run(runs_dir: Path) -> None:
     frame = query(
         runs_dir, "SELECT run, count(*) AS steps FROM metrics WHERE groups_total > 0 GROUP BY run ORDER BY run"

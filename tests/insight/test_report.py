@@ -12,6 +12,7 @@ import pytest
 from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
+from coderl_tasks.insight.comparison import weak_splits
 from coderl_tasks.insight.funnel import funnel, suspects
 from coderl_tasks.insight.history_plot import history_plot
 from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
@@ -22,12 +23,13 @@ from coderl_tasks.insight.pool_plot import (
     pass_rate_plot,
     samples_plot,
 )
-from coderl_tasks.insight.pool_tables import spending
+from coderl_tasks.insight.pool_tables import few_at_half, few_samples, make_up, spending
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import render_report, write_report
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
+from coderl_tasks.settings import HUB_DATASET
 
 HOSTILE = "<script>document.title='owned'</script>"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -84,6 +86,30 @@ def test_run_report_says_what_matters(run_html: str, run_dir: Path) -> None:
         assert words in text
     assert "Read n, then n integers." in text
     assert f"coderl query {run_dir}" in text
+
+
+@pytest.mark.parametrize(
+    ("dataset", "weak"),
+    [(HUB_DATASET, True), ("/data/DeepCoder-Preview-Dataset/", True), ("data/mini", False), ("", False)],
+)
+def test_the_public_samples_of_codeforces_are_those_of_one_data_set(dataset: str, weak: bool) -> None:
+    assert (list(weak_splits(["codeforces", "lcbv5"], dataset)) == ["codeforces"]) is weak
+
+
+def test_labels_of_few_samples_are_told_apart(pool_dir: Path) -> None:
+    curation = load_curation(pool_dir)
+    few = few_samples(curation.pool)
+    assert 0 < len(few) < len(curation.pool)
+    whole = make_up(curation.pool)[-1]
+    assert whole.few == tuple(len(few.filter(difficulty=name)) for name in ("hard", "medium", "easy"))
+    at_half = curation.profile.filter(n_samples=2, n_correct=1)
+    sentence = few_at_half(curation.profile)
+    assert sentence is not None and sentence.startswith(f"{len(at_half)} of the ")
+    for page in (Page(render_report(pool_dir)).text, pool_markdown(curation)):
+        assert sentence in page
+        assert "samples or fewer" in page
+    certain = curation.profile.filter(n_samples=16)
+    assert few_at_half(certain) is None and few_at_half(certain.clear()) is None
 
 
 def test_untrusted_text_stays_text(run_html: str) -> None:
@@ -230,6 +256,7 @@ def test_pool_and_evaluation_artifacts(run_dir: Path, pool_dir: Path) -> None:
     assert "240 read" in pool and r"too\_hard" in pool
     for words in ("Samples spent", "Dropped at dedup", "- **taco-", "Suspects of several right answers"):
         assert words in pool
-    evaluation = evaluation_markdown(run.final, run.baseline)
+    evaluation = evaluation_markdown(run.final, run.baseline, dataset=HUB_DATASET)
     assert "Against baseline" in evaluation and "weak evidence" in evaluation
+    assert "weak evidence" not in evaluation_markdown(run.final, run.baseline, dataset="data/mini")
     assert artifact_key("step-history", "2026_11_21-10_00_00") == "step-history-2026-11-21-10-00-00"

@@ -11,6 +11,7 @@ from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
@@ -101,6 +102,22 @@ def test_what_is_not_given_comes_from_the_directory(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({**saved, "pool_sha256": "x"}))
     settings = complete_settings(parse_settings(TrainSettings, {"max_steps": "9"}), tmp_path)
     assert (settings.max_steps, settings.seed, settings.model_name) == (9, 3, "data/nano")
+
+
+def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path):
+    problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
+    given = {"preset": "nano", "pool": str(tmp_path / "pool.parquet")}
+    by_recipe = {**given, "batch_size": "24", "group_size": "3"}
+    by_ours = {**given, "problems_per_step": "3", "completions_per_problem": "8"}
+    for before, after in ((by_recipe, by_ours), (by_ours, by_recipe), (by_ours, given)):
+        recorded = run_config(parse_settings(TrainSettings, before))
+        assert (recorded["batch_size"], recorded["group_size"]) == (24, 3)
+        (tmp_path / "config.json").write_text(json.dumps(recorded))
+        resumed = complete_settings(parse_settings(TrainSettings, after), tmp_path)
+        assert check_resume(recorded, run_config(resumed)) == []
+    with pytest.raises(ConfigError, match="group_size: 3 -> 4 problems per step"):
+        other = complete_settings(parse_settings(TrainSettings, {"problems_per_step": "4"}), tmp_path)
+        check_resume(recorded, run_config(other))
 
 
 def test_the_configuration_knows_the_pool_by_its_content(tmp_path: Path):
