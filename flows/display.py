@@ -1,5 +1,6 @@
 """What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -7,6 +8,8 @@ from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging.handlers import APILogHandler
 from prefect.runtime import deployment
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -26,6 +29,22 @@ from coderl_tasks.curation.measure import Progress as OnProgress
 from coderl_tasks.insight.progress import StepProgress, step_line
 from coderl_tasks.screening import OnRows, RowsProgress
 from flows.publishing import courtesy
+
+
+class WarningsInPrefect(APILogHandler):
+    """Warnings of the tasks in the flow run's log, which the UI shows; not those that a run keeps in its logs.log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(lambda record: record.name != "coderl_tasks" and self._is_in_a_run())
+
+    @staticmethod
+    def _is_in_a_run() -> bool:
+        """Whether the caller works for a flow run: a thread that watches a server does not, and has no log."""
+        return (FlowRunContext.get() or TaskRunContext.get()) is not None
+
+
+_warnings = WarningsInPrefect()
 
 
 class _Counted(ProgressColumn):
@@ -48,6 +67,7 @@ class Display:
     def __init__(self) -> None:
         self._console = Console()
         self._log = get_run_logger() if deployment.id else None
+        logging.getLogger("coderl_tasks").addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
         self._total: int | None = None

@@ -1,5 +1,6 @@
 """train: GRPO steps on a pool, each phase a retried task; `coderl train log_path=RUN` goes on where RUN ends."""
 
+import math
 import shlex
 import sys
 import time
@@ -51,6 +52,9 @@ from flows.suspension import suspended_in_outages
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
 ARTIFACT_EVERY = 10
+ARTIFACT_PAUSE_S = 30.0
+"""The history is published every so many steps; before that, after the first and with this pause: each version stays in
+Prefect's database."""
 
 
 @task(name="probe", **PHASE)
@@ -172,6 +176,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     step = max(0, run.directory.last_committed_step)
+    published, pause_s = -math.inf, 0.0
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
         while run.has_step(step):
             if not run.directory.step(step).has("commit"):
@@ -180,8 +185,9 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
-            if run.is_due(step, ARTIFACT_EVERY):
+            if run.is_due(step, ARTIFACT_EVERY) or time.monotonic() - published > pause_s:
                 await _publish_history(run.directory.path)
+                published, pause_s = time.monotonic(), ARTIFACT_PAUSE_S if step < ARTIFACT_EVERY else math.inf
             step += 1
     if evaluating and run.last_step is not None:
         await _evaluate(run, FINAL, run.last_step, logger, display)

@@ -8,6 +8,7 @@ remains after that is an `InfraError`: never a verdict on the program.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from coderl_tasks.server_addresses import sandbox_addresses
 _LONGEST_PAUSE_S = 5.0
 _LONGEST_GRACE_S = 300.0
 _FIRST_ANSWER_S = 5.0
+logger = logging.getLogger(__name__)
 
 
 class SandboxClient:
@@ -32,8 +34,9 @@ class SandboxClient:
     with pauses from `backoff_s` on, doubling, with jitter. In each it may take its own time limit and `grace_s`, which
     doubles too, for servers that others use. A full server is asked for up to `busy_patience_s`. While no server is up,
     requests wait until the outage has lasted for `outage_patience_s`, which is long enough for an embedded server that
-    hangs to be noticed and restarted (5 s where none has ever answered: it may be the wrong address). A server that has
-    not answered for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An answer over
+    hangs to be noticed and restarted (5 s where none has ever answered: it may be the wrong address). The log says
+    after `notice_s`, once per outage, that they wait, and when a server answers again. A server that has not answered
+    for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An answer over
     `max_answer_bytes` is the program's doing and is reported as such.
     """
 
@@ -49,6 +52,7 @@ class SandboxClient:
         outage_patience_s: float = 90.0,
         watch_every_s: float = 10.0,
         max_answer_bytes: int = 256 << 20,
+        notice_s: float = 5.0,
     ) -> None:
         self._urls = sandbox_addresses(urls)
         if not self._urls:
@@ -58,6 +62,8 @@ class SandboxClient:
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
         self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
+        self._notice_s = notice_s
+        self._outage_said = False
         self._links: list[ServerLink] = []
 
     @property
@@ -148,8 +154,18 @@ class SandboxClient:
                 faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
                 seconds = f"{time.monotonic() - began:.0f} s"
                 raise InfraError(f"no sandbox has answered for {seconds} ({faults}). Check SANDBOX_URL, or its log")
+            until_notice = began + self._notice_s - time.monotonic()
+            if not self._outage_said and until_notice <= 0:
+                self._outage_said = True
+                faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
+                logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
+            pause = left if self._outage_said else min(left, until_notice)
             probes = [link.probe for link in links if link.probe is not None]
-            await asyncio.wait(probes, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        if self._outage_said:
+            self._outage_said = False
+            answering = ", ".join(link.url for link in links if not link.is_aside)
+            logger.warning("the sandbox answers again: %s", answering)
 
 
 def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> ServerLink:

@@ -113,16 +113,22 @@ async def test_a_long_queue_of_ours_is_waited_for(serve: Serve) -> None:
     assert server.requests == 20
 
 
-async def test_an_outage_is_waited_out(serve: Serve) -> None:
+async def test_an_outage_is_waited_out_and_said_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     server = FaultyServer(answers, breaks, answers)
-    async with SandboxClient([serve(server.app())], attempts=2, backoff_s=0.01, watch_every_s=0.1) as client:
+    url = serve(server.app())
+    quick = {"attempts": 2, "backoff_s": 0.01, "watch_every_s": 0.1, "notice_s": 0.02}
+    async with SandboxClient([url], **quick) as client:
         await client.run_code(REQUEST)
         server.pings = False
         waiting = [asyncio.ensure_future(client.run_code(REQUEST)) for _ in range(5)]
-        while server.pinged < 3:
-            await asyncio.sleep(0)
+        while server.pinged < 3 or not caplog.records:
+            await asyncio.sleep(0.01)
         server.pings = True
         assert {result.stdout for result in await asyncio.gather(*waiting)} == {"hello"}
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith(f"no answer from the sandbox ({url}: HTTP 502): waiting, for up to ")
+    assert said[1] == f"the sandbox answers again: {url}"
 
 
 async def test_a_long_outage_fails_all_requests_at_once(serve: Serve) -> None:

@@ -1,6 +1,7 @@
 """The smoke-test protocol, trends, hints and paired comparisons."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coderl_tasks.insight.comparison import compare_evals
-from coderl_tasks.insight.diagnosis import check_format, check_reward_trend, hints, smoke_checks
+from coderl_tasks.insight.diagnosis import check_format, check_pass_at_1, check_reward_trend, hints, smoke_checks
 from coderl_tasks.insight.record import EvalRecord, RunRecord, load_run
 from coderl_tasks.insight.trend import trend
 
@@ -47,6 +48,26 @@ def test_flat_and_falling_rewards_fail_the_trend_check() -> None:
     assert check_reward_trend(metrics(mean_reward=[1 - i / 30 for i in range(30)])).passed is False
     rising = [value + i * 0.02 for i, value in enumerate(noise)]
     assert check_reward_trend(metrics(mean_reward=rising)).passed is True
+
+
+def test_a_short_run_that_does_not_rise_yet_has_not_failed() -> None:
+    level = [0.5, 0.6, 0.4, 0.5, 0.6, 0.4, 0.55, 0.5]
+    found = check_reward_trend(metrics(8, mean_reward=level))
+    assert found.passed is None and "not decided before 30 steps" in found.explanation
+    assert check_reward_trend(metrics(32, mean_reward=level * 4)).passed is False
+    assert check_reward_trend(metrics(8, mean_reward=[0.5 - i / 20 for i in range(8)])).passed is False
+    assert check_reward_trend(metrics(8, mean_reward=[0.1 + i / 20 for i in range(8)])).passed is True
+
+
+def test_a_difference_within_chance_has_not_failed(run_dir: Path) -> None:
+    run = load_run(run_dir)
+    assert run.baseline is not None and run.final is not None
+    swapped = EvalRecord("final", 9, run.baseline.summary | {"compare": {}}, run.baseline.rollouts)
+    before = EvalRecord("baseline", -1, run.final.summary, run.final.rollouts)
+    worse = replace(run, evals={"baseline": before, "final": swapped})
+    assert check_pass_at_1(worse).passed is False
+    same = replace(run, evals={"baseline": run.baseline, "final": replace(swapped, rollouts=run.baseline.rollouts)})
+    assert check_pass_at_1(same).passed is None
 
 
 def test_mann_kendall_by_hand() -> None:
