@@ -60,9 +60,11 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     folder = _named_pool(settings)
     settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
     check_curation(settings, folder or POOLS)
-    content = settings.content()
-    unfinished = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
-    return settings, folder or (unfinished or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
+    if folder is None:
+        content = settings.content()
+        unfinished = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+        folder = (unfinished or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
+    return settings, folder
 
 
 def _named_pool(settings: CurateSettings) -> Path | None:
@@ -186,7 +188,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     )
     check_curation(whole.curate, _named_pool(whole.curate) or POOLS)
     check_training(whole.train, run)
-    check_evaluation(whole.evaluate, None)
+    check_evaluation(whole.evaluate, None, is_planned=True)
     return whole
 
 
@@ -208,12 +210,14 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
         check_data(side.source, None, side.role)
 
 
-def check_evaluation(settings: EvaluateSettings, run: Path | None) -> None:
-    """The same for an evaluation of `run`, None if its policy has none, or none yet."""
+def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
+    """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
+    that a name in `compare_to` may be one of its evaluations."""
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
     side = evaluation_side(settings)
     check_data(side.source, settings.splits, side.role)
-    compared_with(settings, run)
+    if not is_planned or "/" in (settings.compare_to or ""):
+        compared_with(settings, run)
 
 
 def check_place(folder: Path, setting: str) -> None:

@@ -73,6 +73,12 @@ async def test_what_is_missing_is_said_first(flow: str, words: tuple[str, ...], 
     assert sorted(place.rglob("*")) == before
 
 
+async def test_a_pipeline_may_compare_with_an_evaluation_that_is_yet_to_be_made(place: Path):
+    words = ["evaluate.compare_to=step-000009", f"train.log_path={place / 'run'}", f"curate.name={place / 'new'}"]
+    await plan(parse_settings(PipelineSettings, parse_key_values(words, PipelineSettings)))
+    assert not (place / "run").exists()
+
+
 async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Path):
     own = str(place / "mine.jsonl")
     settings = {"dataset": own, "evaluation_dataset": None, "test_share": 0.01}

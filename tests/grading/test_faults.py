@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from aiohttp import web
 from fault_proxy import BAD_GATEWAY, SERVER_ERROR, FaultProxy
+from faulty_servers import FaultyServer, answers, refuses
 from submission_cases import Submission, call_submissions, stdin_submissions
 
+from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
+from coderl_tasks.grading.judge import require_sandbox
+from coderl_tasks.grading.run_code import RunRequest
 from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.services import embedded_sandbox
 
@@ -135,3 +139,22 @@ async def test_all_servers_down_is_an_infra_error_and_no_score() -> None:
     assert {grade.verdict for grade in grades} == {Verdict.INFRA_ERROR}
     assert all(any(url in grade.reason for url in urls) for grade in grades)
     assert [completion.score.reward is None for completion in scored] == [True] * 4 + [False]
+
+
+async def test_a_sandbox_that_runs_no_program_right_is_found_out_before_there_is_one_to_grade(
+    serve: Serve, embedded_url: str, closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong, absent = (serve(FaultyServer(behaviour).app()) for behaviour in (answers, refuses))
+    for urls, said in (
+        ([wrong], "cannot run the grading driver"),
+        ([absent], "404"),
+        ([closed], "no sandbox has answered"),
+    ):
+        async with SandboxClient(urls, **QUICK) as client:
+            with pytest.raises(InfraError, match=said):
+                await require_sandbox(client)
+    async with SandboxClient([wrong, embedded_url], **QUICK) as client:
+        await require_sandbox(client)
+        assert f"the sandbox at {wrong} cannot run the grading driver" in caplog.text
+        result = await client.run_code(RunRequest("print(6 * 7)"))
+    assert (result.server, result.stdout) == (embedded_url, "42\n")
