@@ -12,6 +12,7 @@ of a finished one those in its checkpoints.jsonl are enough to add steps. Runs t
 root are not known here, so their weights would look unneeded: that is why these have to be asked for.
 """
 
+import os
 import re
 import shutil
 import time
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from coderl_tasks.curation.find_pool import MANIFEST_FILE
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
 from coderl_tasks.journal.atomic import read_json
@@ -104,9 +104,9 @@ def pool_parts(pools: Path) -> list[Removal]:
     it."""
     found = []
     for folder in _folders(pools):
-        parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir()]
+        parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir() and not (folder / part).is_symlink()]
         locks = (folder, *(lock.parent for part in parts for lock in part.rglob("run.lock")))
-        if parts and (folder / MANIFEST_FILE).is_file() and not any(held_by(place) for place in locks):
+        if parts and (folder / "manifest.json").is_file() and not any(held_by(place) for place in locks):
             size, names = sum(map(tree_bytes, parts)), ", ".join(part.name for part in parts)
             found.append(Removal(f"{names} of the pool {folder}", size, partial(_remove_folders, folder, parts)))
     return found
@@ -128,9 +128,10 @@ def _named_in(root: Path) -> Iterable[str]:
     """The tinker:// paths that the runs in `root`, and the evaluations beside them, still need."""
     for folder in _folders(root):
         finished = _is_finished(folder)
-        for file in (*folder.rglob("*.json"), *folder.rglob("*.jsonl")):
-            if not (finished and file.name == "commit.json"):
-                yield from _TINKER_PATH.findall(file.read_text(errors="replace"))
+        for place, _, names in os.walk(folder, followlinks=True):  # steps may lie on another disk
+            for name in names:
+                if name.endswith((".json", ".jsonl")) and not (finished and name == "commit.json"):
+                    yield from _TINKER_PATH.findall(Path(place, name).read_text(errors="replace"))
 
 
 def _is_finished(run: Path) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.find_pool import MANIFEST_FILE, recorded_model
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.progress import duration
 from coderl_tasks.insight.record import load_run
@@ -88,13 +87,19 @@ def _run_row(folder: Path) -> dict[str, Any]:
 
 def _pool_row(folder: Path) -> dict[str, Any]:
     row = {"name": folder.name, **_size_and_age(folder)}
-    manifest = folder / MANIFEST_FILE
+    manifest = folder / "manifest.json"
     try:
-        found = read_json(manifest) if manifest.is_file() else {"model_name": recorded_model(folder)}
+        found = read_json(manifest) if manifest.is_file() else {"model_name": _profiled_with(folder)}
     except DataError as error:
         return row | {"state": f"damaged: {error}"}
     state = "running" if held_by(folder) is not None else "finished" if manifest.is_file() else "unfinished"
     return row | {"state": state, "model": found.get("model_name"), "problems": found.get("kept")}
+
+
+def _profiled_with(folder: Path) -> str | None:
+    from coderl_tasks.curation.find_pool import recorded_model  # which brings the Tinker SDK: seconds to import
+
+    return recorded_model(folder)
 
 
 def _size_and_age(folder: Path) -> dict[str, Any]:

@@ -191,7 +191,10 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int) -> bool
 def is_unstarted(path: Path) -> bool:
     """Whether the folder `path` holds an attempt at a run that never started: no group, no step, no evaluation is
     recorded, and nothing lies there that a run does not write. An empty folder is one if runs are named so."""
-    names = {child.name for child in path.iterdir()}
+    children = list(path.iterdir())
+    names = {child.name for child in children}
+    if any(child.is_symlink() for child in (path, *children)):  # what lies behind it is somebody's arrangement
+        return False
     if not names <= {*_WRITTEN_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
         return False
     if names and not names & {"run.lock", "config.json"}:
