@@ -6,7 +6,10 @@ a traceback.
 """
 
 import argparse
+import atexit
+import contextlib
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -62,6 +65,30 @@ USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; code
   serve     the embedded servers: coderl serve tinker | sandbox"""
 
 
+def command(arguments: Sequence[str] | None = None) -> NoReturn:
+    """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
+
+    It leaves out the interpreter's finalization. A daemon thread that is in native code by then is unwound by
+    pthread_exit (before Python 3.14), on which native code that does not expect it aborts: the exit code would be 134.
+    The Tinker SDK has such a thread, which parses answers, whenever a command ends.
+    """
+    code = CoderlError.exit_code
+
+    def leave() -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # before a command imports libraries, so that it runs after what they register
+    try:
+        code = main(arguments)
+    except SystemExit as leaving:  # of argparse's --help
+        code = leaving.code if isinstance(leaving.code, int) else 0
+    sys.exit(code)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -71,19 +98,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"coderl {version('coderl')}")
         return 0
-    command, rest = words[0], words[1:]
+    name, rest = words[0], words[1:]
     try:
-        if command in FLOWS:
-            return _flow(command, rest)
-        if command in COMMANDS:
-            return COMMANDS[command](rest)
-        raise ConfigError(f"unknown command {command!r}: coderl --help lists them")
+        if name in FLOWS:
+            return _flow(name, rest)
+        if name in COMMANDS:
+            return COMMANDS[name](rest)
+        raise ConfigError(f"unknown command {name!r}: coderl --help lists them")
     except CoderlError as error:
-        return _fail(command, error, error.exit_code)
+        return _fail(name, error, error.exit_code)
     except OSError as error:  # no space left, permission denied, ...
-        return _fail(command, _explain(error), CoderlError.exit_code)
+        return _fail(name, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:
-        return _fail(command, "interrupted", INTERRUPTED)
+        return _fail(name, "interrupted", INTERRUPTED)
 
 
 def _explain(error: OSError) -> str:
@@ -366,4 +393,4 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    sys.exit(main())
+    command()

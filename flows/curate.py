@@ -189,6 +189,6 @@ async def _profile(
 
 
 if __name__ == "__main__":
-    from coderl_tasks.cli import main
+    from coderl_tasks.cli import command
 
-    sys.exit(main(["curate", *sys.argv[1:]]))
+    command(["curate", *sys.argv[1:]])

@@ -143,6 +143,6 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from coderl_tasks.cli import main
+    from coderl_tasks.cli import command
 
-    sys.exit(main(["evaluate", *sys.argv[1:]]))
+    command(["evaluate", *sys.argv[1:]])

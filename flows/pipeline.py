@@ -30,6 +30,6 @@ async def pipeline(settings: PipelineSettings) -> str:
 
 
 if __name__ == "__main__":
-    from coderl_tasks.cli import main
+    from coderl_tasks.cli import command
 
-    sys.exit(main(["pipeline", *sys.argv[1:]]))
+    command(["pipeline", *sys.argv[1:]])

@@ -255,6 +255,6 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
 
 
 if __name__ == "__main__":
-    from coderl_tasks.cli import main
+    from coderl_tasks.cli import command
 
-    sys.exit(main(["train", *sys.argv[1:]]))
+    command(["train", *sys.argv[1:]])

@@ -128,3 +128,32 @@ def test_the_three_forms_of_a_setting(words, values):
 def test_words_that_are_no_setting_are_refused(words, says):
     with pytest.raises(ConfigError, match=says):
         parse_key_values(words, TrainSettings)
+
+
+BUSY_IN_NATIVE_CODE = """
+import sys, threading
+from pydantic import BaseModel, field_validator
+from coderl_tasks.cli import command
+
+class Answer(BaseModel):
+    tokens: list[int]
+
+    @field_validator("tokens", mode="wrap")
+    @classmethod
+    def through_python(cls, value, handler):
+        return handler(value)
+
+def parse():
+    while True:
+        Answer.model_validate({"tokens": list(range(200))})
+
+for _ in range(4):
+    threading.Thread(target=parse, daemon=True).start()
+command(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["train", "--help"], 0), (["trian"], 2)])
+def test_a_thread_in_native_code_does_not_change_the_exit_code(words, code):
+    ended = subprocess.run([sys.executable, "-c", BUSY_IN_NATIVE_CODE, *words], capture_output=True, text=True)
+    assert (ended.returncode, bool(ended.stdout)) == (code, code == 0), ended.stderr
