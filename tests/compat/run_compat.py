@@ -1,6 +1,6 @@
 """Runs other people's clients, unmodified, against the embedded servers and looks at what they did.
 
-    python tests/compat/run_compat.py [--only TEXT] [--optional]
+    python tests/compat/run_compat.py [--only TEXT]
 
 The clients are the newest tinker-cookbook's (environment.py installs it): its arithmetic recipe in three modes with its
 default loss, its supervised recipe killed and resumed, its temperature validator and its code grading harness. The
@@ -8,8 +8,7 @@ model is nano, which knows no arithmetic: completions are cut off where some of 
 for ending gives a gradient. Nothing is asked of a hub.
 
 A trial is judged by what it wrote (metrics, checkpoints, verdicts) and by what the server counted. One line per trial;
-exit code 1 if one is not as it should be: its files are then kept, in the folder that is named. With --optional a
-machine that cannot install the cookbook, and has none from before, passes: it says so.
+exit code 1 if one is not as it should be: its files are then kept, in the folder that is named.
 """
 
 import argparse
@@ -333,7 +332,6 @@ def run_trials(names: list[str], folder: Path, console: Console) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="trials that have this in their name")
-    parser.add_argument("--optional", action="store_true", help="pass where the cookbook cannot be installed")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     names = [name for name in TRIALS if arguments.only in name]
@@ -345,7 +343,7 @@ def main() -> None:
             lines = environment.install()
     except InfraError as error:
         console.print(f"compat: nothing was run: {escape(str(error))}", soft_wrap=True)
-        sys.exit(0 if arguments.optional else 1)
+        sys.exit(1)
     console.print(*lines, sep="\n", markup=False, soft_wrap=True)
     folder = Path(tempfile.mkdtemp(prefix="compat-"))
     installed = time.monotonic()

@@ -61,7 +61,7 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
     flow_environment: dict[str, str], coderl, tmp_path: Path
 ):
     folder = tmp_path / "a pool"
-    words = ("curate", "preset=nano", "limit=12", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
+    words = ("curate", "preset=nano", "limit=40", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
     process = start(flow_environment, *words, f"name={folder}", stderr=subprocess.PIPE)
     wait_for(folder / "shards/0000/groups", process)
     said = re.fullmatch("stopped; coderl (curate .*) goes on", interrupted(process)[-1])
