@@ -18,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 PYTHON = web.AppKey("python", tuple[str, ...])
+"""The command that runs programs; applications that borrow `run_code` may leave it out."""
 
 
 async def run_code(request: web.Request) -> web.Response:
@@ -31,7 +32,7 @@ async def run_code(request: web.Request) -> web.Response:
                 (folder / path).write_bytes(base64.b64decode(data))
         program = folder / "tmpcode.py"
         program.write_text(body["code"])
-        run_result = await run([*request.app[PYTHON], str(program)], folder, body)
+        run_result = await run([*request.app.get(PYTHON, (sys.executable,)), str(program)], folder, body)
         fetched = {}
         for path in body.get("fetch_files", []):
             target = (folder / path).resolve()
