@@ -13,11 +13,17 @@ from coderl_tasks.problems import load_problems
 OLYMPIAD_FILE = ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
 
 
+LONG = "endless recursion in a class"
+"""Ends by itself, but each level of `repr` looks through all others: 5 to 20 seconds of CPU, by the machine's caches."""
+
+
 async def misjudged(url: str, submissions: list[Submission]) -> dict[str, str]:
     """What each submission got that did not get its verdict."""
     async with SandboxClient([url], max_concurrency=4) as client:
-        judge = Judge(client, timeout_s=10.0)
-        grades = await asyncio.gather(*(judge.grade(problem, code) for _, problem, code, _ in submissions))
+        judge, patient = Judge(client, timeout_s=10.0), Judge(client, timeout_s=60.0)
+        grades = await asyncio.gather(
+            *((patient if LONG in name else judge).grade(problem, code) for name, problem, code, _ in submissions)
+        )
     return {
         name: f"{grade.verdict} ({grade.reason}), not {verdict}"
         for (name, _, _, verdict), grade in zip(submissions, grades, strict=True)
