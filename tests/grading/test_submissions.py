@@ -14,7 +14,7 @@ OLYMPIAD_FILE = ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
 
 
 LONG = "endless recursion in a class"
-"""Ends by itself, but each level of `repr` looks through all others: 5 to 20 seconds of CPU, by the machine's caches."""
+"""Ends by itself, but each level of `repr` looks through all others: 5 to 20 seconds of CPU, by the caches."""
 
 
 async def misjudged(url: str, submissions: list[Submission]) -> dict[str, str]:
