@@ -162,11 +162,16 @@ def _truncation(metrics: pl.DataFrame) -> str | None:
     return f"{rate:.0%} of the last completions ran into max_tokens: raise it, or the policy learns to be short"
 
 
+def _counted(metrics: pl.DataFrame, column: str) -> tuple[float, int]:
+    """The sum of a column that counts something, and in how many steps there was any of it."""
+    values = _values(metrics, column)
+    return sum(values), sum(value > 0 for value in values)
+
+
 def _infra_errors(metrics: pl.DataFrame) -> str | None:
-    errors = sum(_values(metrics, "infra_errors"))
+    errors, steps = _counted(metrics, "infra_errors")
     if not errors:
         return None
-    steps = sum(value > 0 for value in _values(metrics, "infra_errors"))
     return (
         f"{errors:.0f} completions in {steps} steps could not be graded (infra errors) and were left out "
         "of their groups: look at the sandbox (named query: infra)"
@@ -174,10 +179,9 @@ def _infra_errors(metrics: pl.DataFrame) -> str | None:
 
 
 def _skipped_samples(metrics: pl.DataFrame) -> str | None:
-    skipped = sum(_values(metrics, "samples_skipped"))
+    skipped, steps = _counted(metrics, "samples_skipped")
     if not skipped:
         return None
-    steps = sum(value > 0 for value in _values(metrics, "samples_skipped"))
     return (
         f"{skipped:.0f} samples in {steps} steps came without log-probabilities that can be trained on, and were left "
         "out of their groups: the Tinker service's doing (coderl doctor --probe)"
