@@ -9,7 +9,7 @@ import polars as pl
 from prefect import flow, task
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.find_pool import POOLS, is_finished
+from coderl_tasks.curation.find_pool import is_finished
 from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
@@ -20,6 +20,7 @@ from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
+from coderl_tasks.paths import POOLS
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
 from coderl_tasks.screening import (

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import POOLS, FoundPool, is_finished, recorded_model
+from coderl_tasks.curation.find_pool import FoundPool, is_finished, recorded_model
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished
-from coderl_tasks.paths import find_local
+from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,

@@ -8,8 +8,7 @@ from typing import Any
 from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.paths import POOLS as POOLS
-from coderl_tasks.paths import find_local, same_model
+from coderl_tasks.paths import POOLS, find_local, same_model
 
 LATEST = "latest"
 POOL_FILE = "pool.parquet"

@@ -14,11 +14,10 @@ from models_proxy import ModelsProxy
 from run_records import TINY, rows
 
 from coderl_tasks.arguments import parse_key_values
-from coderl_tasks.curation.find_pool import POOLS
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.unfinished import working_in
-from coderl_tasks.paths import DATA, PROJECT_ROOT
+from coderl_tasks.paths import DATA, POOLS, PROJECT_ROOT
 from coderl_tasks.services import Services
 from coderl_tasks.settings import (
     CurateSettings,
