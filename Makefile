@@ -8,8 +8,12 @@ INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# What the demo needs, and the rest that tests need. pip compiles nothing, which halves its time: Python compiles what is
-# imported when it first is.
+# uv where there is one and pip is not told where to look for packages, which uv would not know of. pip compiles nothing,
+# which halves its time: Python compiles what is imported when it first is.
+INSTALL = install() { \
+	if command -v uv > /dev/null && ! $(PIP) config list | grep -Eq '(index-url|find-links|no-index)='; \
+	then uv pip install --quiet --python $(BIN)/python "$$@"; else $(PIP) install --quiet --no-compile "$$@"; fi; }; install
+# What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
 # Processes that run tests, each with servers of its own. A file stays in one; those that take longest come early.
@@ -37,12 +41,12 @@ $(DEMO): pyproject.toml constraints.txt
 		command -v "$$python" > /dev/null || { echo "make: $$python not found" >&2; exit 2; }; \
 		echo "$(VENV): $$($$python --version), $$python"; "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (about 2 GB with PyTorch; a few minutes the first time)"
-	$(if $(INDEX),$(PIP) install --quiet --no-compile --index-url $(INDEX) -c constraints.txt torch)
-	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[local]'
+	$(if $(INDEX),@$(INSTALL) --index-url $(INDEX) -c constraints.txt torch)
+	@$(INSTALL) -c constraints.txt -e '.[local]'
 	@touch $@
 
 $(INSTALLED): $(DEMO)
-	$(PIP) install --quiet --no-compile -c constraints.txt -e '.[local,dev,wandb]'
+	@$(INSTALL) -c constraints.txt -e '.[local,dev,wandb]'
 	@touch $@
 
 demo: $(DEMO)

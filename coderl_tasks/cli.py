@@ -13,8 +13,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from coderl_tasks.arguments import parse_key_values, settings_help
@@ -65,6 +67,20 @@ USAGE = """usage: coderl COMMAND ...      (coderl COMMAND --help says more; code
   serve     the embedded servers: coderl serve tinker | sandbox"""
 
 
+class _WithoutPyTorch(PathFinder):
+    """Finds modules as `PathFinder` does, but not PyTorch.
+
+    The Tinker SDK and transformers import it wherever it is installed: a third of a flow's start and half of its
+    memory. No flow computes with it; the embedded Tinker server, which does, is a process of its own.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return None if fullname == "torch" else super().find_spec(fullname, path, target)
+
+
 def command(arguments: Sequence[str] | None = None) -> NoReturn:
     """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
 
@@ -82,8 +98,12 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
         os._exit(code)
 
     atexit.register(leave)  # before a command imports libraries, so that it runs after what they register
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in FLOWS:
+        sys.meta_path = [_WithoutPyTorch if finder is PathFinder else finder for finder in sys.meta_path]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # which it gives without PyTorch
     try:
-        code = main(arguments)
+        code = main(words)
     except SystemExit as leaving:  # of argparse's --help
         code = leaving.code if isinstance(leaving.code, int) else 0
     sys.exit(code)

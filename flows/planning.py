@@ -17,6 +17,7 @@ from coderl_tasks.curation.find_pool import FoundPool, is_finished, recorded_mod
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
+from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished
 from coderl_tasks.paths import POOLS, find_local
@@ -31,7 +32,7 @@ from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
 from coderl_tasks.screening.rows import MIB
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_record
+from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_config, run_record
 from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
@@ -84,8 +85,11 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     """The complete settings, the pool, and the run directory (None: a new one, named by the time)."""
     path = training_path(settings)
     settings, pool = await planned(settings, path)
-    if recorded_config(path) is None:
+    recorded = recorded_config(path)
+    if recorded is None:
         settings = with_side_of(pool, settings)
+    else:
+        check_resume(recorded, run_config(settings))
     check_training(settings, path)
     if settings.test_share is not None:
         check_held_out(pool.file, settings.test_share)
