@@ -429,6 +429,15 @@ class PipelineSettings(BaseModel):
             return {**values, **parts}
         return values
 
+    def changed(self) -> dict[str, Any]:
+        """What `FlowSettings.changed` says of the parts, by dotted key; a preset of all three as one."""
+        parts = {"curate": self.curate, "train": self.train, "evaluate": self.evaluate}
+        common = {part.preset for part in parts.values()} == {self.train.preset}
+        words = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.changed().items()}
+        if not common or self.train.preset is None:
+            return words
+        return {"preset": self.train.preset} | {key: value for key, value in words.items() if ".preset" not in key}
+
 
 def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
     """Settings from plain (possibly string) values; `ConfigError` with one line that names each bad key."""

@@ -20,7 +20,6 @@ from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.paths import POOLS
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
 from coderl_tasks.screening import (
@@ -38,7 +37,7 @@ from coderl_tasks.settings import CurateSettings
 from coderl_tasks.training.session import Session, open_session
 from flows.check_solutions import check_all
 from flows.display import Display
-from flows.naming import name_flow_run
+from flows.naming import name_flow_run, pool_name
 from flows.planning import plan_curation
 from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
@@ -128,7 +127,7 @@ async def curate(settings: CurateSettings) -> str:
     await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
     if recorded_settings(folder) == content and not is_finished(folder, content):
         display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
-    command = command_line("curate", settings, name=folder.name if folder.parent == POOLS.resolve() else str(folder))
+    command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
     require_problems(pool, folder)

@@ -82,8 +82,11 @@ async def evaluate(settings: EvaluateSettings) -> str:
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
-    if recorded_settings(folder) == content and not (folder / "summary.json").is_file():
-        display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
+    if recorded_settings(folder) == content:
+        if (folder / "summary.json").is_file():
+            display.say("evaluated before with these settings: nothing is sampled (another log_path starts anew)")
+        else:
+            display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
     pinned = {"checkpoint": str(policy.run)} if policy.run else {}
     command = command_line("evaluate", settings, **pinned, log_path=str(folder))
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
@@ -94,6 +97,30 @@ async def evaluate(settings: EvaluateSettings) -> str:
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
     """The summary of the evaluation recorded in `folder`, which this process holds."""
+    journal = EvalJournal(folder)
+    summary, rollouts = journal.read_summary(), journal.read_rollouts()
+    if summary is None or rollouts is None:
+        rollouts, summary = await _measured(settings, policy, journal, display)
+        summary["step"] = policy.step
+    summary.pop("compare", None)  # of an earlier start, perhaps with something else
+    before = compared_with(settings, policy.run)
+    earlier = _record(before, compared_name(before, policy.run)) if before else None
+    if before is not None and earlier is not None:
+        found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
+        if not found:
+            display.say(f"not compared with {before.folder}: no problem was graded in both")
+        summary |= found
+    journal.write(rollouts, summary)
+    record = _record(journal, folder.name)
+    markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
+    await publish_or_warn("evaluation", folder.name, markdown)
+    return summary
+
+
+async def _measured(
+    settings: EvaluateSettings, policy: FoundPolicy, journal: EvalJournal, display: Display
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The rollouts and what they say, of test problems sampled and graded now or by an earlier start."""
     side = evaluation_side(settings)
     loaded = side.load(settings.splits)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
@@ -104,22 +131,9 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:
-            evaluation = Evaluation(settings, policy, session, problems, folder)
+            evaluation = Evaluation(settings, policy, session, problems, journal.folder)
             with display.bar("evaluation") as on_progress:
-                rollouts, summary = await measure(evaluation, on_progress)
-    summary["step"] = policy.step
-    before = compared_with(settings, policy.run)
-    earlier = _record(before, compared_name(before, policy.run)) if before else None
-    if before is not None and earlier is not None:
-        found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
-        if not found:
-            display.say(f"not compared with {before.folder}: no problem was graded in both")
-        summary |= found
-    evaluation.journal.write(rollouts, summary)
-    record = _record(evaluation.journal, folder.name)
-    markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
-    await publish_or_warn("evaluation", folder.name, markdown)
-    return summary
+                return await measure(evaluation, on_progress)
 
 
 def _record(journal: EvalJournal, name: str) -> EvalRecord:

@@ -8,12 +8,18 @@ from prefect.runtime import deployment, flow_run
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
+from coderl_tasks.paths import POOLS
 from coderl_tasks.settings import TrainSettings
 
 
 def deployed_name() -> str | None:
     """A name from the flow run's id if a deployment started it, None for a bare run (which is named by the time)."""
     return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if deployment.id else None
+
+
+def pool_name(folder: Path) -> str:
+    """What `name` says to name the pool in `folder`."""
+    return folder.name if folder.parent == POOLS.resolve() else str(folder)
 
 
 def training_path(settings: TrainSettings) -> Path | None:

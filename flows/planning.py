@@ -19,7 +19,7 @@ from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
-from coderl_tasks.journal.unfinished import find_unfinished
+from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
@@ -114,6 +114,9 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     settings = await _decided(settings, policy)
     require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
+    named = _named_evaluation(settings, policy.run)
+    if named is not None and _is_evaluated(named) and recorded_settings(named) != evaluation_content(settings, policy):
+        raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
     return settings, policy
 
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from coderl_tasks.arguments import words_of
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.settings import FlowSettings
+from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.display import Display
 
 
-def command_line(flow: str, settings: FlowSettings, **pinned: str) -> str:
+def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:
     """The command that starts `flow` with `settings`, as a shell takes it; `pinned` are settings to name in it."""
     return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
 

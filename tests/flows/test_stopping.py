@@ -92,3 +92,24 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
     assert "going on where an earlier start with these settings stopped" in again.stdout
     assert [path.name for path in evals.iterdir()] == [folder.name]
     assert (folder / "summary.json").is_file()
+
+
+def test_an_interrupted_pipeline_says_which_command_goes_on_and_that_pays_for_nothing_twice(
+    flow_environment: dict[str, str], coderl, tmp_path: Path
+):
+    pool, run = tmp_path / "pool", tmp_path / "run"
+    sizes = ("limit=6", "profile_samples=2", "max_tests=3", "band_low=0.0", "band_high=1.0", f"name={pool}")
+    words = ("preset=nano", *(f"curate.{word}" for word in sizes), *(f"train.{word}" for word in (*TINY, ENDS)))
+    words = (*words, "train.max_steps=1", f"train.log_path={run}", "evaluate.eval_limit=2", "evaluate.max_tokens=64")
+    process = start(flow_environment, "pipeline", *words, stderr=subprocess.PIPE)
+    wait_for(run / "steps/000000/sampled.parquet", process)
+    said = re.fullmatch("stopped; coderl (pipeline .*) goes on", interrupted(process)[-1])
+    assert said
+    command = shlex.split(said[1])
+    assert set(command) == {"pipeline", *words}
+    paid_for = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*ampled.parquet")}
+    done = coderl(*command)
+    assert done.returncode == 0, done.stderr
+    assert f"run directory: {run} (resuming at step 0)" in done.stdout
+    assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
+    assert len(list((run / "evals").glob("evaluate-*/summary.json"))) == 1

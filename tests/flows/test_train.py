@@ -64,21 +64,6 @@ def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, t
     assert rollouts(path).equals(rollouts(run))
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(flow_environment, coderl, run: Path, pool: Path, tmp_path: Path):
-    path = tmp_path / "run"
-    arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = start(flow_environment, *arguments)
-    wait_for(path / "steps/000001/sampled.parquet", process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    sampled = (path / "steps/000001/sampled.parquet").read_bytes()
-    done = coderl("train", f"log_path={path}")
-    assert done.returncode == 0, done.stderr
-    assert (path / "steps/000001/sampled.parquet").read_bytes() == sampled
-    assert step_rows(path) == step_rows(run)
-    assert rollouts(path).equals(rollouts(run))
-
-
 def test_a_tinker_server_that_dies_costs_nothing(flow_environment, run: Path, pool: Path, tmp_path: Path):
     path, home = tmp_path / "run", tmp_path / "home"
     environment = {**flow_environment, "TINKER_API_KEY": "", "TINKER_BASE_URL": ""}
@@ -216,7 +201,7 @@ async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path):
     assert names == {run.name, pool.name}
 
 
-def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, run: Path, tmp_path: Path):
+def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, refused, run: Path, tmp_path: Path):
     words = ("preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64", "temperature=0.8")
     done = coderl("evaluate", *words, f"compare_to={run}", f"log_path={tmp_path / 'base'}")
     assert done.returncode == 0, done.stderr
@@ -224,3 +209,12 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, run
     assert "warning: the evaluations are unlike in more than the policy: temperature 0 against 0.8" in done.stdout
     compare = json.loads((tmp_path / "base/summary.json").read_text())["compare"]
     assert (compare["to"], compare["before"]["step"], compare["after"]["step"]) == (f"{run.name}/final", 2, -1)
+
+    words = ("evaluate", *words, f"log_path={tmp_path / 'base'}")
+    rollouts = (tmp_path / "base/rollouts.parquet").read_bytes()
+    again = coderl(*words, f"compare_to={run / 'evals/baseline'}")
+    assert "evaluated before with these settings: nothing is sampled" in again.stdout, again.stderr
+    assert "Sandbox: " not in again.stdout
+    assert f"against {run.name}/baseline: " in again.stdout
+    assert (tmp_path / "base/rollouts.parquet").read_bytes() == rollouts
+    assert "base holds an evaluation with other settings" in refused(*words, "seed=5")
