@@ -22,7 +22,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.local.sandbox.isolation import UNISOLATED
 from coderl_tasks.local.sandbox.job_files import safe_parts
-from coderl_tasks.local.sandbox.pool import Busy, Job, Outcome, Pool
+from coderl_tasks.local.sandbox.pool import Busy, Job, Outcome, Pool, Unplaceable
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 3600.0
@@ -30,6 +30,10 @@ DEFAULT_MEMORY_MIB = 2048
 QUEUE_PER_SLOT = 32
 MIN_QUEUE = 128
 MAX_BODY_BYTES = 1 << 30
+MAX_FILES = 10_000
+MAX_NAME_BYTES = 1 << 20
+"""Of all files' names together, those to fetch included: they travel in the header of a message."""
+
 _RETRY_AFTER_S = 1
 
 isolation_level = interpreter.isolation_level
@@ -69,6 +73,8 @@ def parse_job(body: Any) -> Job:
     files, fetch = body.get("files") or {}, body.get("fetch_files") or []
     if not isinstance(files, dict) or not isinstance(fetch, list) or not all(isinstance(f, str) for f in fetch):
         raise BadRequest("files must be an object and fetch_files a list of strings")
+    if len(files) + len(fetch) > MAX_FILES or sum(map(len, [*files, *fetch])) > MAX_NAME_BYTES:
+        raise BadRequest(f"at most {MAX_FILES} files, with names of {MAX_NAME_BYTES} characters together")
     contents = {}
     for name, content in files.items():
         if content is None:
@@ -114,10 +120,12 @@ async def run_code(request: web.Request) -> web.Response:
     """POST /run_code."""
     try:
         job = parse_job(json.loads(await request.read()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for JSON that is nested too deeply
         return _reply("SandboxError", str(error), None, http_status=400)
     try:
         outcome = await request.app[_POOL].run(job)
+    except Unplaceable as error:
+        return _reply("SandboxError", str(error), None, http_status=400)
     except Busy as error:
         headers = {"Retry-After": str(_RETRY_AFTER_S)}
         return web.json_response({"detail": str(error)}, status=503, headers=headers)

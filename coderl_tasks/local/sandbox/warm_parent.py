@@ -38,6 +38,7 @@ def warm_up(rich: bool) -> None:
     site.sethelper()
     # Lists the folder now: Landlock lets a candidate into numpy, but not list what else is installed beside it.
     importlib.machinery.PathFinder.find_spec("numpy")
+    sys.orig_argv[:] = sys.orig_argv[:1]
     # Candidates have no use for these; the functions at work keep what they need.
     for name in [name for name in sys.modules if name.partition(".")[0] == "coderl_tasks"]:
         del sys.modules[name]
@@ -104,6 +105,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     if arguments.get("probe"):
         print(json.dumps({"level": level, "reason": reason}))
         return 0
+    processes.set_command_line(b"coderl-sandbox")
     isolation.die_with(arguments["parent"])
     control = socket(fileno=arguments["control"])
     if level is None and arguments["allow_unisolated"]:
