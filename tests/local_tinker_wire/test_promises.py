@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from coderl_tasks.local.tinker.ordering import SequencedQueue
 from coderl_tasks.local.tinker.promises import Answer, PromiseTable, settle
@@ -49,12 +50,17 @@ async def test_one_answer_larger_than_the_bound_is_still_given():
     assert table.get("big").answer is not None
 
 
-async def test_a_full_disk_says_what_to_do():
+def write_weights() -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("write", [lambda: Path("/dev/full").write_text("a record"), write_weights])
+async def test_a_full_disk_says_what_to_do(write):
     table = PromiseTable()
     promise = table.open("a", "save_weights")
 
     async def save() -> Answer:
-        Path("/dev/full").write_text("a checkpoint")
+        write()
         return Answer(b"")
 
     assert not await settle(table, promise, save)

@@ -25,6 +25,7 @@ from coderl_tasks.paths import coderl_home
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger(__name__)
 Category = Literal["user", "server", "unknown"]
 
@@ -159,7 +160,10 @@ def machine_fault(error: BaseException) -> str | None:
     """What to say and do where the server's machine is at fault, memory or disk; None for another error."""
     if (out_of_memory := as_out_of_memory(error)) is not None:
         return str(out_of_memory)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    # safetensors has the system's error in its text alone
+    if getattr(error, "errno", None) in _DISK_FULL or any(
+        f"(os error {number})" in str(error) for number in _DISK_FULL
+    ):
         return (
             f"the disk of the embedded Tinker server is full ({coderl_home()}): free some space (coderl clean "
             "--weights removes checkpoints that no run names), then run the same command again: what is recorded stays"
