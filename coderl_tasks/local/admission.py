@@ -49,8 +49,11 @@ def read_key(source: str) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        if path.stat().st_mode & _OTHERS_RIGHTS:
-            raise ConfigError(f"--key {source}: others may read this file: chmod 600 {source}") from None
+        about = path.stat()
+        if about.st_mode & _OTHERS_RIGHTS or about.st_uid != os.getuid():
+            raise ConfigError(
+                f"--key {source}: others may read this file, or own it: chmod 600 {source}, or name another"
+            ) from None
         return _checked(path.read_text(errors="replace").strip(), source)
     except OSError as error:
         raise ConfigError(f"--key {source}: no key can be written there: {error.strerror}") from error

@@ -3,12 +3,15 @@
 Three things stand between a request that is too large and the kernel, which would end some process of the machine:
 
 1. What can be foreseen is refused before it is allocated (`require_memory`).
-2. The server may hold what was free when it started (RLIMIT_DATA, which, unlike RLIMIT_AS, leaves out files and
-   libraries that are only mapped: with PyTorch those are gigabytes). Beyond it an allocation fails, and its request.
+2. The server may hold what it holds and what is free (RLIMIT_DATA, set anew every minute: others come and go; unlike
+   RLIMIT_AS it leaves out files and libraries that are only mapped, with PyTorch gigabytes). Beyond it an allocation
+   fails, and its request.
 3. Should others have taken the memory meanwhile, the kernel ends the server first (oom_score_adj), which is started
    again, and not somebody's editor.
 """
 
+import asyncio
+import contextlib
 import resource
 from pathlib import Path
 
@@ -21,6 +24,7 @@ SMALL_BYTES = 16 << 20
 """What is taken without looking, which costs a millisecond."""
 
 _OOM_SCORE_ADJ = 500
+_LIMIT_EVERY_S = 60.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMIT_FILES = (  # by control group version: (limit, usage, the page cache's key in memory.stat)
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -41,7 +45,8 @@ class OutOfMemory(InfraError):
 def available_bytes() -> int:
     """What can be allocated now: the machine's free memory, or less where a control group limits it."""
     free: float = _meminfo("/proc/meminfo", "MemAvailable")
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
         for controller, limit, usage, cache in _LIMIT_FILES:
             if controller in controllers.split(","):
@@ -73,12 +78,22 @@ def as_out_of_memory(error: BaseException) -> OutOfMemory | None:
 
 
 def limit_own_memory() -> None:
-    """Points 2 and 3 of the above, for this process and those it starts."""
+    """Points 2 and 3 of the above, for this process; those that it starts inherit them."""
     limit = _meminfo("/proc/self/status", "VmData") + available_bytes()
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     score = Path("/proc/self/oom_score_adj")
-    score.write_text(str(max(int(score.read_text()), _OOM_SCORE_ADJ)))
+    with contextlib.suppress(OSError):  # read-only in some containers: there the kernel goes by size alone
+        score.write_text(str(max(int(score.read_text()), _OOM_SCORE_ADJ)))
+
+
+async def limit_own_memory_until(stopping: asyncio.Event) -> None:
+    """Keep the limits up to date until `stopping` is set."""
+    while not stopping.is_set():
+        limit_own_memory()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LIMIT_EVERY_S):
+                await stopping.wait()
 
 
 def _meminfo(file: str, name: str) -> int:
@@ -97,5 +112,5 @@ def _group_bytes(folder: Path, limit: str, usage: str, cache: str) -> float:
             return float("inf")
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return int(allowed) - int((folder / usage).read_text()) + int(stat.get(cache, 0))
-    except FileNotFoundError:  # the root has none, and under a namespace the path is another
+    except OSError:  # the root has none, under a namespace the path is another, and a container may hide them
         return float("inf")

@@ -109,7 +109,7 @@ def test_a_key_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert read_key(str(file)) == key
     file.chmod(0o640)
-    with pytest.raises(ConfigError, match="others may read this file: chmod 600"):
+    with pytest.raises(ConfigError, match="others may read this file, or own it: chmod 600"):
         read_key(str(file))
     file.chmod(0o600)
     file.write_text("sk-1\n")

@@ -83,6 +83,16 @@ def test_files_of_the_host_cannot_be_locked(any_sandbox: Sandbox) -> None:
     assert any_sandbox.stdout(code) == "1\n1\n"
 
 
+def test_the_servers_own_memory_limit_is_not_the_programs(any_sandbox: Sandbox) -> None:
+    limits = Path(f"/proc/{any_sandbox.info()['pid']}/limits")
+    (limit,) = [line.split()[3] for line in limits.read_text().splitlines() if line.startswith("Max data size")]
+    assert limit.isdigit()
+    os.kill(any_sandbox.info()["warm_parent_pids"][0], signal.SIGKILL)  # its successor inherits the limit
+    for _ in range(3):
+        code = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+        assert any_sandbox.stdout(code) == "-1\n"
+
+
 @pytest.mark.parametrize("level", ["sandbox", "ordinary_sandbox"])
 def test_the_command_line_names_no_path_of_the_host(level: str, request: pytest.FixtureRequest) -> None:
     code = "import sys\nprint(open('/proc/self/cmdline').read().strip('\\0'), sys.orig_argv[1:], len(sys.argv))"

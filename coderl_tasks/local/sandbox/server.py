@@ -20,7 +20,7 @@ from aiohttp import web
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.local.admission import admission, check_exposure
-from coderl_tasks.local.memory import OutOfMemory, as_out_of_memory, limit_own_memory, require_memory
+from coderl_tasks.local.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.local.sandbox.isolation import UNISOLATED
 from coderl_tasks.local.sandbox.job_files import safe_parts
@@ -210,7 +210,7 @@ async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool,
             await site.start()
             bound = runner.addresses[0]
             print(f"ready http://{bound[0]}:{bound[1]}", flush=True)
-            await stopping.wait()
+            await limit_own_memory_until(stopping)
         finally:
             await runner.cleanup()
     finally:
@@ -239,6 +239,5 @@ def serve(
             "--allow-unisolated lets whoever reaches the port run programs as you: add --key FILE, so that only those "
             "who have the key are answered"
         )
-    limit_own_memory()
     slots = concurrency or len(os.sched_getaffinity(0))
     asyncio.run(_serve(port, host, slots, allow_unisolated, key))

@@ -15,6 +15,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import resource
 import signal
 import site
 import struct
@@ -106,6 +107,9 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         print(json.dumps({"level": level, "reason": reason}))
         return 0
     processes.set_command_line(b"coderl-sandbox")
+    # The server's limit follows what is free, and a program's verdict must not: it has limits of its own.
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     isolation.die_with(arguments["parent"])
     control = socket(fileno=arguments["control"])
     if level is None and arguments["allow_unisolated"]:

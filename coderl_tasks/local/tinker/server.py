@@ -26,7 +26,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.local.admission import JSON_BODY, KEY_PREFIX, admission, check_exposure
-from coderl_tasks.local.memory import OutOfMemory, limit_own_memory
+from coderl_tasks.local.memory import OutOfMemory, limit_own_memory_until
 from coderl_tasks.local.tinker import (
     rest_routes,
     sampling_routes,
@@ -160,7 +160,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def serve(port: int, host: str = "127.0.0.1", models: Sequence[str] = (NANO_MODEL,), *, key: str | None = None) -> None:
     """Run the server until SIGTERM or SIGINT. Prints one line, `ready http://HOST:PORT`, once it serves."""
-    limit_own_memory()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="tinker server: %(levelname)s %(message)s")
     asyncio.run(_serve_until_signal(port, host, models, key))
     sys.stdout.flush()
@@ -176,4 +175,4 @@ async def _serve_until_signal(port: int, host: str, models: Sequence[str], key: 
         loop.add_signal_handler(number, stop.set)
     async with running(port, host, models, key=key) as url:
         print(f"ready {url}", flush=True)
-        await stop.wait()
+        await limit_own_memory_until(stop)
