@@ -25,6 +25,7 @@ SMALL_BYTES = 16 << 20
 
 _OOM_SCORE_ADJ = 500
 _LIMIT_EVERY_S = 60.0
+_HEADROOM_BYTES = 256 << 20  # what serving itself may take where nothing is free for a moment
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIMIT_FILES = (  # by control group version: (limit, usage, the page cache's key in memory.stat)
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -79,7 +80,7 @@ def as_out_of_memory(error: BaseException) -> OutOfMemory | None:
 
 def limit_own_memory() -> None:
     """Points 2 and 3 of the above, for this process; those that it starts inherit them."""
-    limit = _meminfo("/proc/self/status", "VmData") + available_bytes()
+    limit = _meminfo("/proc/self/status", "VmData") + max(available_bytes(), _HEADROOM_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     score = Path("/proc/self/oom_score_adj")
