@@ -33,7 +33,7 @@ from sampling_gateway import Gateway
 from coderl_tasks.orchestration import embedded_prefect, found_api_url
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.seeds import seed_for
-from coderl_tasks.services import EMBEDDED_API_KEY, configured_sandboxes, embedded_sandbox, embedded_tinker
+from coderl_tasks.services import configured_sandboxes, embedded_sandbox, embedded_tinker
 
 FILES = ("pool.parquet", "dropped.parquet", "profile.parquet", "manifest.json")
 DELAY_S = 1.5
@@ -100,14 +100,17 @@ class Curation:
 def environment() -> Iterator[tuple[Gateway, dict[str, str]]]:
     """The gateway, and the environment that makes a command use it; servers that are missing are started."""
     with ExitStack() as stack:
-        target = os.environ.get("TINKER_BASE_URL") or stack.enter_context(embedded_tinker(NANO_MODEL)).url
-        sandboxes = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).url,)
+        target, key = os.environ.get("TINKER_BASE_URL"), os.environ.get("TINKER_API_KEY", "")
+        if not target:
+            tinker = stack.enter_context(embedded_tinker(NANO_MODEL))
+            target, key = tinker.url, tinker.key
+        sandboxes = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).address,)
         prefect = found_api_url() or stack.enter_context(embedded_prefect())
         gateway = Gateway(target)
         stack.enter_context(gateway.serving())
         named = {
             "TINKER_BASE_URL": gateway.url,
-            "TINKER_API_KEY": os.environ.get("TINKER_API_KEY") or EMBEDDED_API_KEY,
+            "TINKER_API_KEY": key,
             "SANDBOX_URL": ",".join(sandboxes),
             "PREFECT_API_URL": prefect,
         }

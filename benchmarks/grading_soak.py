@@ -32,6 +32,7 @@ from sandbox_throughput import family, resident_mib
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.local.sandbox import kernel
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, embedded_sandbox
 
 ROWS = 10
@@ -148,7 +149,8 @@ def settled_family() -> list[int]:
 def measure(url: str, temporary: str) -> dict[str, float]:
     """Every quantity of `ALLOWANCES`, as it is now."""
     members = settled_family()
-    with urllib.request.urlopen(f"{url}/v1/info") as answer:
+    asked = urllib.request.Request(f"{without_credentials(url)}/v1/info", headers=authorization(url))
+    with urllib.request.urlopen(asked) as answer:
         info = json.load(answer)
     client, parents = [os.getpid()], info["warm_parent_pids"]
     workers = [pid for parent in parents for pid in family(parent)[1:]]
@@ -233,7 +235,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="grading-soak-") as temporary:
         os.environ["TMPDIR"] = temporary
         with embedded_sandbox() as server, Progress(TextColumn("grading"), *columns, console=console) as progress:
-            rows, misjudged = asyncio.run(soak(server.url, n, temporary, progress))
+            rows, misjudged = asyncio.run(soak(server.address, n, temporary, progress))
     minutes = (time.monotonic() - started) / 60
     table = Table(title=f"{n} candidates, {minutes:.1f} min, {os.cpu_count()} cores")
     for heading in ("candidates", *ALLOWANCES):

@@ -153,7 +153,7 @@ def main() -> None:
         rows["judge"] = asyncio.run(by_judge(options.url, n))
     else:
         with embedded_sandbox() as server:
-            rows["judge, embedded sandbox"] = asyncio.run(by_judge(server.url, n))
+            rows["judge, embedded sandbox"] = asyncio.run(by_judge(server.address, n))
     rows["cold Python with numpy, a candidate each"] = by_cold_python(max(4, n // 10))
     table = Table(title=f"{N_TESTS} tests a candidate, half of the candidates right, {os.cpu_count()} cores")
     for heading in ("", "candidates/s", "tests/s", "CPU ms/candidate", "CPU ms/test"):

@@ -33,7 +33,7 @@ from sampling_gateway import Gateway
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.orchestration import embedded_prefect, found_api_url
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.services import EMBEDDED_API_KEY, embedded_sandbox, embedded_tinker
+from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
 SAMPLE_S, SCORE_S, TRAIN_S = 3.0, 2.0, 2.0
 GROUPS, COMPLETIONS = 8, 2
@@ -78,8 +78,8 @@ def servers() -> Iterator[dict[str, str]]:
         yield {
             **os.environ,
             "TINKER_BASE_URL": tinker.url,
-            "TINKER_API_KEY": EMBEDDED_API_KEY,
-            "SANDBOX_URL": sandbox.url,
+            "TINKER_API_KEY": tinker.key,
+            "SANDBOX_URL": sandbox.address,
             "PREFECT_API_URL": prefect,
         }
 

@@ -90,8 +90,8 @@ def main() -> None:
     changed = sum(order != sorted(order) for order in orders.values())
     with embedded_sandbox() as server:
         rows = {
-            "original": asyncio.run(measure(server.url, programs, {})),
-            "learned": asyncio.run(measure(server.url, programs, orders)),
+            "original": asyncio.run(measure(server.address, programs, {})),
+            "learned": asyncio.run(measure(server.address, programs, orders)),
         }
     table = Table(title=f"{len(programs)} wrong programs; another order for {changed} of {len(problems)} problems")
     for title in ("order", "tests to failure", "tests sent", "requests", "caught by the first", "programs/s"):

@@ -45,7 +45,7 @@ from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.orchestration import embedded_prefect, found_api_url
 from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.policy.seeds import seed_for
-from coderl_tasks.services import EMBEDDED_API_KEY, embedded_sandbox, embedded_tinker
+from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
 SETTINGS = (
     "preset=nano",
@@ -82,7 +82,7 @@ class Stack:
         """New servers and the command that uses them, all at once; its process, when the servers are up."""
         tinker, sandbox = self.servers = [embedded_tinker(NANO_MODEL), embedded_sandbox()]
         self.gateway.target = tinker.url
-        environment = {**self.environment, "SANDBOX_URL": sandbox.url}
+        environment = {**self.environment, "TINKER_API_KEY": tinker.key, "SANDBOX_URL": sandbox.address}
         process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **options)
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda server: server.__enter__(), self.servers))
@@ -246,7 +246,7 @@ def running() -> Iterator[Stack]:
         prefect = found_api_url() or stack.enter_context(embedded_prefect())
         gateway = Gateway("")
         stack.enter_context(gateway.serving())
-        names = {"TINKER_BASE_URL": gateway.url, "TINKER_API_KEY": EMBEDDED_API_KEY, "PREFECT_API_URL": prefect}
+        names = {"TINKER_BASE_URL": gateway.url, "PREFECT_API_URL": prefect}
         yield Stack(gateway, {**os.environ, **names})
 
 

@@ -188,7 +188,9 @@ def _parser(command: str, description: str) -> argparse.ArgumentParser:
 def _serve(arguments: list[str]) -> int:
     parser = _parser("serve", "Run an embedded server until it is stopped.")
     parser.add_argument("server", choices=("tinker", "sandbox"))
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)"
+    )
     parser.add_argument(
         "--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)"
     )
@@ -198,17 +200,28 @@ def _serve(arguments: list[str]) -> int:
         type=_number(1, None, "a number"),
         help="sandbox: programs run at once (default: one a core)",
     )
-    parser.add_argument("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous)")
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        help="answer only those who have the key in this file (made if it is not there; -: standard input); clients "
+        "send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port",
+    )
+    parser.add_argument(
+        "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
+    )
     options = parser.parse_args(arguments)
+    from coderl_tasks.local.admission import read_key
+
+    key = None if options.key is None else read_key(options.key)
     if options.server == "tinker":
         from coderl_tasks.local.tinker.server import serve as serve_tinker
         from coderl_tasks.paths import NANO_MODEL
 
-        serve_tinker(options.port, options.host, options.model or [NANO_MODEL])
+        serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
     else:
         from coderl_tasks.local.sandbox.server import serve as serve_sandbox
 
-        serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated)
+        serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated, key=key)
     return 0
 
 

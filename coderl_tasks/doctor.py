@@ -20,7 +20,6 @@ from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_URL,
-    EMBEDDED_API_KEY,
     configured_sandboxes,
     embedded_sandbox,
     embedded_tinker,
@@ -168,7 +167,7 @@ def check_programs(_: str | None) -> Finding:
 
     try:
         with ExitStack() as stack:
-            urls = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).url,)
+            urls = configured_sandboxes() or (stack.enter_context(embedded_sandbox()).address,)
             trials = asyncio.run(try_programs(urls))
     except CoderlError as error:
         return Finding("programs", False, f"not tried: {error}")
@@ -246,7 +245,8 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
                 name = model_name or choose_model(asyncio.run(supported_models(url, key, patience_s=DEADLINE_S)))[0]
             else:
                 name = model_name or NANO_MODEL
-                url, key = stack.enter_context(embedded_tinker(name)).url, EMBEDDED_API_KEY
+                server = stack.enter_context(embedded_tinker(name))
+                url, key = server.url, server.key
             found = asyncio.run(asyncio.wait_for(_probe(url, key, name, temperature), PROBE_DEADLINE_S))
     except CoderlError as error:
         return [Finding("probe", False, str(error))]

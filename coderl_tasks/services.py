@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,21 +27,21 @@ from coderl_tasks.settings import FlowSettings
 
 DEFAULT_SANDBOX_URL = "http://localhost:8080"
 DEFAULT_SANDBOX_CONCURRENCY = 34
-EMBEDDED_API_KEY = "tml-embedded"
 
 FlowT = TypeVar("FlowT", bound=FlowSettings)
 
 
 @dataclass(frozen=True)
 class Services:
-    """Addresses of the services in use; `tinker_url` None is the SDK's own default; `lines` say the choice.
+    """Addresses of the services in use, those of sandboxes with their credentials (`without_credentials` shows them);
+    `tinker_url` None is the SDK's own default; `lines` say the choice.
 
     `embedded` are the servers among them that this process started and watches.
     """
 
     tinker_url: str | None
-    tinker_api_key: str | None
-    sandbox_urls: tuple[str, ...]
+    tinker_api_key: str | None = field(repr=False)
+    sandbox_urls: tuple[str, ...] = field(repr=False)
     sandbox_concurrency: int
     lines: tuple[str, ...]
     embedded: tuple[EmbeddedServer, ...] = ()
@@ -147,15 +147,15 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
             lines.append(f"Tinker: {tinker_url or 'the service'} (TINKER_API_KEY)")
         elif model_name is not None:
             started.append(stack.enter_context(embedded_tinker(model_name)))
-            tinker_url, api_key = started[-1].url, EMBEDDED_API_KEY
+            tinker_url, api_key = started[-1].url, started[-1].key
             lines.append(f"Tinker: embedded server, {tinker_url} (no TINKER_API_KEY set)")
         urls = configured_sandboxes()
         if urls:
             lines.append(f"Sandbox: {', '.join(map(without_credentials, urls))}")
         else:
             started.append(stack.enter_context(embedded_sandbox()))
-            urls = (started[-1].url,)
-            lines.append(f"Sandbox: embedded server, {urls[0]} (no SANDBOX_URL set)")
+            urls = (started[-1].address,)
+            lines.append(f"Sandbox: embedded server, {started[-1].url} (no SANDBOX_URL set)")
         chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), tuple(lines), tuple(started))
         token = _current.set(chosen)
         try:
@@ -172,10 +172,10 @@ def embedded_tinker(model_name: str) -> EmbeddedServer:
             f"set TINKER_API_KEY to use the Tinker service, or model_name={NANO_MODEL} (preset=nano) to stay local"
         )
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", model_name]
-    return EmbeddedServer("Tinker", command, "/api/v1/healthz", log_folder() / "tinker.log")
+    return EmbeddedServer("Tinker", command, "/api/v1/healthz", log_folder() / "tinker.log", closed=True)
 
 
 def embedded_sandbox() -> EmbeddedServer:
     """The embedded sandbox server (not yet started)."""
     command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "sandbox"]
-    return EmbeddedServer("sandbox", command, "/v1/ping", log_folder() / "sandbox.log")
+    return EmbeddedServer("sandbox", command, "/v1/ping", log_folder() / "sandbox.log", closed=True)

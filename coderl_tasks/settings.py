@@ -26,6 +26,9 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
 from coderl_tasks.step_sizes import BATCH_SIZE, GROUP_SIZE, SIZE_KEYS, all_sizes, with_other_size
 
+MAX_LORA_RANK = 512
+COLDEST, HOTTEST = 0.01, 100.0
+"""Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SMOKE_STEPS = 50
@@ -36,6 +39,20 @@ SERVICE_STEPS = 100
 def _not_zero(value: int) -> int:
     if value == 0:
         raise ValueError("use -1 for all, or a number of problems")
+    return value
+
+
+def _possible_rank(value: int) -> int:
+    if value > MAX_LORA_RANK:
+        raise ValueError(
+            f"must be at most {MAX_LORA_RANK}: a higher rank trains as many parameters as the layers themselves"
+        )
+    return value
+
+
+def _possible_temperature(value: float) -> float:
+    if value != 0 and not COLDEST <= value <= HOTTEST:
+        raise ValueError(f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0")
     return value
 
 
@@ -74,6 +91,7 @@ Preset = Annotated[
 ]
 """A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+Temperature = Annotated[float, AfterValidator(_possible_temperature)]
 Names = Annotated[list[str] | None, BeforeValidator(_split_at_commas)]
 Share = Annotated[float, Field(ge=0)]
 DifficultyShares = Annotated[
@@ -250,7 +268,7 @@ class CurateSettings(FlowSettings):
     )
     price_prompt: float | None = Field(None, ge=0, description="price of a million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price of a million completion tokens")
-    temperature: float = Field(1.0, ge=0, description="sampling temperature of the profile")
+    temperature: Temperature = Field(1.0, ge=0, description="sampling temperature of the profile")
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
     band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
     mix: DifficultyShares = Field(
@@ -313,8 +331,10 @@ class TrainSettings(FlowSettings):
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
     adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
-    lora_rank: int = Field(32, ge=1, description="rank of the LoRA adapter")
-    temperature: float = Field(
+    lora_rank: Annotated[int, AfterValidator(_possible_rank)] = Field(
+        32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
+    )
+    temperature: Temperature = Field(
         1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
     )
     format_coef: float = Field(0.1, ge=0, description="weight of the format score in the reward")
@@ -398,7 +418,7 @@ class EvaluateSettings(FlowSettings):
     )
     splits: Names = Field(None, description="test splits; by default all the data set has")
     eval_limit: Limit = Field(-1, description="problems, a seeded subset (-1: all)")
-    temperature: float = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
+    temperature: Temperature = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
     compare_to: str | None = Field(
         "baseline",
         description="evaluation to compare with: one of the same run, where there is one, another run (its final one), "

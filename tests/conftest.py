@@ -18,7 +18,6 @@ from coderl_tasks.orchestration import embedded_prefect, used
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.services import (
     DEFAULT_SANDBOX_CONCURRENCY,
-    EMBEDDED_API_KEY,
     Services,
     embedded_sandbox,
     embedded_tinker,
@@ -57,8 +56,8 @@ def embedded(coderl_home: Path) -> Iterator[Services]:
     with embedded_tinker(NANO_MODEL) as tinker, embedded_sandbox() as sandbox:
         yield Services(
             tinker.url,
-            EMBEDDED_API_KEY,
-            (sandbox.url,),
+            tinker.key,
+            (sandbox.address,),
             DEFAULT_SANDBOX_CONCURRENCY,
             (f"Tinker: embedded server, {tinker.url}", f"Sandbox: embedded server, {sandbox.url}"),
             (tinker, sandbox),

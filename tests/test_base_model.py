@@ -24,7 +24,7 @@ def offering(embedded: Services, serve: Callable[[web.Application], str], monkey
     def offer(*names: str) -> ModelsProxy:
         proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys(names, "data/nano"))
         monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
-        monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+        monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
         return proxy
 
     return offer

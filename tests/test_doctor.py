@@ -10,6 +10,7 @@ from coderl_tasks import doctor
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.orchestration import used
+from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services
 
 
@@ -31,7 +32,7 @@ def test_a_service_that_answers_is_asked_for_the_model(service):
 def test_what_is_offered_is_listed_with_its_renderer(embedded: Services, serve, monkeypatch: pytest.MonkeyPatch):
     proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys(("Qwen/Qwen3-8B", "some/model"), "data/nano"))
     monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
-    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
     found = doctor.check_tinker(None)
     assert found.ok
     assert found.detail.startswith("Qwen/Qwen3-8B is taken where no model is named (the service does not offer")
@@ -87,7 +88,7 @@ def test_without_a_service_only_local_models_are_served():
 def test_the_sandbox_that_is_named_has_to_answer(embedded: Services, closed, monkeypatch: pytest.MonkeyPatch):
     (url,) = embedded.sandbox_urls
     monkeypatch.setenv("SANDBOX_URL", f"{url}/run_code")
-    assert doctor.check_sandbox(None) == doctor.Finding("sandbox", True, url)
+    assert doctor.check_sandbox(None) == doctor.Finding("sandbox", True, without_credentials(url))
     monkeypatch.setenv("SANDBOX_URL", f"{url},{closed}")
     found = doctor.check_sandbox(None)
     assert not found.ok
@@ -100,7 +101,8 @@ def test_the_python_that_runs_programs_is_named(embedded: Services, closed, monk
     monkeypatch.setenv("SANDBOX_URL", embedded.sandbox_urls[0])
     found = doctor.check_programs(None)
     assert found.ok
-    assert found.detail == f"programs are run by Python {platform.python_version()} at {embedded.sandbox_urls[0]}"
+    where = without_credentials(embedded.sandbox_urls[0])
+    assert found.detail == f"programs are run by Python {platform.python_version()} at {where}"
     monkeypatch.setenv("SANDBOX_URL", closed)
     found = doctor.check_programs(None)
     assert not found.ok

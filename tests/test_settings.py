@@ -141,6 +141,15 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (CurateSettings, ("mix=hard",), "shares look like"),
         (CurateSettings, ("mix_splits=taco:0",), "above 0"),
         (EvaluateSettings, ("temperature=-1",), "temperature='-1'"),
+        (EvaluateSettings, ("temperature=1e-45",), "temperature='1e-45': must be from 0.01 to 100; "),
+        (CurateSettings, ("temperature=1e9",), "must be from 0.01 to 100; "),
+        (TrainSettings, ("temperature=0.001",), "must be from 0.01 to 100; "),
+        (TrainSettings, ("temperature=0",), "must be more than 0"),
+        (
+            TrainSettings,
+            ("lora_rank=1000000",),
+            "lora_rank='1000000': must be at most 512: a higher rank trains as many",
+        ),
         (PipelineSettings, ("train.x=1",), "unknown setting 'train.x'"),
     ],
 )

@@ -19,7 +19,7 @@ import aiohttp
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.run_code import RunRequest, RunResult
 from coderl_tasks.grading.server_link import Busy, Failed, Refused, ServerLink
-from coderl_tasks.server_addresses import sandbox_addresses
+from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0
 _LONGEST_GRACE_S = 300.0
@@ -68,8 +68,8 @@ class SandboxClient:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The addresses of the servers."""
-        return tuple(self._urls)
+        """The addresses of the servers, as `run_code` takes and results name them: without credentials."""
+        return tuple(map(without_credentials, self._urls))
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.server_addresses import without_credentials
 
 _DEPTH = 100_000
 _RECURSION = "@lru_cache(None)\ndef depth(n):\n    return 0 if n == 0 else 1 + depth(n - 1)\n"
@@ -58,7 +59,8 @@ async def _tried(url: str) -> Trial:
             judge = Judge(client)
             grades = await asyncio.gather(*(judge.grade(problem, code) for code in _PROGRAMS.values()))
     except TimeoutError:
-        return Trial(url, "", (), f"no answer in {_PATIENCE_S:g} s")
+        return Trial(without_credentials(url), "", (), f"no answer in {_PATIENCE_S:g} s")
     faults = [grade.reason for grade in grades if not grade.gradable]
     misjudged = [name for name, grade in zip(_PROGRAMS, grades, strict=True) if not grade.passed]
-    return Trial(url, grades[0].python, () if faults else tuple(misjudged), faults[0] if faults else "")
+    fault = faults[0] if faults else ""
+    return Trial(without_credentials(url), grades[0].python, () if faults else tuple(misjudged), fault)

@@ -1,11 +1,13 @@
-"""Runs a command that must not outlive its starter: `python guard.py COMMAND ARG ...`, with a pipe on standard input.
+"""Runs a command that must not outlive its starter: `python guard.py [-i] COMMAND ARG ...`, with a pipe on stdin.
 
 The starter holds the pipe's other end. When that closes (a clean stop, a crash, a SIGKILL), the command's process group
 gets SIGTERM and, if it is still there `GRACE_S` later, SIGKILL. A guard that is itself killed takes the command along
 (PR_SET_PDEATHSIG; it fires with the creating thread, so the command is started from the main thread, which lives as
-long as the guard). Standard library only, so that it starts in a few milliseconds.
+long as the guard). With -i the command's standard input is what the starter writes; else it is empty. Standard library
+only, so that it starts in a few milliseconds.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -29,8 +31,10 @@ def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def _stop_when_pipe_closes(process: "subprocess.Popen[bytes]") -> None:
-    while os.read(0, 4096):
-        continue
+    while words := os.read(0, 4096):
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, or wants no more
+                process.stdin.write(words)
     _signal_group(process, signal.SIGTERM)
     try:
         process.wait(GRACE_S)
@@ -45,7 +49,10 @@ def main(command: list[str]) -> int:
         signal.SIGTERM,
     ):  # the pipe alone decides: Ctrl-C reaches the starter, which closes it
         signal.signal(number, signal.SIG_IGN)
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_prepare_child)
+    stdin = subprocess.DEVNULL
+    if command[0] == "-i":
+        command, stdin = command[1:], subprocess.PIPE
+    process = subprocess.Popen(command, bufsize=0, stdin=stdin, start_new_session=True, preexec_fn=_prepare_child)
     threading.Thread(target=_stop_when_pipe_closes, args=(process,), daemon=True).start()
     code = process.wait()
     return code if code >= 0 else 128 - code

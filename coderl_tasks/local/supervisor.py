@@ -6,6 +6,7 @@ clients which retry find it again under the same address. One that dies `MAX_QUI
 `QUICK_S` of its start, or does not come up again, stays down: `down` is set, and `fault` says why.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ from typing import Self
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.local import guard
+from coderl_tasks.local.admission import new_key
 from coderl_tasks.server_addresses import authorization, without_credentials
 
 QUICK_S = 20.0
@@ -58,7 +60,9 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
 class EmbeddedServer:
     """One server process, as a context manager: entered when `health_path` answers; `url` is stable over restarts.
 
-    `command` is without its port, which is appended as `--port N`; what the server writes goes to `log_file`.
+    `command` is without its port, which is appended as `--port N`; what the server writes goes to `log_file`. Where it
+    is `closed`, `--key -` is appended too, and it answers to nobody without `key`, which it is told through a pipe: a
+    command line is there for all users to read, and an environment is inherited.
     """
 
     def __init__(
@@ -69,17 +73,20 @@ class EmbeddedServer:
         log_file: Path,
         *,
         port: int | None = None,
+        closed: bool = False,
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 120.0,
     ) -> None:
         self.name = name
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.key = new_key() if closed else ""
         self.restarts = 0
         self.down = threading.Event()
         self.fault = ""
         self._health_url = self.url + health_path
-        self._command = [sys.executable, guard.__file__, *command, "--port", str(self.port)]
+        options = ["-i", *command, "--key", "-"] if closed else command
+        self._command = [sys.executable, guard.__file__, *options, "--port", str(self.port)]
         self._log_file = log_file
         self._environment = {**os.environ, **(environment or {})}
         self._start_timeout_s = start_timeout_s
@@ -103,6 +110,11 @@ class EmbeddedServer:
             self._watcher.join()
 
     @property
+    def address(self) -> str:
+        """`url` with the key in it, for clients that take it from there. Not to be shown."""
+        return self.url.replace("//", f"//coderl:{self.key}@") if self.key else self.url
+
+    @property
     def pid(self) -> int:
         """Process id of the guard that holds the server."""
         assert self._process is not None
@@ -111,9 +123,18 @@ class EmbeddedServer:
     def _start(self) -> None:
         with self._log_file.open("ab") as log:
             process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=self._environment
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
             )
         self._process = process
+        if self.key:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which is found out below
+                process.stdin.write(f"{self.key}\n".encode())
         deadline = time.monotonic() + self._start_timeout_s
         while not answers(self._health_url) or process.poll() is not None:  # another's answer on our port is not ours
             if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():

@@ -38,7 +38,7 @@ from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.paths import DATA, NANO_MODEL, PROJECT_ROOT, coderl_home
-from coderl_tasks.services import EMBEDDED_API_KEY, embedded_sandbox, embedded_tinker
+from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
 sys.path.append(str(PROJECT_ROOT / "tests" / "grading"))  # as pytest has it: known submissions, a stock sandbox
 
@@ -71,6 +71,7 @@ class Bench:
 
     folder: Path
     tinker: str
+    key: str
     sandbox: str
     stock: str
 
@@ -78,7 +79,7 @@ class Bench:
         """The environment of a client: the embedded servers, no hub, and none of the project's modules."""
         names = {
             "TINKER_BASE_URL": self.tinker,
-            "TINKER_API_KEY": EMBEDDED_API_KEY,
+            "TINKER_API_KEY": self.key,
             "TINKER_TELEMETRY": "0",
             "SANDBOX_URL": f"{self.sandbox}/run_code",
             "HF_HOME": str(self.folder / "huggingface"),
@@ -291,7 +292,7 @@ def serving(folder: Path) -> Iterator[Bench]:
         embedded_sandbox() as sandbox,
         EmbeddedServer("stock sandbox", stock, "/v1/ping", folder / "stock.log") as plain,
     ):
-        yield Bench(folder, tinker.url, sandbox.url, plain.url)
+        yield Bench(folder, tinker.url, tinker.key, sandbox.address, plain.url)
 
 
 def run_trials(names: list[str], folder: Path, console: Console) -> list[str]:

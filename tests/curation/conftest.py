@@ -99,7 +99,7 @@ def stack(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         EmbeddedServer("Tinker", command, "/api/v1/healthz", log, environment=one_thread) as server,
         embedded_sandbox() as sandbox,
     ):
-        yield Stack(str(model_folder), server.url, sandbox.url)
+        yield Stack(str(model_folder), server.url, sandbox.address)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def proxy(
     """A service that offers two models, the default not among them, named by the environment."""
     proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys((OTHER, TAKEN), "data/nano"))
     monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
-    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
     before = set(POOLS.glob("*"))
     yield proxy
     assert set(POOLS.glob("*")) == before

@@ -17,7 +17,7 @@ Serve = Callable[[web.Application], str]
 @pytest.fixture(scope="session")
 def embedded_url() -> Iterator[str]:
     with embedded_sandbox() as server:
-        yield server.url
+        yield server.address
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
 from coderl_tasks.grading.judge import require_sandbox
 from coderl_tasks.grading.run_code import RunRequest
 from coderl_tasks.local.supervisor import EmbeddedServer
+from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
 
 Serve = Callable[[web.Application], str]
@@ -117,11 +118,12 @@ async def test_the_server_is_killed_in_mid_batch(mortal_server: EmbeddedServer) 
         nonlocal graded
         graded += 1
         if graded in (5, len(BATCH) // 2):
-            with urllib.request.urlopen(f"{mortal_server.url}/v1/info", timeout=60) as answer:
+            asked = urllib.request.Request(f"{mortal_server.url}/v1/info", headers=authorization(mortal_server.address))
+            with urllib.request.urlopen(asked, timeout=60) as answer:
                 killed.append(json.load(answer)["pid"])
             os.kill(killed[-1], signal.SIGKILL)
 
-    async with SandboxClient([mortal_server.url], **QUICK) as client:
+    async with SandboxClient([mortal_server.address], **QUICK) as client:
         assert await verdicts(client, kill_now_and_then) == EXPECTED
     assert len(set(killed)) == 2
 
@@ -157,4 +159,4 @@ async def test_a_sandbox_that_runs_no_program_right_is_found_out_before_there_is
         await require_sandbox(client)
         assert f"the sandbox at {wrong} cannot run the grading driver" in caplog.text
         result = await client.run_code(RunRequest("print(6 * 7)"))
-    assert (result.server, result.stdout) == (embedded_url, "42\n")
+    assert (result.server, result.stdout) == (without_credentials(embedded_url), "42\n")

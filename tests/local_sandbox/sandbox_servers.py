@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ SERVER_PACKAGES = (
     *("typing_extensions", "yarl", "numpy", "numpy.libs"),
 )
 DEADLINE_S = 60
+KEY = "tml-of-the-servers-that-have-one"
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,14 @@ class Sandbox:
     url: str
     process: subprocess.Popen[str]
 
-    def request(self, path: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
-        """(HTTP status, headers, JSON) of a GET, or of a POST where there is a body."""
-        data = None if body is None else json.dumps(body).encode()
+    def request(
+        self, path: str, body: Any = None, headers: Mapping[str, str] = {"X-API-Key": KEY}
+    ) -> tuple[int, dict[str, str], Any]:
+        """(HTTP status, headers, JSON) of a GET, or of a POST where there is a body (bytes: as they are)."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        asked = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **headers})
         try:
-            with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=DEADLINE_S) as answer:
+            with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
                 return answer.status, dict(answer.headers), json.load(answer)
         except urllib.error.HTTPError as error:
             return error.code, dict(error.headers), json.load(error)
@@ -81,6 +85,11 @@ class Sandbox:
         while more := {pid for pid, parent in parents.items() if parent in below} - below:
             below |= more
         return sorted(below - {self.process.pid})
+
+    def workers(self) -> set[int]:
+        """The pids of the workers: whatever is right below a warm parent."""
+        lists = (Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in self.info()["warm_parent_pids"])
+        return {int(pid) for pids in lists for pid in pids.split()}
 
     def pidfds(self) -> list[int]:
         """A descriptor for each process below the server; those that end meanwhile are left out."""

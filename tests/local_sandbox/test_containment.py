@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sandbox_servers import Installation, Sandbox, await_end, refusing_namespaces, serving
+from sandbox_servers import KEY, Installation, Sandbox, await_end, refusing_namespaces, serving
 
 from coderl_tasks.local.sandbox.server import isolation_level
 
@@ -66,6 +66,37 @@ CLOSED_FOLDERS = "import os\nos.makedirs('a/b/c')\nos.chmod('a/b', 0)\nos.chmod(
 DEEP_FOLDER = "import os, time\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\ntime.sleep(0.3)"
 FORK_CHAIN = "import os\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        if os.fork(): os._exit(0)"
 MUTE = "import os\nfor n in range(3): os.close(n)"
+
+
+def test_files_of_the_host_cannot_be_locked(any_sandbox: Sandbox) -> None:
+    code = (
+        "import fcntl, os\n"
+        "for take in (lambda f: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB),\n"
+        "             lambda f: fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_RDLCK)):\n"
+        "    try:\n"
+        "        take(open(os.__file__))\n"
+        "        print('locked')\n"
+        "    except OSError as error:\n"
+        "        print(error.errno)\n"
+        "fcntl.lockf(open('own', 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+    assert any_sandbox.stdout(code) == "1\n1\n"
+
+
+def test_the_servers_own_memory_limit_is_not_the_programs(any_sandbox: Sandbox) -> None:
+    limits = Path(f"/proc/{any_sandbox.info()['pid']}/limits")
+    (limit,) = [line.split()[3] for line in limits.read_text().splitlines() if line.startswith("Max data size")]
+    assert limit.isdigit()
+    os.kill(any_sandbox.info()["warm_parent_pids"][0], signal.SIGKILL)  # its successor inherits the limit
+    for _ in range(3):
+        code = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+        assert any_sandbox.stdout(code) == "-1\n"
+
+
+@pytest.mark.parametrize("level", ["sandbox", "ordinary_sandbox"])
+def test_the_command_line_names_no_path_of_the_host(level: str, request: pytest.FixtureRequest) -> None:
+    code = "import sys\nprint(open('/proc/self/cmdline').read().strip('\\0'), sys.orig_argv[1:], len(sys.argv))"
+    assert request.getfixturevalue(level).stdout(code) == "coderl-sandbox [] 1\n"
 
 
 def test_a_fork_bomb_hits_its_limit(any_sandbox: Sandbox) -> None:
@@ -213,7 +244,8 @@ def test_without_isolation_it_refuses_unless_told() -> None:
     assert done.stdout == ""
     assert "refused: no isolation for untrusted code here (no namespaces: " in done.stderr
     assert "--allow-unisolated" in done.stderr
-    with serving(*options, "--allow-unisolated", installation=installation) as server:
+    with serving(*options, "--allow-unisolated", f"--key={KEY}", installation=installation) as server:
+        assert server.request("/v1/info", headers={})[0] == 401
         assert server.info()["isolation"] == "none"
         assert server.stdout("print(1)") == "1\n"
 

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sandbox_servers import Sandbox, serving
 
+RUN = {"code": "print(1)", "language": "python"}
+
 
 def encode(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
@@ -120,6 +122,59 @@ def test_a_request_that_cannot_be_run_says_why(sandbox: Sandbox, body: object, s
 
 
 @pytest.mark.parametrize(
+    "names",
+    [
+        ["x" * 256],
+        ["\ud800"],
+        ["a", "a/b"],
+        ["a/b", "a"],
+        ["__main__.py/a"],
+        ["a/" * 101 + "b"],
+        ["a/" * 100_000 + "b"],
+    ],
+)
+def test_files_that_cannot_be_placed_cost_no_worker(any_sandbox: Sandbox, names: list[str]) -> None:
+    any_sandbox.stdout("print(1)")
+    before = any_sandbox.workers()
+    status, _, answer = any_sandbox.request("/run_code", RUN | {"files": dict.fromkeys(names, "")})
+    assert (status, answer["status"], answer["run_result"]) == (400, "SandboxError", None)
+    assert "cannot be placed: " in answer["message"]
+    assert any_sandbox.stdout("print(1)") == "1\n"
+    assert any_sandbox.workers() == before
+
+
+@pytest.mark.parametrize(
+    ("files", "fetch"), [({f"f{n}": "" for n in range(9_000)}, ["out"] * 1001), ({"x" * (1 << 20): ""}, ["out"])]
+)
+def test_names_are_bounded(sandbox: Sandbox, files: dict[str, str], fetch: list[str]) -> None:
+    status, _, answer = sandbox.request("/run_code", RUN | {"files": files, "fetch_files": fetch})
+    assert status == 400 and "at most 10000 files" in answer["message"]
+
+
+def test_a_file_system_full_of_folders_is_the_names_fault(sandbox: Sandbox) -> None:
+    names = [f"{n}/{'/'.join('abcdefghij')}" for n in range(2_000)]
+    status, _, answer = sandbox.request("/run_code", RUN | {"files": dict.fromkeys(names, "")})
+    assert status == 400 and "No space left on device" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "said"),
+    [
+        (b"[" * 100_000, {}, 400, "recursion"),
+        (b"1" * 5000, {}, 400, "digits"),
+        (b'{"code": "1", "language": "python"}', {"Origin": "null"}, 403, "web pages"),
+        (b'{"code": "1", "language": "python"}', {"Host": "evil.example"}, 400, "evil.example"),
+        (b'{"code": "1", "language": "python"}', {"Content-Type": "text/plain"}, 415, "application/json"),
+    ],
+)
+def test_what_is_no_request_of_a_client_is_refused(
+    sandbox: Sandbox, body: bytes, headers: dict[str, str], status: int, said: str
+) -> None:
+    found, _, answer = sandbox.request("/run_code", body, headers)
+    assert found == status and said in str(answer)
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "import os; os.symlink('/etc/passwd', 'out')",
@@ -154,7 +209,7 @@ def test_a_full_queue_answers_503_and_a_client_that_hangs_up_frees_its_slot() ->
         clients = []
         for running, queued in [(1, 0), (1, 1), (1, 2)]:
             client = http.client.HTTPConnection(server.url.removeprefix("http://"))
-            client.request("POST", "/run_code", body)
+            client.request("POST", "/run_code", body, {"Content-Type": "application/json"})
             clients.append(client)
             server.wait_until(lambda info, now=(running, queued): (info["running"], info["queued"]) == now)  # type: ignore[misc]
         status, headers, answer = server.request("/run_code", {"code": "1", "language": "python"})

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coderl_tasks.local import memory
+from coderl_tasks.local.memory import OutOfMemory
 from coderl_tasks.local.tinker.engine import Adapter, Engine, SamplingScheduler
 from coderl_tasks.local.tinker.engine_types import BadRequest, SampleSpec
 
@@ -85,3 +88,39 @@ def test_a_failed_step_fails_its_requests_and_the_loop_goes_on(engine: Engine, c
     fine = scheduler.submit(engine.sampler_weights(None), SampleSpec(cases.prompt(0, 5), 1, 2))
     assert len(fine.result().sequences[0].tokens) == 2
     scheduler.close()
+
+
+@pytest.mark.parametrize("fault", ["while drawing", "in the pass"])
+def test_one_bad_request_fails_none_beside_it(engine: Engine, cases: Any, fault: str) -> None:
+    weights = engine.sampler_weights(None)
+    good = [SampleSpec(cases.prompt(i, 20), 2, 12, seed=i) for i in range(3)]
+    alone = engine.sample([(weights, spec) for spec in good])
+    # Neither is let in by validation, which these go around.
+    bad = replace(good[0], temperature=1e-45) if fault == "while drawing" else replace(good[0], prompt=[5, 10**6])
+    batch = engine.sampling_batch()
+    requests = [engine.running_request(weights, spec) for spec in [*good[:2], bad, good[2]]]
+    for request in requests:
+        batch.add(request)
+    while batch.requests:
+        batch.step()
+    assert requests.pop(2).error is not None
+    assert [request.error for request in requests] == [None] * 3
+    assert [request.result() for request in requests] == alone
+
+
+def test_a_request_without_room_fails_alone(
+    engine: Engine, scheduler: SamplingScheduler, cases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 17 << 20)
+    weights = engine.sampler_weights(None)
+    small = [scheduler.submit(weights, SampleSpec(cases.prompt(i, 20), 2, 12, seed=i)) for i in range(2)]
+    with pytest.raises(OutOfMemory, match="sampling 4096 completions"):
+        scheduler.submit(weights, SampleSpec(cases.prompt(0, 20), 4096, 2)).result()
+    assert all(len(future.result().sequences) == 2 for future in small)
+
+
+def test_weights_that_are_no_numbers_are_called_so(engine: Engine, scheduler: SamplingScheduler, cases: Any) -> None:
+    weights = engine.sampler_weights(None)
+    diverged = replace(weights, merged={name: weight * float("nan") for name, weight in weights.merged.items()})
+    with pytest.raises(BadRequest, match="training has diverged"):
+        scheduler.submit(diverged, SampleSpec(cases.prompt(0, 5), 2, 4)).result()

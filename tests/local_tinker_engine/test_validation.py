@@ -9,6 +9,8 @@ import pytest
 from transformers import MistralConfig, MistralForCausalLM
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.local import memory
+from coderl_tasks.local.memory import OutOfMemory
 from coderl_tasks.local.tinker.engine import Engine
 from coderl_tasks.local.tinker.engine_types import BadRequest, SamplerTopK, SampleSpec, TrainDatum
 
@@ -84,12 +86,17 @@ def test_no_datums(engine: Engine) -> None:
         ({"prompt": [1] * 4096}, "4096 tokens and leaves no room in the model's context of 4096"),
         ({"num_samples": 0}, "num_samples"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"num_samples": 5000}, "at most 4096, not 5000"),
         ({"temperature": -1.0}, "temperature"),
+        ({"temperature": 1e-45}, r"temperature must be 0 \(greedy\), or from 0.01 to 100, not 1e-45"),
+        ({"temperature": 1e30}, "from 0.01 to 100"),
+        ({"temperature": float("inf")}, "from 0.01 to 100"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": float("nan")}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"topk_prompt_logprobs": -1}, "topk_prompt_logprobs"),
+        ({"topk_prompt_logprobs": 100_000}, "nor more than 1024"),
         ({"stop_tokens": [5000]}, "stop has token id 5000"),
     ],
 )
@@ -97,6 +104,31 @@ def test_bad_sampling_requests(engine: Engine, change: dict[str, Any], message: 
     spec = replace(SampleSpec([1, 2, 3], num_samples=1, max_tokens=4), **change)
     with pytest.raises(BadRequest, match=message):
         engine.sample([(engine.sampler_weights(None), spec)])
+
+
+@pytest.mark.parametrize("rank", [0, 321, 1_000_000])
+def test_a_rank_beyond_the_layers_is_refused(engine: Engine, rank: int) -> None:
+    with pytest.raises(
+        BadRequest, match="at least 1" if rank == 0 else r"can be 320 at most: .* \(the largest here is"
+    ):
+        engine.create_adapter(rank, 0)
+    assert engine.create_adapter(320, 0).shape.rank == 320
+
+
+def test_what_there_is_no_memory_for_is_not_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 17 << 20)
+    with pytest.raises(OutOfMemory, match=r"training with LoRA rank 320 needs 0\.0 GiB, and 0\.0 GiB are free"):
+        engine.create_adapter(320, 0)
+    many = SampleSpec([1, 2, 3], num_samples=4096, max_tokens=4)
+    with pytest.raises(OutOfMemory, match="sampling 4096 completions of 3 prompt tokens"):
+        engine.running_request(engine.sampler_weights(None), many)
+    long = SampleSpec([1] * 4000, num_samples=900, max_tokens=4)
+    request = engine.running_request(engine.sampler_weights(None), long)
+    batch = engine.sampling_batch()
+    batch.add(request)
+    while batch.requests:
+        batch.step()
+    assert isinstance(request.error, OutOfMemory) and "the cache of the completions" in str(request.error)
 
 
 def test_eos_tokens_come_from_the_model(engine: Engine) -> None:

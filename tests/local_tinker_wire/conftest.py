@@ -97,10 +97,18 @@ class Server:
         return tinker.RestClient(base_url=self.url, api_key=API_KEY)
 
     def call(
-        self, path: str, body: Any = None, *, method: str | None = None, key: str | None = API_KEY, accept: str = ""
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str | None = None,
+        key: str | None = API_KEY,
+        accept: str = "",
+        more: dict[str, str] | None = None,
     ) -> tuple[int, Any]:
         """Raw HTTP: status, and the decoded JSON (or the bytes of another content type)."""
-        headers = {"Accept": accept or "application/json"}
+        sent = "application/x-protobuf" if isinstance(body, bytes) else "application/json"
+        headers = {"Accept": accept or "application/json", "Content-Type": sent, **(more or {})}
         if key is not None:
             headers["X-API-Key"] = key
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()

@@ -2,14 +2,38 @@
 
 import json
 import os
+import time
 
 import pytest
 import tinker
 from tinker import types
 
+from coderl_tasks.local.tinker import server as server_module
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7])
+
+
+@pytest.fixture
+def busy_housekeeping(monkeypatch):
+    monkeypatch.setattr(server_module, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(server_module, "SWEEP_EVERY", 1)
+
+
+def test_what_expires_while_the_server_runs_is_removed(busy_housekeeping, impatient_server, new_run):
+    with impatient_server.client() as client:
+        run = new_run(client)
+        kept, expired = (run.save_weights_for_sampler(name, 3600).result().path for name in ("kept", "expired"))
+        store = CheckpointStore(impatient_server.home)
+        record = store.find(expired)
+        file = impatient_server.home / run.model_id / "sampler_weights" / "expired.json"
+        file.write_text(record.model_copy(update={"expires_at": time.time() - 1}).model_dump_json())
+        data = impatient_server.home / run.model_id / "data" / record.data
+        deadline = time.monotonic() + 30
+        while data.exists() or file.exists():
+            assert time.monotonic() < deadline, "not removed in 30 s"
+            time.sleep(0.01)
+        assert store.find(kept).path == kept
 
 
 def test_a_killed_server_loses_nothing_that_was_saved(own_server, new_run, lesson, step, fingerprint):

@@ -134,6 +134,8 @@ def test_malformed_requests(wire):
     call = wire.server.call
     assert call("/api/v1/forward_backward", b"\xff\xff\xff")[0] == 400
     assert "not JSON" in call("/api/v1/optim_step", b"{")[1]["detail"]
+    status, answer = call("/api/v1/optim_step", b'{"a":' * 100_000)
+    assert status == 400 and "not JSON: maximum recursion depth" in answer["detail"]
     status, answer = call("/api/v1/optim_step", {"model_id": wire.model_id, "seq_id": 1})
     assert status == 400 and "optim_params" in answer["detail"]
     status, answer = call("/api/v1/optim_step", {"model_id": wire.model_id, "adam_params": {}})
@@ -161,6 +163,19 @@ def test_keys(server):
     status, answer = server.call("/api/v1/nothing")
     assert status == 404 and "/api/v1/nothing" in answer["detail"]
     assert "jwt" in server.call("/api/v1/auth/token", {})[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "says"),
+    [
+        ({"Host": "evil.example"}, 400, "evil.example"),
+        ({"Origin": "http://127.0.0.1"}, 403, "web pages"),
+        ({"Content-Type": "text/plain"}, 415, "application/json or application/x-protobuf"),
+    ],
+)
+def test_a_server_without_a_key_refuses_web_pages_too(server, more, status, says):
+    found, answer = server.call("/api/v1/auth/token", {}, more=more)
+    assert found == status and says in answer["detail"]
 
 
 def test_what_is_not_known_is_gone(server, base_model):

@@ -1,11 +1,14 @@
 """Promises keep answers within bounds, and never let a request be computed twice."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from coderl_tasks.local.tinker.ordering import SequencedQueue
-from coderl_tasks.local.tinker.promises import Answer, PromiseTable
+from coderl_tasks.local.tinker.promises import Answer, PromiseTable, settle
 from coderl_tasks.local.tinker.records import check_name, check_run_id, parse_path
 from coderl_tasks.local.tinker.refusal import Refusal
 
@@ -45,6 +48,27 @@ async def test_one_answer_larger_than_the_bound_is_still_given():
     table = PromiseTable(max_bytes=100)
     await answered(table, "big", 1000)
     assert table.get("big").answer is not None
+
+
+def write_weights() -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("write", [lambda: Path("/dev/full").write_text("a record"), write_weights])
+async def test_a_full_disk_says_what_to_do(write):
+    table = PromiseTable()
+    promise = table.open("a", "save_weights")
+
+    async def save() -> Answer:
+        write()
+        return Answer(b"")
+
+    assert not await settle(table, promise, save)
+    assert promise.answer is not None
+    answer = json.loads(promise.answer.body)
+    assert answer["category"] == "server"  # which is tried again
+    assert "disk of the embedded Tinker server is full" in answer["error"]
+    assert "coderl clean --weights" in answer["error"] and "run the same command again" in answer["error"]
 
 
 async def test_the_first_answer_stays():

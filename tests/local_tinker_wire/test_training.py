@@ -169,6 +169,8 @@ def test_bad_requests_say_what_is_wrong(client, new_run, supervised, base_model)
             run.forward_backward([datum], loss).result()
     with pytest.raises(tinker.BadRequestError, match="at least 1"):
         client.create_lora_training_client(base_model, rank=0).result()
+    with pytest.raises(tinker.RequestFailedError, match="LoRA rank is 100000; it can be 300 at most"):
+        client.create_lora_training_client(base_model, rank=100_000).result()
 
 
 def test_unknown_model_lists_those_there_are(client, base_model):

@@ -25,9 +25,9 @@ def renderer() -> Renderer:
     return get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
 
 
-async def probed(url: str | None, renderer: Renderer, temperature: float = 1.0) -> Probe:
+async def probed(url: str | None, used: Services, renderer: Renderer, temperature: float = 1.0) -> Probe:
     assert url is not None
-    service = await clients.connect(url, "tml-test")
+    service = await clients.connect(url, used.tinker_api_key)
     try:
         trainer = await clients.create_training_client(service, NANO_MODEL, lora_rank=8, seed=0)
         sampler = await trainer.save_weights_and_get_sampling_client()
@@ -37,7 +37,7 @@ async def probed(url: str | None, renderer: Renderer, temperature: float = 1.0) 
 
 
 async def test_the_embedded_server_does_as_it_should(embedded: Services, renderer: Renderer) -> None:
-    found = await probed(embedded.tinker_url, renderer)
+    found = await probed(embedded.tinker_url, embedded, renderer)
     assert not found.seeds_clone and found.greedy_repeats and found.stops == "returned"
     assert found.served == NANO_MODEL and found.gap < 1e-4 and found.logprobs_at is None
     assert found.duplicate_rate < 0.1 and 50 < found.tokens < 500
@@ -46,7 +46,7 @@ async def test_the_embedded_server_does_as_it_should(embedded: Services, rendere
 
 
 async def test_at_another_temperature_it_says_what_ratios_mean(embedded: Services, renderer: Renderer) -> None:
-    found = await probed(embedded.tinker_url, renderer, 0.7)
+    found = await probed(embedded.tinker_url, embedded, renderer, 0.7)
     assert found.logprobs_at == "scaled"
     (warning,) = found.warnings()
     assert warning.startswith("temperature=0.7: ")
@@ -55,7 +55,7 @@ async def test_at_another_temperature_it_says_what_ratios_mean(embedded: Service
 
 async def test_seeds_that_clone_are_found_and_dropped(embedded: Services, renderer: Renderer, serve: Serve) -> None:
     gateway = SamplingFaults(str(embedded.tinker_url), clones=True)
-    found = await probed(serve(gateway.app()), renderer)
+    found = await probed(serve(gateway.app()), embedded, renderer)
     assert found.seeds_clone and gateway.met["clones"] and None in gateway.seeds
     (warning,) = found.warnings()
     assert "no seeds are sent" in warning
@@ -87,7 +87,7 @@ async def test_what_must_not_be_trained_on_is_refused(
 ) -> None:
     gateway = SamplingFaults(str(embedded.tinker_url), **faults)
     with pytest.raises(error, match=says) as caught:
-        (await probed(serve(gateway.app()), renderer, temperature)).require_trainable()
+        (await probed(serve(gateway.app()), embedded, renderer, temperature)).require_trainable()
     assert caught.type is error and gateway.met
     assert "\n" not in str(caught.value)
 

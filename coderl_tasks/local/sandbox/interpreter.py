@@ -18,7 +18,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # there, numpy.
 _BOOTSTRAP = """
 import json, sys
-arguments = json.loads(sys.argv[1])
+arguments = json.load(sys.stdin)
 python_path = [*sys.path, *arguments["site"]]
 sys.path.insert(0, arguments["package_root"])
 from coderl_tasks.local.sandbox.warm_parent import main
@@ -40,17 +40,22 @@ def has_numpy() -> bool:
     return bool(_numpy_folders())
 
 
-def command(arguments: dict[str, Any]) -> list[str]:
-    """The command line of the warm parent with `arguments` (scratch, numpy, ...) and this interpreter's
-    paths."""
+def command() -> list[str]:
+    """The command line of the warm parent, which reads `arguments_with` from standard input: every candidate can read
+    its command line, and nobody else's business stands there."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
+    return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP]
+
+
+def arguments_with(arguments: dict[str, Any]) -> bytes:
+    """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the warm parent."""
     numpy_folders = _numpy_folders()
     paths = {
         "package_root": _PACKAGE_ROOT,
         "readable": [os.path.realpath(sys.base_prefix), *map(str, numpy_folders)],
         "site": [str(numpy_folders[0].parent)] if numpy_folders else [],
     }
-    return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP, json.dumps(arguments | paths)]
+    return json.dumps(arguments | paths).encode()
 
 
 def environment() -> dict[str, str]:
@@ -81,17 +86,18 @@ def isolation_level() -> tuple[str | None, str]:
     scratch = Scratch()
     try:
         done = subprocess.run(
-            command({"probe": True, "scratch": scratch.path}),
+            command(),
             env=environment(),
             cwd="/",
-            stdin=subprocess.DEVNULL,
+            input=arguments_with({"probe": True, "scratch": scratch.path}),
             capture_output=True,
-            text=True,
             timeout=_PROBE_SECONDS,
         )
     finally:
         scratch.remove()
     if done.returncode != 0:
-        raise ConfigError(f"the sandbox's Python did not start: {done.stderr.strip().rpartition(chr(10))[2]}")
+        raise ConfigError(
+            f"the sandbox's Python did not start: {done.stderr.decode(errors='replace').strip().rpartition(chr(10))[2]}"
+        )
     answer = json.loads(done.stdout)
     return answer["level"], answer["reason"]

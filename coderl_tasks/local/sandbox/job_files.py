@@ -4,10 +4,13 @@
 # ruff: noqa: PTH101, PTH103, PTH104, PTH106, PTH108, PTH118, PTH120, PTH208
 
 import contextlib
+import errno
 import os
 import stat
 
 _CHUNK = 1 << 18
+_MAX_DEPTH = 100
+_MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 def safe_parts(name: str, workdir: str) -> list[str]:
@@ -23,6 +26,8 @@ def safe_parts(name: str, workdir: str) -> list[str]:
 def write_file(workdir: str, name: str, content: bytes) -> None:
     """Write a file of the job below `workdir`, with its folders."""
     parts = safe_parts(name, workdir)
+    if len(parts) > _MAX_DEPTH:
+        raise ValueError(f"it is more than {_MAX_DEPTH} folders deep")
     path = "/".join((workdir, *parts))
     if len(parts) > 1:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -31,6 +36,26 @@ def write_file(workdir: str, name: str, content: bytes) -> None:
         write_all(descriptor, content)
     finally:
         os.close(descriptor)
+
+
+def lay_out(workdir: str, files: dict[str, bytes], *, own_disk: bool) -> str | None:
+    """Write a job's files; None, or why one of them cannot be where its name says (too long, not encodable, below
+    another file, ...).
+
+    OSError where the machine is at fault. With `own_disk` it has a tmpfs of the run's own, which is large enough for
+    the contents: then it is full of folders, and the names are at fault.
+    """
+    for name, content in files.items():
+        try:
+            write_file(workdir, name, content)
+        except (OSError, ValueError) as error:
+            reason = str(error)
+            if isinstance(error, OSError):
+                if error.errno in _MACHINE_FAULTS and not (own_disk and error.errno == errno.ENOSPC):
+                    raise
+                reason = os.strerror(error.errno or 0)
+            return f"file {name[:200]!r} cannot be placed: {reason}"
+    return None
 
 
 def write_all(descriptor: int, content: bytes) -> None:

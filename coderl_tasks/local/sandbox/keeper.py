@@ -162,9 +162,11 @@ def keep(connection: socket, confinement: Confinement, namespaces: bool, scratch
         _signal.signal(_signal.SIGTERM, _abandon)
     run = Run(confinement, workdir, disk_bytes, namespaces)
     try:
-        for name, content in zip(job["files"], contents, strict=True):
-            job_files.write_file(workdir, name, content)
-        job_files.write_file(workdir, MAIN_FILE, code.source)
+        files = dict(zip(job["files"], contents, strict=True)) | {MAIN_FILE: code.source}
+        fault = job_files.lay_out(workdir, files, own_disk=namespaces)
+        if fault is not None:
+            connection.sendall(frames.pack({"unplaceable": fault}))
+            return
         if confinement.uid is not None:
             job_files.give(workdir, confinement.uid)
         header = run.execute(Limits(job["timeout_s"], job["memory_mib"]), code, stdin)

@@ -31,6 +31,10 @@ class Busy(InfraError):
     """All slots are taken and the queue is full."""
 
 
+class Unplaceable(ValueError):
+    """A file of the job cannot be where its name says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run: times in seconds, memory in MiB; `files` are written before, `fetch` read back after."""
@@ -96,7 +100,7 @@ class Worker:
         self._last_code = self._kept_code = b""
 
     async def run(self, job: Job) -> Outcome:
-        """EOFError or ConnectionError if the worker died on the way."""
+        """EOFError or ConnectionError if the worker died on the way, Unplaceable if it could not lay out the files."""
         if job.code == self._last_code != self._kept_code and len(job.code) <= _LARGEST_KEPT_CODE:
             self._writer.write(frames.KEEP + frames.pack({}, [job.code]))
             self._kept_code = job.code
@@ -104,6 +108,8 @@ class Worker:
         self._writer.write(job.frame(kept_code=job.code == self._kept_code != b""))
         await self._writer.drain()
         header, blobs = await receive(self._reader)
+        if "unplaceable" in header:
+            raise Unplaceable(header["unplaceable"])
         stdout, stderr, *contents = blobs
         fetched = dict(zip(header["fetched"], contents, strict=True))
         return Outcome(header["return_code"], header["execution_time"], stdout, stderr, fetched)
@@ -142,10 +148,11 @@ class WarmParent:
             ours.setblocking(False)
             arguments = self._arguments | {"parent": os.getpid(), "control": theirs.fileno()}
             self._process = subprocess.Popen(
-                interpreter.command(arguments),
+                interpreter.command(),
+                bufsize=0,
                 env=interpreter.environment(),
                 cwd="/",
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=sys.stderr,
                 pass_fds=[theirs.fileno()],
@@ -153,6 +160,9 @@ class WarmParent:
             )
             theirs.close()
             self._control = ours
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # one that has ended says no hello
+                stdin.write(interpreter.arguments_with(arguments))
             async with asyncio.timeout(_START_SECONDS):
                 raw = await asyncio.get_running_loop().sock_recv(ours, 65536)
             if not raw:
@@ -260,7 +270,8 @@ class Pool:
     async def run(self, job: Job) -> Outcome:
         """Run a job in the next free slot; cancelling it ends the run.
 
-        Busy if the queue is full; InfraError if the job could not be run, twice.
+        Busy if the queue is full; Unplaceable for a file name that is impossible; InfraError if the job could not be
+        run, twice.
         """
         if self._free.empty() and self.waiting >= self.queue_limit:
             raise Busy(f"all {self.concurrency} slots are busy and {self.waiting} requests wait")
@@ -280,6 +291,8 @@ class Pool:
                         return await worker.run(job)
                 except (EOFError, ConnectionError) as error:
                     failure = f"the worker died: {error!r}"
+                except Unplaceable:  # the worker is none the worse for it
+                    raise
                 except TimeoutError:
                     failure = "the worker hung"
                 except BaseException:  # the worker is in the middle of something, and nobody waits for it

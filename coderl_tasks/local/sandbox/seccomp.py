@@ -2,7 +2,8 @@
 
 What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
 processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
-socket family but AF_UNIX. They fail with EPERM. `clone3` says ENOSYS, so that the C library falls back to
+socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
+host's own programs (flock, F_SETLEASE). They fail with EPERM. `clone3` says ENOSYS, so that the C library falls back to
 `clone`, whose flags can be inspected. What it does not cover: an ordinary call with a bug in the kernel
 behind it. Files, processes and memory are the business of namespaces or Landlock and of the resource limits.
 """
@@ -68,6 +69,7 @@ _DENIED = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
     "vhangup": (153, 58),
+    "flock": (73, 32),
     "personality": (135, 92),
     "vmsplice": (278, 75),
     "modify_ldt": (154, -1),
@@ -102,9 +104,11 @@ _CLONE3 = (435, 435)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
+_FCNTL = (72, 25)
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _TIOCSTI = 0x5412
+_F_SETLEASE = 1024
 _AF_UNIX = 1
 _SOCK_STREAM = 1
 _SOCK_TYPE_MASK = 0xF
@@ -158,6 +162,10 @@ def build_program(namespaces: bool) -> bytes:
         _guard(
             _IOCTL[column],
             [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1), _deny(), allow],
+        ),
+        _guard(
+            _FCNTL[column],
+            [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _F_SETLEASE, 0, 1), _deny(), allow],
         ),
     ]
     if namespaces:

@@ -18,11 +18,13 @@ from typing import Any
 
 from aiohttp import web
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.local.admission import admission, check_exposure
+from coderl_tasks.local.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.local.sandbox.isolation import UNISOLATED
 from coderl_tasks.local.sandbox.job_files import safe_parts
-from coderl_tasks.local.sandbox.pool import Busy, Job, Outcome, Pool
+from coderl_tasks.local.sandbox.pool import Busy, Job, Outcome, Pool, Unplaceable
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 3600.0
@@ -30,7 +32,13 @@ DEFAULT_MEMORY_MIB = 2048
 QUEUE_PER_SLOT = 32
 MIN_QUEUE = 128
 MAX_BODY_BYTES = 1 << 30
+MAX_FILES = 10_000
+MAX_NAME_BYTES = 1 << 20
+"""Of all files' names together, those to fetch included: they travel in the header of a message."""
+
 _RETRY_AFTER_S = 1
+_BODY_COPIES = 4
+"""How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
 
 isolation_level = interpreter.isolation_level
 
@@ -69,6 +77,8 @@ def parse_job(body: Any) -> Job:
     files, fetch = body.get("files") or {}, body.get("fetch_files") or []
     if not isinstance(files, dict) or not isinstance(fetch, list) or not all(isinstance(f, str) for f in fetch):
         raise BadRequest("files must be an object and fetch_files a list of strings")
+    if len(files) + len(fetch) > MAX_FILES or sum(map(len, [*files, *fetch])) > MAX_NAME_BYTES:
+        raise BadRequest(f"at most {MAX_FILES} files, with names of {MAX_NAME_BYTES} characters together")
     contents = {}
     for name, content in files.items():
         if content is None:
@@ -113,17 +123,26 @@ def _reply(status: str, message: str, outcome: Outcome | None, http_status: int 
 async def run_code(request: web.Request) -> web.Response:
     """POST /run_code."""
     try:
+        require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
         job = parse_job(json.loads(await request.read()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for JSON that is nested too deeply
         return _reply("SandboxError", str(error), None, http_status=400)
+    except (OutOfMemory, MemoryError) as error:
+        return _come_back(as_out_of_memory(error))
     try:
         outcome = await request.app[_POOL].run(job)
+    except Unplaceable as error:
+        return _reply("SandboxError", str(error), None, http_status=400)
     except Busy as error:
-        headers = {"Retry-After": str(_RETRY_AFTER_S)}
-        return web.json_response({"detail": str(error)}, status=503, headers=headers)
+        return _come_back(error)
     except InfraError as error:
         return _reply("SandboxError", str(error), None)
     return _reply("Success" if outcome.return_code == 0 else "Failed", "", outcome)
+
+
+def _come_back(why: object) -> web.Response:
+    """Too much at a time: a client that waits is served."""
+    return web.json_response({"detail": str(why)}, status=503, headers={"Retry-After": str(_RETRY_AFTER_S)})
 
 
 async def ping(_: web.Request) -> web.Response:
@@ -170,7 +189,7 @@ def _say(pool: Pool) -> None:
     )
 
 
-async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool) -> None:
+async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool, key: str | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,7 +198,8 @@ async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool)
     try:
         await pool.start()
         _say(pool)
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        admit = admission(key, host, open_paths=("/v1/ping",))
+        app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
         app[_POOL] = pool
         app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
         # A client that hangs up frees its slot.
@@ -190,20 +210,34 @@ async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool)
             await site.start()
             bound = runner.addresses[0]
             print(f"ready http://{bound[0]}:{bound[1]}", flush=True)
-            await stopping.wait()
+            await limit_own_memory_until(stopping)
         finally:
             await runner.cleanup()
     finally:
         pool.stop()
 
 
-def serve(port: int, host: str = "127.0.0.1", concurrency: int | None = None, allow_unisolated: bool = False) -> None:
+def serve(
+    port: int,
+    host: str = "127.0.0.1",
+    concurrency: int | None = None,
+    allow_unisolated: bool = False,
+    *,
+    key: str | None = None,
+) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 
     `port` 0 takes any; `concurrency` is the number of programs run at once (default: the cores this process
     may use). Prints `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to
-    stderr. ConfigError where no isolation is to be had and `allow_unisolated` is not set. However the server
+    stderr. `key` is the one that callers need (None: none). ConfigError where no isolation is to be had and
+    `allow_unisolated` is not set, and without a key where that is set or `host` is not loopback. However the server
     ends, SIGKILL included, its processes end with it.
     """
+    check_exposure(host, key)
+    if allow_unisolated and key is None:
+        raise ConfigError(
+            "--allow-unisolated lets whoever reaches the port run programs as you: add --key FILE, so that only those "
+            "who have the key are answered"
+        )
     slots = concurrency or len(os.sched_getaffinity(0))
-    asyncio.run(_serve(port, host, slots, allow_unisolated))
+    asyncio.run(_serve(port, host, slots, allow_unisolated, key))

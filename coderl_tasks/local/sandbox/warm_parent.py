@@ -15,6 +15,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import resource
 import signal
 import site
 import struct
@@ -38,6 +39,7 @@ def warm_up(rich: bool) -> None:
     site.sethelper()
     # Lists the folder now: Landlock lets a candidate into numpy, but not list what else is installed beside it.
     importlib.machinery.PathFinder.find_spec("numpy")
+    sys.orig_argv[:] = sys.orig_argv[:1]
     # Candidates have no use for these; the functions at work keep what they need.
     for name in [name for name in sys.modules if name.partition(".")[0] == "coderl_tasks"]:
         del sys.modules[name]
@@ -104,6 +106,10 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     if arguments.get("probe"):
         print(json.dumps({"level": level, "reason": reason}))
         return 0
+    processes.set_command_line(b"coderl-sandbox")
+    # The server's limit follows what is free, and a program's verdict must not: it has limits of its own.
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     isolation.die_with(arguments["parent"])
     control = socket(fileno=arguments["control"])
     if level is None and arguments["allow_unisolated"]:

@@ -8,6 +8,7 @@
 """
 
 import asyncio
+import errno
 import json
 import logging
 from collections import OrderedDict
@@ -16,12 +17,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coderl_tasks.errors import CoderlError
+from coderl_tasks.local.memory import as_out_of_memory
 from coderl_tasks.local.tinker.engine_types import BadRequest
 from coderl_tasks.local.tinker.refusal import Refusal, gone
+from coderl_tasks.paths import coderl_home
 
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger(__name__)
 Category = Literal["user", "server", "unknown"]
 
@@ -152,16 +156,35 @@ class PromiseTable:
         }
 
 
+def machine_fault(error: BaseException) -> str | None:
+    """What to say and do where the server's machine is at fault, memory or disk; None for another error."""
+    if (out_of_memory := as_out_of_memory(error)) is not None:
+        return str(out_of_memory)
+    # safetensors has the system's error in its text alone
+    if getattr(error, "errno", None) in _DISK_FULL or any(
+        f"(os error {number})" in str(error) for number in _DISK_FULL
+    ):
+        return (
+            f"the disk of the embedded Tinker server is full ({coderl_home()}): free some space (coderl clean "
+            "--weights removes checkpoints that no run names), then run the same command again: what is recorded stays"
+        )
+    return None
+
+
 async def settle(table: PromiseTable, promise: Promise, work: Callable[[], Awaitable[Answer]]) -> bool:
     """Run `work` and resolve the promise with its answer or its failure; whether it succeeded."""
     try:
         answer = await work()
-    except (BadRequest, CoderlError) as error:
-        answer = failure(str(error), "user")
     except Refusal as error:
         answer = failure(error.message, "user")
     except Exception as error:
-        logger.exception("request %s failed", promise.request_id)
-        answer = failure(f"the server failed: {type(error).__name__}: {error}", "server")
+        if (fault := machine_fault(error)) is not None:
+            logger.error("request %s: %s", promise.request_id, fault)
+            answer = failure(fault, "server")
+        elif isinstance(error, BadRequest | CoderlError):
+            answer = failure(str(error), "user")
+        else:
+            logger.exception("request %s failed", promise.request_id)
+            answer = failure(f"the server failed: {type(error).__name__}: {error}", "server")
     table.resolve(promise, answer)
     return not answer.failed

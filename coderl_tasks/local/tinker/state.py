@@ -69,7 +69,7 @@ async def read_json(request: web.Request) -> dict[str, object]:
     """The JSON body, which has to be an object; Refusal 400 otherwise."""
     try:
         body = json.loads(await request.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for one that is nested too deeply
         raise bad_request(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise bad_request("the body has to be a JSON object")

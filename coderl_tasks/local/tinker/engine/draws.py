@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from coderl_tasks.local.tinker.engine_types import SampleSpec
+from coderl_tasks.local.tinker.engine_types import BadRequest, SampleSpec
 
 _BLOCK = 64
 
@@ -34,12 +34,18 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
     Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit, 0 for
     every token, would say nothing. Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set
     that holds `top_p`, renormalised, and inverted at `uniforms` (G,); the log-probabilities are those before the cut.
+    Raises BadRequest for logits that are no numbers.
     """
     n_samples = len(uniforms)
     if spec.temperature == 0:
         tokens = logits.argmax(dim=1).expand(n_samples)
     else:
         logits = logits / spec.temperature
+        if not logits.isfinite().all():  # or a token outside the vocabulary would be drawn
+            raise BadRequest(
+                "the weights give logits that are not finite: training has diverged. Continue from an earlier "
+                "checkpoint with a lower learning rate"
+            )
         probs = logits.softmax(dim=1)
         order = None
         if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:

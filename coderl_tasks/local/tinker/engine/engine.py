@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from coderl_tasks.local.memory import require_memory
 from coderl_tasks.local.tinker.engine import storage
 from coderl_tasks.local.tinker.engine.adam import adam_step
 from coderl_tasks.local.tinker.engine.base_model import BaseModel, Weights
@@ -28,6 +29,8 @@ from coderl_tasks.local.tinker.engine_types import (
     about_datum,
 )
 
+_DRAW_BYTES = 40
+"""A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
 logger = logging.getLogger(__name__)
 
 
@@ -120,9 +123,11 @@ class Engine:
     # sampling
 
     def sampler_weights(self, adapter: Adapter | None) -> SamplerWeights:
-        """A snapshot of the adapter as it is now; None means the base model."""
+        """A snapshot of the adapter as it is now; None means the base model. Raises OutOfMemory before it makes one
+        that there is no room for."""
         if adapter is None:
             return self._base
+        require_memory(adapter.shape.nbytes(self._model.weights) // 2, "a copy of the weights to sample from")
         frozen = Adapter(adapter.shape, adapter.seed, {key: value.clone() for key, value in adapter.params.items()})
         return SamplerWeights(adapter.merged(self._model.weights), frozen)
 
@@ -148,7 +153,12 @@ class Engine:
         return SamplingBatch(self._model, self._max_batch_rows)
 
     def running_request(self, weights: SamplerWeights, spec: SampleSpec) -> RunningRequest:
-        """A valid request, ready to be put into a batch."""
+        """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its
+        first token; its cache asks for room as it grows."""
+        model = self._model
+        cache = len(spec.prompt) * model.n_layers * 2 * model.n_kv_heads * model.head_dim * 4
+        draws = spec.num_samples * self.vocab_size * _DRAW_BYTES
+        require_memory(cache + draws, f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens")
         return RunningRequest(self._model, weights.merged, spec, self.tokenizer)
 
     def cache_bytes(self, spec: SampleSpec) -> int:
@@ -165,7 +175,8 @@ class Engine:
 
     def load_adapter(self, folder: Path, *, optimizer: bool) -> Adapter:
         """The adapter saved in `folder`. Raises BadRequest if it is missing, lacks what is asked for, or does
-        not fit."""
+        not fit, and OutOfMemory."""
+        require_memory(sum(file.stat().st_size for file in folder.glob("*.safetensors")), f"loading {folder.name}")
         shapes = {name: weight.shape for name, weight in self._model.weights.items()}
         return storage.load_adapter(folder, shapes, optimizer=optimizer)
 

@@ -2,6 +2,8 @@
 
 import torch
 
+from coderl_tasks.local.memory import require_memory
+
 _GROW = 64
 
 
@@ -26,13 +28,17 @@ class GroupCache:
         self.sample_v = [torch.empty(samples) for _ in range(n_layers)]
 
     def reserve(self) -> None:
-        """Makes room for one more position per sample."""
-        if self.single:
-            _grow(self.prompt_k, self.prompt_length + self.generated)
-            _grow(self.prompt_v, self.prompt_length + self.generated)
-        else:
-            _grow(self.sample_k, self.generated)
-            _grow(self.sample_v, self.generated)
+        """Makes room for one more position per sample. Raises OutOfMemory if there is none."""
+        filled = self.prompt_length + self.generated if self.single else self.generated
+        caches = [*self.prompt_k, *self.prompt_v] if self.single else [*self.sample_k, *self.sample_v]
+        short = [cache for cache in caches if cache.shape[-2] <= filled]
+        if not short:
+            return
+        position_bytes = 4 * sum(cache.shape[:-2].numel() * cache.shape[-1] for cache in short)
+        require_memory(_GROW * position_bytes, "the cache of the completions that are being sampled")
+        keys, values = (self.prompt_k, self.prompt_v) if self.single else (self.sample_k, self.sample_v)
+        _grow(keys, filled)
+        _grow(values, filled)
 
     def keep(self, samples: list[int]) -> None:
         """Drops every sample but those at these places, keeping their order."""
@@ -43,10 +49,10 @@ class GroupCache:
 
 
 def _grow(caches: list[torch.Tensor], filled: int) -> None:
-    """Gives caches (..., capacity, d) that are filled to the end some more capacity."""
-    if filled < caches[0].shape[-2]:
-        return
+    """Gives those of the caches (..., capacity, d) that are filled to the end some more capacity."""
     for layer, old in enumerate(caches):
+        if filled < old.shape[-2]:  # also where memory ended on the way to this layer, and the step is run again
+            continue
         new = old.new_empty(*old.shape[:-2], filled + _GROW, old.shape[-1])
         new[..., :filled, :] = old
         caches[layer] = new

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from coderl_tasks.local.memory import require_memory
 from coderl_tasks.local.tinker.engine.base_model import UNEMBED, Weights
 from coderl_tasks.local.tinker.engine_types import BadRequest
+from coderl_tasks.settings import MAX_LORA_RANK
 
 ALPHA = 32.0
 
@@ -37,6 +39,13 @@ class LoraShape:
             return self.train_mlp if ".mlp." in name else self.train_attn
 
         return sorted(name for name in base if wanted(name))
+
+    def nbytes(self, base: Weights) -> int:
+        """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, the
+        merged matrices and a gradient of theirs."""
+        low_rank = sum(self.rank * sum(base[name].shape) for name in self.targets(base))
+        full = sum(base[name].numel() for name in self.targets(base))
+        return 4 * (4 * low_rank + 2 * full)
 
 
 @dataclass
@@ -99,6 +108,14 @@ def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
     targets = shape.targets(base)
     if not targets:
         raise BadRequest("nothing to train: train_mlp, train_attn and train_unembed are all off")
+    largest = max(max(base[name].shape) for name in targets)
+    if shape.rank > min(MAX_LORA_RANK, largest):
+        raise BadRequest(
+            f"LoRA rank is {shape.rank}; it can be {min(MAX_LORA_RANK, largest)} at most: a rank beyond a layer's own "
+            f"size (the largest here is {largest}) adds nothing, and one beyond {MAX_LORA_RANK} trains as many "
+            "parameters as the layers themselves"
+        )
+    require_memory(shape.nbytes(base), f"training with LoRA rank {shape.rank}")
     params = {}
     for name in targets:
         out_features, in_features = base[name].shape

@@ -179,11 +179,7 @@ class SamplingBatch:
             request.last_turn = self._turn
             by_weights.setdefault(id(request.weights), []).append(request)
         for requests in by_weights.values():
-            try:
-                self._run(requests)
-            except Exception as error:  # handed to those it concerns; requests on other weights go on
-                for request in requests:
-                    request.error = error
+            self._run(requests)
         finished = [request for request in chosen if request.done]
         self.requests = [request for request in self.requests if not request.done]
         return finished
@@ -202,7 +198,26 @@ class SamplingBatch:
 
     @torch.inference_mode()
     def _run(self, requests: list[RunningRequest]) -> None:
-        """One forward pass over the rows of requests that share their weights."""
+        """One step of requests that share their weights. What fails is handed to the request that it concerns, and to
+        no other: where the pass as a whole fails, each is run by itself, which gives it the same bits."""
+        try:
+            logits = self._forward(requests)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
+                return
+            for request in requests:
+                self._run([request])
+            return
+        for request, its_logits in zip(requests, logits, strict=True):
+            try:
+                request.advance(its_logits)
+            except Exception as error:
+                request.error = error
+
+    def _forward(self, requests: list[RunningRequest]) -> tuple[torch.Tensor, ...]:
+        """The logits that each request wants of one forward pass. Changes nothing that a second pass would not change
+        in the same way."""
         tokens: list[int] = []
         positions: list[int] = []
         segments = []
@@ -226,6 +241,4 @@ class SamplingBatch:
             SampleAttention(segments),
             row_exact=True,
         )
-        logits = self._model.exact_logits(weights, hidden[logit_rows])
-        for request, its_logits in zip(requests, logits.split(spans), strict=True):
-            request.advance(its_logits)
+        return self._model.exact_logits(weights, hidden[logit_rows]).split(spans)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from coderl_tasks.local.tinker.engine.engine import Engine, SamplerWeights
 from coderl_tasks.local.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
-from coderl_tasks.local.tinker.engine_types import SampleResult, SampleSpec
+from coderl_tasks.local.tinker.engine_types import BadRequest, SampleResult, SampleSpec
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,8 @@ class SamplingScheduler:
                 if request.error is None:
                     future.set_result(request.result())
                 else:
-                    logger.error("sampling failed", exc_info=request.error)
+                    if not isinstance(request.error, BadRequest):
+                        logger.error("sampling failed", exc_info=request.error)
                     future.set_exception(request.error)
         self._receive(waiting, idle=False)
         for future in [*futures.values(), *(future for _, _, future in waiting)]:
@@ -87,7 +88,13 @@ class SamplingScheduler:
             if batch.requests and held > self._max_cache_bytes:
                 return
             waiting.popleft()
-            if not future.cancelled():
+            if future.cancelled():
+                continue
+            try:
                 request = self._engine.running_request(weights, spec)
-                batch.requests.append(request)
-                futures[request] = future
+            except Exception as error:  # this one's alone: the loop serves the others
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+                continue
+            batch.requests.append(request)
+            futures[request] = future

@@ -1,12 +1,14 @@
 """What a request must satisfy before any work is done on it. Every check raises BadRequest with what is
 wrong."""
 
-import math
-
 import numpy as np
 
 from coderl_tasks.local.tinker.engine.losses import LOSS_INPUTS, OPTIONAL_INPUTS
 from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, BadRequest, LossName, SampleSpec, TrainDatum
+from coderl_tasks.settings import COLDEST, HOTTEST
+
+MAX_SAMPLES = 4096
+MAX_TOP_K_LOGPROBS = 1024
 
 
 def check_tokens(tokens: np.ndarray, vocab_size: int, what: str) -> None:
@@ -60,18 +62,24 @@ def check_sample(spec: SampleSpec, vocab_size: int, context_length: int, *, has_
         raise BadRequest(
             f"the prompt has {len(spec.prompt)} tokens and leaves no room in the model's context of {context_length}"
         )
-    if spec.num_samples < 1:
-        raise BadRequest(f"num_samples must be at least 1, not {spec.num_samples}")
+    if not 1 <= spec.num_samples <= MAX_SAMPLES:
+        raise BadRequest(f"num_samples must be at least 1 and at most {MAX_SAMPLES}, not {spec.num_samples}")
     if spec.max_tokens < 1:
         raise BadRequest(f"max_tokens must be at least 1, not {spec.max_tokens}")
-    if not math.isfinite(spec.temperature) or spec.temperature < 0:
-        raise BadRequest(f"temperature must be finite and not negative, not {spec.temperature}")
+    if spec.temperature != 0 and not COLDEST <= spec.temperature <= HOTTEST:
+        raise BadRequest(
+            f"temperature must be 0 (greedy), or from {COLDEST:g} to {HOTTEST:g}, not {spec.temperature}: dividing by "
+            "less overflows"
+        )
     if not 0 < spec.top_p <= 1:
         raise BadRequest(f"top_p must be in (0, 1], not {spec.top_p}")
     if spec.top_k < -1:
         raise BadRequest(f"top_k must be positive, or -1 or 0 for no limit, not {spec.top_k}")
-    if spec.topk_prompt_logprobs < 0:
-        raise BadRequest(f"topk_prompt_logprobs must not be negative, but is {spec.topk_prompt_logprobs}")
+    if not 0 <= spec.topk_prompt_logprobs <= MAX_TOP_K_LOGPROBS:
+        raise BadRequest(
+            f"topk_prompt_logprobs must not be negative, nor more than {MAX_TOP_K_LOGPROBS}, "
+            f"but is {spec.topk_prompt_logprobs}"
+        )
     if spec.stop_tokens:
         check_tokens(np.asarray(spec.stop_tokens), vocab_size, "stop")
     if spec.stop_strings and not has_tokenizer:
