@@ -21,8 +21,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,6 +49,7 @@ from coderl_tasks.services import log_folder
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
+ANSWER_S = 20.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WORK_POOL = "local-pool"
 FIXED_VARIABLES = ("command", "env", "working_dir")
@@ -128,7 +133,7 @@ def _may_join(api_url: str) -> bool:
     """Whether a Prefect server of this user answers there, and lets this command in."""
     port = urlsplit(api_url).port
     # In this order: nothing is sent to a process of another user's.
-    return port is not None and is_ours(port) and is_up(api_url) and _lets_in(api_url, auth_string(api_url))
+    return port is not None and is_ours(port) and _status(api_url, auth_string(api_url)) == HTTPStatus.OK
 
 
 def auth_string(api_url: str) -> str | None:
@@ -140,7 +145,8 @@ def auth_string(api_url: str) -> str | None:
     parts = urlsplit(api_url)
     if parts.hostname in LOOPBACK and parts.port is not None and is_ours(parts.port):
         file = secret_file(parts.port)
-        if file.is_file() and _lets_in(api_url, secret := file.read_text()):  # it may be left from a killed server
+        # Refused, it was left by a killed server. A server too busy to answer in time has refused nothing.
+        if file.is_file() and _status(api_url, secret := file.read_text()) != HTTPStatus.UNAUTHORIZED:
             return secret
     return PREFECT_API_AUTH_STRING.value() or None
 
@@ -152,13 +158,20 @@ def secret_file(port: int) -> Path:
 
 def is_open(api_url: str) -> bool:
     """Whether the server answers requests for its data without any secret."""
-    return _lets_in(api_url, None)
+    return _status(api_url, None) == HTTPStatus.OK
 
 
-def _lets_in(api_url: str, auth: str | None) -> bool:
-    parts = urlsplit(api_url)
-    credentials = f"{auth}@" if auth else ""
-    return answers(parts._replace(netloc=f"{credentials}{parts.netloc}").geturl().rstrip("/") + "/admin/version")
+def _status(api_url: str, auth: str | None) -> int | None:
+    """What the server answers to a request with this secret, or with none; None if it does not answer in time."""
+    headers = {"Authorization": f"Basic {b64encode(auth.encode()).decode()}"} if auth else {}
+    request = urllib.request.Request(f"{api_url.rstrip('/')}/admin/version", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError):  # refused, timed out, not HTTP
+        return None
 
 
 @contextmanager
