@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
-from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, wants_embedded
+from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, not_joined, used, wants_embedded
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
-    DEFAULT_SANDBOX_URL,
     configured_sandboxes,
     embedded_sandbox,
     embedded_tinker,
     load_environment,
     tinker_credentials,
     uses_tinker_service,
+    why_no_sandbox,
 )
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
@@ -154,7 +154,7 @@ def check_sandbox(_: str | None) -> Finding:
     except CoderlError as error:
         return Finding("sandbox", False, str(error))
     if not urls:
-        return Finding("sandbox", True, f"embedded (SANDBOX_URL not set, nothing at {DEFAULT_SANDBOX_URL})")
+        return Finding("sandbox", True, f"embedded ({why_no_sandbox()})")
     silent = [without_credentials(url) for url in urls if not answers(f"{url}/v1/ping", "pong")]
     if silent:
         return Finding("sandbox", False, f"no answer from {', '.join(silent)}: start it, or unset SANDBOX_URL")
@@ -198,9 +198,10 @@ def _has_configured_sandbox() -> bool:
 def check_prefect(_: str | None) -> Finding:
     url = configured_api_url()
     if url is None:
-        why = "PREFECT_API_URL is empty" if wants_embedded() else EMBEDDED_REASON
+        why = "PREFECT_API_URL is empty" if wants_embedded() else not_joined() or EMBEDDED_REASON
         return Finding("prefect", True, found_api_url() or f"embedded ({why})")
-    fault = asyncio.run(_prefect_fault())
+    with used(url):
+        fault = asyncio.run(_prefect_fault())
     if fault is None:
         return Finding("prefect", True, url)
     words = " ".join(str(fault).split()) or type(fault).__name__
@@ -209,12 +210,16 @@ def check_prefect(_: str | None) -> Finding:
 
 async def _prefect_fault() -> Exception | None:
     """Why the configured server does not answer; asked by its own client, which has Prefect Cloud's credentials."""
+    from httpx import HTTPStatusError
     from prefect import get_client
 
     try:
         async with asyncio.timeout(DEADLINE_S), get_client() as client:
-            return await client.api_healthcheck()
-    except (TimeoutError, RuntimeError) as error:
+            fault = await client.api_healthcheck()
+            if fault is None:  # which asks for no credentials
+                await client.read_flows(limit=1)
+            return fault
+    except (TimeoutError, RuntimeError, HTTPStatusError) as error:
         return error
 
 

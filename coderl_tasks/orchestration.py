@@ -1,6 +1,9 @@
-"""The Prefect server a command reports to: the configured one, else one on port 4200, else an embedded one.
+"""The Prefect server a command reports to: the configured one, else ours on port 4200, else an embedded one.
 
-An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere.
+An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere. Who may use a Prefect server can run
+commands as the user whose worker serves it. So an embedded one asks for a secret, new at each start, which is kept for
+this user's other commands in a file of mode 0600 while the server lives; and a server that nobody named is joined only
+if it is a process of this user.
 
 1. Only `coderl up` offers its embedded server on port 4200, for other commands to report to. Those of other commands
    take any free port, so that no command loses its server because another one ended.
@@ -10,22 +13,49 @@ An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere.
 import asyncio
 import fcntl
 import os
+import secrets
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.local import guard
-from coderl_tasks.local.supervisor import EmbeddedServer, answers, free_port
+from coderl_tasks.local.prefect_app import LOGIN_PATH, own_origins
+from coderl_tasks.local.supervisor import (
+    MAX_QUICK_DEATHS,
+    QUICK_S,
+    EmbeddedServer,
+    answers,
+    free_port,
+    is_ours,
+    listeners,
+    processes_with,
+)
 from coderl_tasks.paths import PROJECT_ROOT, coderl_home
 from coderl_tasks.services import log_folder
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
+ANSWER_S = 20.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WORK_POOL = "local-pool"
+FIXED_VARIABLES = ("command", "env", "working_dir")
+WORKER_VARIABLE = "CODERL_WORKER"
+"""Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
+
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -66,78 +96,184 @@ def shared_prefect_server(port: int | None = None) -> Iterator[str]:
 
     With `port` it is an embedded one on that port in any case; `ConfigError` if the port is taken.
     """
-    if port is not None and free_port(port) != port:
-        raise ConfigError(f"port {port} is taken: name another one")
     with ExitStack() as stack:
-        found = found_api_url() if port is None else None
-        api_url = found or stack.enter_context(embedded_prefect(port or free_port(DEFAULT_PORT)))
+        with _one_at_a_time():  # found or started: of two at once the second finds the first one's
+            if port is not None and free_port(port) != port:
+                raise ConfigError(f"port {port} is taken: name another one")
+            found = found_api_url() if port is None else None
+            api_url = found or stack.enter_context(_started(port or free_port(DEFAULT_PORT)))
         stack.enter_context(used(api_url))
         yield api_url
 
 
 def found_api_url() -> str | None:
-    """The API address of a Prefect server that need not be started: the configured one, or one on port 4200.
+    """The API address of a Prefect server that need not be started: the configured one, or ours on port 4200.
 
     None if there is neither, or `wants_embedded`.
     """
     if wants_embedded():
         return None
-    return configured_api_url() or (DEFAULT_API_URL if is_up(DEFAULT_API_URL) else None)
+    return configured_api_url() or (DEFAULT_API_URL if _may_join(DEFAULT_API_URL) else None)
+
+
+def not_joined() -> str | None:
+    """What listens on port 4200 though it is not joined, in a line; None if nothing does, or nothing looked there."""
+    port = urlsplit(DEFAULT_API_URL).port
+    assert port is not None
+    if wants_embedded() or configured_api_url() is not None or not (users := listeners(port)):
+        return None
+    if users != {os.getuid()}:
+        return f"port {port} is another user's, and so not joined: PREFECT_API_URL=ADDRESS names a server to use"
+    if _may_join(DEFAULT_API_URL):
+        return None
+    return f"what listens on port {port} is no Prefect server that lets this command in, and so not joined"
+
+
+def _may_join(api_url: str) -> bool:
+    """Whether a Prefect server of this user answers there, and lets this command in."""
+    port = urlsplit(api_url).port
+    # In this order: nothing is sent to a process of another user's.
+    return port is not None and is_ours(port) and _status(api_url, auth_string(api_url)) == HTTPStatus.OK
+
+
+def auth_string(api_url: str) -> str | None:
+    """What the client has to send to this server: the secret of an embedded server of this user's that listens there,
+    else what the environment or the Prefect profile says; None if nothing.
+    """
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
+    parts = urlsplit(api_url)
+    if parts.hostname in LOOPBACK and parts.port is not None and is_ours(parts.port):
+        file = secret_file(parts.port)
+        # Refused, it was left by a killed server. A server too busy to answer in time has refused nothing.
+        if file.is_file() and _status(api_url, secret := file.read_text()) != HTTPStatus.UNAUTHORIZED:
+            return secret
+    return PREFECT_API_AUTH_STRING.value() or None
+
+
+def secret_file(port: int) -> Path:
+    """Where the secret of this user's embedded server on this port is, while it lives."""
+    return coderl_home() / "prefect" / f"secret-{port}"
+
+
+def is_open(api_url: str) -> bool:
+    """Whether the server answers requests for its data without any secret."""
+    return _status(api_url, None) == HTTPStatus.OK
+
+
+def _status(api_url: str, auth: str | None) -> int | None:
+    """What the server answers to a request with this secret, or with none; None if it does not answer in time."""
+    headers = {"Authorization": f"Basic {b64encode(auth.encode()).decode()}"} if auth else {}
+    request = urllib.request.Request(f"{api_url.rstrip('/')}/admin/version", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, ValueError):  # refused, timed out, not HTTP
+        return None
 
 
 @contextmanager
 def embedded_prefect(port: int | None = None) -> Iterator[str]:
-    """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address."""
-    home = coderl_home() / "prefect"
-    home.mkdir(parents=True, exist_ok=True)
-    port = port or free_port()
-    api_url = f"http://127.0.0.1:{port}/api"
-    environment = QUIET | {"PREFECT_HOME": str(home), "PREFECT_SERVER_UI_API_URL": api_url, "PREFECT_API_URL": ""}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
-    log_file = log_folder() / "prefect.log"
-    server = EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment)
+    """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address.
+
+    It takes requests with its secret (`secret_file`) and a CSRF token, under its own name and from its own pages.
+    """
     with ExitStack() as stack:
-        with _one_at_a_time(home / "starting.lock"):
-            stack.enter_context(server)
+        with _one_at_a_time():
+            api_url = stack.enter_context(_started(port or free_port()))
         yield api_url
 
 
 @contextmanager
-def _one_at_a_time(file: Path) -> Iterator[None]:
+def _started(port: int) -> Iterator[str]:
+    home = coderl_home() / "prefect"
+    api_url = f"http://127.0.0.1:{port}/api"
+    with _secret(port) as secret:
+        environment = QUIET | {
+            "PREFECT_HOME": str(home),
+            "PREFECT_SERVER_UI_API_URL": api_url,
+            "PREFECT_API_URL": "",
+            "PREFECT_SERVER_API_AUTH_STRING": secret,
+            "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+        }
+        command = [sys.executable, "-m", "coderl_tasks.local.prefect_app"]
+        log_file = log_folder() / "prefect.log"
+        with EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment):
+            yield api_url
+
+
+@contextmanager
+def _secret(port: int) -> Iterator[str]:
+    """A new secret for the server on this port, in its file while the block runs."""
+    file, secret = secret_file(port), f"coderl:{secrets.token_urlsafe(24)}"
+    file.unlink(missing_ok=True)  # a killed server's, whatever its mode
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(secret)
+    try:
+        yield secret
+    finally:
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
     """Servers start one after the other: each brings the shared database up to date first."""
-    with file.open("w") as lock:
+    home = coderl_home() / "prefect"
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (home / "starting.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
 def used(api_url: str) -> Iterator[None]:
-    """Make this process (settings) and its children (environment) report to `api_url`."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    """Make this process (settings) and its children (environment) report to `api_url`, with the secret it asks for."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    before = os.environ.get("PREFECT_API_URL")
-    os.environ["PREFECT_API_URL"] = api_url
+    updates = {PREFECT_API_URL: api_url}
+    if auth := auth_string(api_url):
+        updates[PREFECT_API_AUTH_STRING] = auth
+    before = {setting.name: os.environ.get(setting.name) for setting in updates}
+    os.environ.update({setting.name: value for setting, value in updates.items()})
     try:
-        with temporary_settings(updates={PREFECT_API_URL: api_url}):
+        with temporary_settings(updates=updates):
             yield
     finally:
-        os.environ.pop("PREFECT_API_URL")
-        if before is not None:
-            os.environ["PREFECT_API_URL"] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def ui_address(api_url: str) -> str:
-    """Where a browser finds the UI of a server with this API address."""
-    return api_url.removesuffix("/").removesuffix("/api")
+    """Where a browser finds the UI of a server with this API address; of ours with the secret that logs it in."""
+    address = api_url.removesuffix("/").removesuffix("/api")
+    port = urlsplit(api_url).port
+    if port is None or not secret_file(port).is_file() or (auth := auth_string(api_url)) is None:
+        return address
+    return f"{address}{LOGIN_PATH}#{auth}"
+
+
+def exports(api_url: str) -> str:
+    """The shell's line after which `prefect` commands use this server; the secret itself is not in it."""
+    line = f"export PREFECT_API_URL={api_url}"
+    port = urlsplit(api_url).port
+    if port is not None and secret_file(port).is_file():
+        line += f' PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(secret_file(port)))})"'
+    return line
 
 
 def deploy_all() -> None:
-    """Create the work pool if it is missing (one that exists may have been edited: it stays), and apply prefect.yaml.
+    """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml.
 
-    A `CoderlError` carries Prefect's words.
+    Nothing else of a pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words.
     """
     if not asyncio.run(_has_work_pool()):
         _prefect("work-pool", "create", WORK_POOL, "--type", "process")
+    asyncio.run(_close_work_pool())
     _prefect("--no-prompt", "deploy", "--all")
 
 
@@ -153,17 +289,115 @@ async def _has_work_pool() -> bool:
     return True
 
 
+async def _close_work_pool() -> None:
+    from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
+    async with get_client() as client:
+        template = (await client.read_work_pool(WORK_POOL)).base_job_template
+        if (closed := closed_template(template)) != template:
+            await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))
+
+
+def closed_template(template: dict[str, Any]) -> dict[str, Any]:
+    """A process pool's base job template under which a run's job variables cannot say what is executed.
+
+    The variables that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that
+    it imports from) are taken out and fixed at their defaults, and the server refuses every variable that is not there.
+    """
+    if "variables" not in template:
+        return template
+    variables, configuration = dict(template["variables"]), dict(template["job_configuration"])
+    properties = dict(variables.get("properties", {}))
+    for name in FIXED_VARIABLES:
+        default = properties.pop(name, {}).get("default")
+        if name in configuration and configuration[name] == f"{{{{ {name} }}}}":
+            configuration[name] = default
+            if default is None:
+                del configuration[name]
+    required = [name for name in variables.get("required", []) if name not in FIXED_VARIABLES]
+    variables |= {"properties": properties, "additionalProperties": False, "required": required}
+    return {**template, "job_configuration": configuration, "variables": variables}
+
+
 def run_worker(stop: threading.Event) -> int:
-    """Run a worker of the pool until it ends or `stop` is set; its exit code. It ends with this process."""
-    command = [sys.executable, guard.__file__, sys.executable, "-m", "prefect", "worker", "start", "--pool", WORK_POOL]
+    """Run a worker of the pool until `stop` is set; its exit code. It ends with this process, its flow runs with it.
+
+    One that ends by itself is followed by another one, unless `MAX_QUICK_DEATHS` in a row end within `QUICK_S`. Its
+    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed.
+    """
+    import httpx
+
+    quick_deaths = 0
+    while True:
+        name = f"coderl-{socket.gethostname()}-{secrets.token_hex(4)}"
+        started = time.monotonic()
+        code = _one_worker(name, stop)
+        if stop.is_set():
+            return code
+        quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
+        goes_on = quick_deaths < MAX_QUICK_DEATHS
+        print(f"the worker ended ({_exit_words(code)}){': starting another one' if goes_on else ''}", flush=True)
+        _end_runs_of(name)
+        try:
+            lines = asyncio.run(_crash_runs_of(name))
+        except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
+            raise InfraError(
+                f"its flow runs still say Running, as the Prefect server does not answer: {error}"
+            ) from error
+        for line in lines:
+            print(line, flush=True)
+        if not goes_on:
+            return code or 1
+
+
+def _one_worker(name: str, stop: threading.Event) -> int:
+    worker_command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", WORK_POOL, "--name", name]
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
-    environment = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", **os.environ, **QUIET}
+    environment = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", **os.environ, **QUIET, WORKER_VARIABLE: name}
+    command = [sys.executable, guard.__file__, *worker_command]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=PROJECT_ROOT)
     while worker.poll() is None and not stop.wait(0.2):
         continue
     assert worker.stdin is not None
     worker.stdin.close()
     return worker.wait()
+
+
+def _exit_words(code: int) -> str:
+    number = -code if code < 0 else code - 128  # the guard's own end, or what it says of the worker's
+    return signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
+
+
+def _end_runs_of(worker: str) -> None:
+    """Kill what the worker started and left: the processes with its name in their environment, wherever they are."""
+    while pids := processes_with(WORKER_VARIABLE, worker):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+async def _crash_runs_of(worker: str) -> list[str]:
+    """Put the worker's unfinished flow runs into the state that it would have put them in; a line about each."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+    from prefect.client.schemas.objects import StateType
+    from prefect.states import Cancelled, Crashed
+
+    unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    of_state = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished)))
+    lines = []
+    async with get_client() as client:
+        for run in await client.read_flow_runs(flow_run_filter=of_state):
+            if run.labels.get("prefect.worker.name") != worker or run.state is None:
+                continue
+            if run.state.is_cancelling():
+                await client.set_flow_run_state(run.id, Cancelled(), force=True)
+                continue
+            await client.set_flow_run_state(run.id, Crashed(message="the worker of `coderl up` ended"), force=True)
+            lines.append(f"flow run {run.name} ended with it (Crashed): `prefect flow-run retry {run.id}` goes on")
+    return lines
 
 
 def _prefect(*arguments: str) -> None:

@@ -2,8 +2,10 @@
 
 | need    | used                                                                                   |
 |---------|----------------------------------------------------------------------------------------|
-| sandbox | `SANDBOX_URL` (comma-separated list); else localhost:8080 if it answers; else embedded |
+| sandbox | `SANDBOX_URL` (comma-separated list); else ours on localhost:8080; else embedded   |
 | Tinker  | the service if `TINKER_API_KEY` or `TINKER_BASE_URL` is set; else embedded             |
+
+A sandbox that nobody named is used only if it is a process of this user: it decides what is graded right.
 
 An embedded server lives until the `with` block that started it ends. Blocks nest: an inner one uses the outer one's.
 """
@@ -16,11 +18,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.local.supervisor import EmbeddedServer, answers
+from coderl_tasks.local.supervisor import EmbeddedServer, answers, is_ours, listeners
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import SANDBOX_VARIABLE, check_address, sandbox_addresses, without_credentials
 from coderl_tasks.settings import FlowSettings
@@ -75,10 +78,23 @@ def named_sandboxes() -> tuple[str, ...]:
 
 
 def configured_sandboxes() -> tuple[str, ...]:
-    """The sandbox servers that the environment names or localhost offers; empty if the embedded one is needed."""
+    """The sandbox servers that the environment names, or ours on localhost; empty if the embedded one is needed."""
     if urls := named_sandboxes():
         return urls
-    return (DEFAULT_SANDBOX_URL,) if answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
+    port = urlsplit(DEFAULT_SANDBOX_URL).port
+    assert port is not None
+    return (DEFAULT_SANDBOX_URL,) if is_ours(port) and answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
+
+
+def why_no_sandbox() -> str:
+    """Why no sandbox is configured, where none is: nobody names one, and what is on localhost is not ours."""
+    port = urlsplit(DEFAULT_SANDBOX_URL).port
+    assert port is not None
+    users = listeners(port) - {os.getuid()}
+    if not users:
+        return "no SANDBOX_URL set"
+    whose = "root's, perhaps a container's" if users == {0} else "another user's"
+    return f"what listens on port {port} is {whose}, and so not used: SANDBOX_URL={DEFAULT_SANDBOX_URL} takes it"
 
 
 def uses_tinker_service() -> bool:
@@ -155,7 +171,7 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
         else:
             started.append(stack.enter_context(embedded_sandbox()))
             urls = (started[-1].address,)
-            lines.append(f"Sandbox: embedded server, {started[-1].url} (no SANDBOX_URL set)")
+            lines.append(f"Sandbox: embedded server, {started[-1].url} ({why_no_sandbox()})")
         chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), tuple(lines), tuple(started))
         token = _current.set(chosen)
         try:

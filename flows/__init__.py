@@ -1,1 +1,10 @@
 """The Prefect flows: what happens, in order."""
+
+import os
+
+from coderl_tasks.local.supervisor import end_with_parent
+from coderl_tasks.orchestration import WORKER_VARIABLE
+
+if WORKER_VARIABLE in os.environ and "PREFECT__FLOW_RUN_ID" in os.environ:
+    # A flow run of `coderl up`: Prefect's worker leaves its runs running when it is killed, and nobody watches them.
+    end_with_parent(WORKER_VARIABLE)

@@ -20,7 +20,10 @@ from rich.console import Console
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.orchestration import (
     deploy_all,
+    exports,
+    is_open,
     is_up,
+    not_joined,
     prefect_server,
     run_worker,
     shared_prefect_server,
@@ -45,9 +48,12 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     _show_plain_lines()  # after the import, which sets up Prefect's logging
     console = Console()
     with ExitStack() as stack:
+        if (said := not_joined()) is not None:
+            console.print(said, highlight=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
-        console.print(f"Prefect UI: {ui_address(api_url)}", highlight=False)
+        # soft_wrap: a line break in it would break the address for those who copy it
+        console.print(f"Prefect UI: {ui_address(api_url)}", highlight=False, soft_wrap=True)
         try:
             return asyncio.run(_run(flow, settings, api_url))
         except TerminationSignal as signalled:
@@ -109,16 +115,24 @@ def _show_plain_lines() -> None:
 
 
 def up(port: int | None = None) -> int:
-    """Prefect server (if none answers), deployments and a worker, until interrupted; the worker's exit code.
+    """Prefect server (if none of ours answers), deployments and a worker, until interrupted; the worker's exit code.
 
     With `port`, an embedded server on that port in any case.
     """
     load_environment()
+    if port is None and (said := not_joined()) is not None:
+        print(said, flush=True)
     with shared_prefect_server(port) as api_url:
+        if is_open(api_url):
+            print(
+                f"warning: {api_url} asks for no secret: whoever reaches it, a web page in your browser too, can run "
+                "commands as you while this worker serves it; stop it, and coderl up starts one that asks",
+                flush=True,
+            )
         print(f"Prefect UI: {ui_address(api_url)}", flush=True)
         deploy_all()
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
-        print(f"in another terminal: export PREFECT_API_URL={api_url}", flush=True)
+        print(f"in another terminal: {exports(api_url)}", flush=True)
         print("                     prefect deployment run curate/local --watch", flush=True)
         # Until here Ctrl-C ends the command at once; from here on the worker is asked to finish first.
         stop = threading.Event()

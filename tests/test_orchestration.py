@@ -1,14 +1,23 @@
 import asyncio
 import os
 import socket
+import subprocess
+from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import yaml
+from aiohttp import web
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.deployments import run_deployment
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
 from coderl_tasks import orchestration
 from coderl_tasks.cli import FLOWS
@@ -17,12 +26,19 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.orchestration import (
     DEFAULT_API_URL,
     WORK_POOL,
+    auth_string,
+    closed_template,
     configured_api_url,
     deploy_all,
+    exports,
     found_api_url,
+    is_open,
     is_up,
+    not_joined,
     prefect_server,
+    secret_file,
     shared_prefect_server,
+    ui_address,
     used,
 )
 from coderl_tasks.paths import PROJECT_ROOT
@@ -50,14 +66,123 @@ def test_an_empty_address_says_that_there_is_none():
             assert configured_api_url() is None
 
 
-def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(prefect_api: str, monkeypatch):
+@pytest.fixture
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither the environment nor a profile names a Prefect server or a secret."""
+    for setting in (PREFECT_API_URL, PREFECT_API_AUTH_STRING):
+        monkeypatch.delenv(setting.name, raising=False)
+    with temporary_settings(restore_defaults={PREFECT_API_URL, PREFECT_API_AUTH_STRING}):
+        yield
+
+
+def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(
+    prefect_api: str, nothing_named, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
-    monkeypatch.delenv("PREFECT_API_URL")
-    with temporary_settings(restore_defaults={PREFECT_API_URL}):
-        assert found_api_url() == prefect_api
-        monkeypatch.setenv("PREFECT_API_URL", "")
-        assert found_api_url() is None
-        assert check_prefect(None).detail == "embedded (PREFECT_API_URL is empty)"
+    assert found_api_url() == prefect_api
+    assert not_joined() is None
+    with prefect_server() as api_url:  # as `coderl train` beside `coderl up`: it finds the secret by itself
+        assert api_url == prefect_api
+        assert os.environ["PREFECT_API_AUTH_STRING"] == PREFECT_API_AUTH_STRING.value() == auth_string(prefect_api)
+        assert check_prefect(None).ok
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert found_api_url() is None
+    assert check_prefect(None).detail == "embedded (PREFECT_API_URL is empty)"
+
+
+def test_another_users_server_on_the_default_port_is_not_asked_anything(
+    serve, nothing_named, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response(True)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    theirs = f"{serve(app)}/api"
+    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", theirs)
+    secret_file(urlsplit(theirs).port or 0).write_text("coderl:left-by-a-killed-server")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # to be another user than the listener's
+    assert found_api_url() is None
+    assert auth_string(theirs) is None
+    assert "is another user's, and so not joined" in str(not_joined())
+    assert "is another user's, and so not joined" in check_prefect(None).detail
+    assert asked == []
+
+
+def test_what_is_ours_but_no_server_that_lets_us_in_is_not_joined(
+    prefect_api: str, nothing_named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))  # where its secret is not
+    assert found_api_url() is None
+    assert "lets this command in" in str(not_joined())
+    with used(prefect_api):
+        found = check_prefect(None)
+    assert not found.ok
+    assert "401" in found.detail
+
+
+def test_the_secret_is_in_a_file_for_this_user_alone_and_in_what_a_user_is_told(prefect_api: str):
+    file = secret_file(urlsplit(prefect_api).port or 0)
+    assert file.stat().st_mode & 0o777 == 0o600
+    secret = file.read_text()
+    assert ui_address(prefect_api) == f"{prefect_api.removesuffix('/api')}/coderl-login#{secret}"
+    assert secret not in exports(prefect_api)
+    said = subprocess.run(
+        ["sh", "-c", f'{exports(prefect_api)}; echo "$PREFECT_API_URL $PREFECT_API_AUTH_STRING"'],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == f"{prefect_api} {secret}\n"
+
+
+EVIL = {"Origin": "http://evil.example"}
+ATTACKS: dict[str, tuple[str, dict[str, str], int]] = {
+    "a page": ("POST", EVIL, 403),
+    "a page's preflight": ("OPTIONS", EVIL | {"Access-Control-Request-Method": "POST"}, 403),
+    "a page that has the secret": ("POST", EVIL | {"Authorization": "SECRET"}, 403),
+    "a page on another port": ("POST", {"Origin": "http://127.0.0.1:1", "Authorization": "SECRET"}, 403),
+    "a sandboxed page": ("POST", {"Origin": "null", "Authorization": "SECRET"}, 403),
+    "a rebound name": ("POST", {"Host": "evil.example:4200", "Authorization": "SECRET"}, 403),
+    "no CSRF token": ("POST", {"Authorization": "SECRET"}, 403),
+    "no secret": ("GET", {}, 401),
+    "a wrong secret": ("GET", {"Authorization": f"Basic {b64encode(b'coderl:guess').decode()}"}, 401),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_prefect_api_refuses(prefect_api: str, attack: str):
+    method, headers, status = ATTACKS[attack]
+    secret = f"Basic {b64encode(str(auth_string(prefect_api)).encode()).decode()}"
+    headers = {name: secret if value == "SECRET" else value for name, value in headers.items()}
+    path = "/flows/count" if method == "POST" else "/admin/version"
+    answer = httpx.request(method, f"{prefect_api}{path}", headers=headers, json={} if method == "POST" else None)
+    assert answer.status_code == status
+    assert "access-control-allow-origin" not in answer.headers
+    assert not is_open(prefect_api)
+    taken = httpx.get(f"{prefect_api}/admin/version", headers={"Authorization": secret})  # by whom it is meant for
+    assert taken.status_code == 200
+
+
+@pytest.mark.parametrize(("headers", "status"), [(EVIL, 403), ({"Host": "evil.example"}, 403), ({}, 101)])
+def test_a_websocket_of_another_page_is_refused(prefect_api: str, headers: dict[str, str], status: int):
+    asks = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    asks |= {"Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-WebSocket-Protocol": "prefect"}
+    with httpx.stream("GET", f"{prefect_api}/events/out", headers=asks | headers) as answer:
+        assert answer.status_code == status
+
+
+def test_the_ui_is_served_to_its_own_pages_with_a_page_that_logs_in_and_to_no_frame(prefect_api: str):
+    address = prefect_api.removesuffix("/api")
+    for path, says in (("/", "<html"), ("/coderl-login", 'localStorage.setItem("prefect-password"')):
+        for origin in ({}, {"Origin": address}):
+            page = httpx.get(address + path, headers=origin, follow_redirects=True)
+            assert (page.status_code, page.headers["x-frame-options"]) == (200, "DENY")
+            assert says in page.text
 
 
 def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch):
@@ -77,23 +202,43 @@ def test_a_port_that_is_taken_is_refused():
 def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str):
     asyncio.run(edit_work_pool())
     deploy_all()
-    limit, parameters = asyncio.run(deployed())
+    limit, parameters, template = asyncio.run(deployed())
     assert limit == 3
     assert parameters == {flow_of(deployment): deployment["parameters"] for deployment in DEPLOYMENTS}
+    assert template["job_configuration"]["env"] == {"KEPT": "1"}
+    assert "labels" in template["variables"]["properties"]
+    assert closed_template(template) == template
+    for variables in ({"command": "touch /tmp/x"}, {"env": {"PYTHONPATH": "/tmp"}}, {"env.LD_PRELOAD": "/tmp/x"}):
+        with pytest.raises(PrefectHTTPStatusError) as refused:
+            run_deployment("curate/local", job_variables=variables, timeout=0)
+        assert 400 <= refused.value.response.status_code < 500
+        assert "job variable" in refused.value.response.text.lower() or "ddition" in refused.value.response.text
 
 
 async def edit_work_pool() -> None:
+    """A pool as earlier versions made it, with what a user may have edited in it."""
+    template = ProcessWorker.get_default_base_job_template()
+    template["variables"]["properties"]["env"]["default"] = {"KEPT": "1"}
     async with get_client() as client:
-        await client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"), overwrite=True)
+        pool = WorkPoolCreate(name=WORK_POOL, type="process", base_job_template=template)
+        await client.create_work_pool(pool, overwrite=True)
         await client.update_work_pool(WORK_POOL, WorkPoolUpdate(concurrency_limit=3))
 
 
-async def deployed() -> tuple[int | None, dict[str, dict[str, Any]]]:
-    """The pool's limit, and each deployment's parameters."""
+async def deployed() -> tuple[int | None, dict[str, dict[str, Any]], dict[str, Any]]:
+    """The pool's limit, each deployment's parameters, and the pool's base job template."""
     async with get_client() as client:
         pool = await client.read_work_pool(WORK_POOL)
         found = [item for item in await client.read_deployments() if item.work_pool_name == WORK_POOL]
-        return pool.concurrency_limit, {flow_of({"entrypoint": item.entrypoint}): item.parameters for item in found}
+        parameters = {flow_of({"entrypoint": item.entrypoint}): item.parameters for item in found}
+        return pool.concurrency_limit, parameters, pool.base_job_template
+
+
+async def test_a_worker_takes_no_command_from_a_run_even_if_the_server_let_it_through():
+    values = {"command": "touch /tmp/x", "env": {"PYTHONPATH": "/tmp"}, "working_dir": "/tmp", "stream_output": False}
+    template = closed_template(ProcessWorker.get_default_base_job_template())
+    taken = await ProcessJobConfiguration.from_template_and_values(template, values)
+    assert (taken.command, taken.env, taken.working_dir, taken.stream_output) == (None, {}, None, False)
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["entrypoint"])

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from coderl_tasks import services as module
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.services import (
+    Services,
     check_environment,
     configured_sandboxes,
     for_this_machine,
     sandbox_concurrency,
     services,
+    why_no_sandbox,
 )
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 
@@ -69,7 +72,24 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
     assert sandbox_concurrency() == 34
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
     assert sandbox_concurrency() == 34
-    assert configured_sandboxes() in ((), ("http://localhost:8080",))
+
+
+@pytest.mark.parametrize(
+    ("user", "used", "says"),
+    [
+        (None, True, "no SANDBOX_URL set"),
+        (4_000_000, False, f"is {'root' if os.getuid() == 0 else 'another user'}'s"),
+    ],
+)
+def test_a_sandbox_on_the_default_port_is_used_if_it_is_ours(
+    embedded: Services, monkeypatch: pytest.MonkeyPatch, user: int | None, used: bool, says: str
+):
+    url = embedded.sandbox_urls[0]
+    monkeypatch.setattr(module, "DEFAULT_SANDBOX_URL", url)
+    if user is not None:  # to be another user than the listener's
+        monkeypatch.setattr(os, "getuid", lambda: user)
+    assert configured_sandboxes() == ((url,) if used else ())
+    assert says in why_no_sandbox()
 
 
 def test_an_empty_home_is_the_default_one(monkeypatch: pytest.MonkeyPatch):

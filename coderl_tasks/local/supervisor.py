@@ -9,6 +9,7 @@ clients which retry find it again under the same address. One that dies `MAX_QUI
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,15 @@ MAX_QUICK_DEATHS = 3
 SILENT_S = 60.0
 PROBE_S = 5.0
 POLL_S = 0.05
+PARENT_POLL_S = 0.5
+TCP_LISTEN = "0A"
+LOOPBACK_ADDRESSES = {
+    "0100007F",  # 127.0.0.1, as /proc writes it on a little-endian machine
+    "00000000",
+    "00000000000000000000000001000000",  # ::1
+    "00000000000000000000000000000000",
+    "0000000000000000FFFF00000100007F",  # ::ffff:127.0.0.1
+}
 logger = logging.getLogger(__name__)
 
 
@@ -47,6 +57,28 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
     raise InfraError(f"no free port on {host}")
 
 
+def listeners(port: int) -> set[int]:
+    """The users (uids) whose processes listen on this port of loopback, read in /proc/net/tcp{,6}; none if nobody does.
+
+    A process can only be told by its owner: one that answers as ours would may be anybody's.
+    """
+    uids = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not Path(table).exists():  # a kernel without IPv6
+            continue
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_rest = fields = line.split()
+            address, _, number = local.rpartition(":")
+            if state == TCP_LISTEN and int(number, 16) == port and address in LOOPBACK_ADDRESSES:
+                uids.add(int(fields[7]))
+    return uids
+
+
+def is_ours(port: int) -> bool:
+    """Whether somebody listens on this port of loopback, and nobody but this user does."""
+    return listeners(port) == {os.getuid()}
+
+
 def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
     """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
     try:
@@ -55,6 +87,37 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
             return response.status == 200 and expected in response.read(1000).decode(errors="replace")
     except (OSError, ValueError):  # refused, timed out, not HTTP
         return False
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Ids of this user's live processes that were started with this environment variable, their children's included."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [pid for pid in pids if _was_given(pid, variable, value)]
+
+
+def _was_given(pid: int, variable: str, value: str) -> bool:
+    try:
+        return f"{variable}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # ended meanwhile, or another user's
+        return False
+
+
+def end_with_parent(variable: str) -> None:
+    """Kill this process when its parent ends, or at once if it has ended: a parent that lives was given `variable` too.
+
+    For a process that another library starts for us, from a thread that we do not know: PR_SET_PDEATHSIG would fire
+    when that thread ends.
+    """
+    parent = os.getppid()
+    if not _was_given(parent, variable, os.environ[variable]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 class EmbeddedServer:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,8 +32,9 @@ DEADLINE_S = 120
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A home for `coderl up`; nothing that was started with it may live on."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home for `coderl up`, and for this process beside it; nothing that was started with it may live on."""
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path / "coderl"))
     yield tmp_path
     deadline = time.monotonic() + DEADLINE_S
     while processes_in(tmp_path):
@@ -76,15 +78,18 @@ def test_a_deployment_runs_on_the_worker_and_nothing_is_left_behind(environment:
         while not any("prefect deployment run" in line for line in lines):
             lines.append(up.stdout.readline())
             assert lines[-1], up.communicate()[1]
-        assert lines[0] == f"Prefect UI: http://127.0.0.1:{port}\n"
         api_url = f"http://127.0.0.1:{port}/api"
+        secret = (home / "coderl" / "prefect" / f"secret-{port}").read_text()
+        assert lines[0] == f"Prefect UI: http://127.0.0.1:{port}/coderl-login#{secret}\n"
+        export = lines[-2].removeprefix("in another terminal: ").strip()
         sizes = {"limit": 4, "shard_size": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
         sizes["shards"] = "deployment"
         settings = {"preset": "nano", "name": str(home / "pool"), **sizes}
-        command = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
+        arguments = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
+        command = shlex.join([sys.executable, "-m", "prefect", *arguments])
         done = subprocess.run(
-            [sys.executable, "-m", "prefect", *command],
-            env={**environment, "PREFECT_API_URL": api_url},
+            ["sh", "-c", f"{export}; {command}"],  # as printed
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -152,8 +157,21 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
                 async with get_client() as client:  # what the UI's Retry does
                     await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
                 await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
-                cancelled = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
+                kill_the_worker_of(holder_of(home / "endless"))
+                while "the worker ended" not in (said := await asyncio.to_thread(up.stdout.readline)):
+                    assert said  # what the worker itself said before
+                assert said == "the worker ended (SIGKILL): starting another one\n"
+                said = await asyncio.to_thread(up.stdout.readline)
+                assert said.startswith("flow run endless ended with it (Crashed): `prefect flow-run retry ")
+                assert not Path(f"/proc/{holder_of(home / 'endless')}").exists()
+                await state_is(run.id, "Crashed")
+                steps = len(list(home.glob("endless/steps/*/commit.json")))
+                retry = [sys.executable, "-m", *said.split("`")[1].split()]
                 environment = {**environment, "PREFECT_API_URL": api_url}
+                environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_API_AUTH_STRING"]
+                await asyncio.to_thread(subprocess.run, retry, env=environment, check=True, capture_output=True)
+                await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
+                cancelled = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
                 await asyncio.to_thread(subprocess.run, cancelled, env=environment, check=True, capture_output=True)
                 await state_is(run.id, "Cancelled")
                 async with get_client() as client:
@@ -182,6 +200,13 @@ async def state_is(run: UUID, name: str) -> None:
 def holder_of(run: Path) -> int:
     """The process that holds a run directory."""
     return int(json.loads((run / "run.lock").read_text())["pid"])
+
+
+def kill_the_worker_of(flow_run: int) -> None:
+    """`kill -9` of the Prefect worker that started this flow run's process."""
+    worker = int(Path(f"/proc/{flow_run}/stat").read_text().rpartition(")")[2].split()[1])
+    assert b"worker" in Path(f"/proc/{worker}/cmdline").read_bytes().split(b"\0")
+    os.kill(worker, signal.SIGKILL)
 
 
 async def until(condition: Callable[[], bool]) -> None:
