@@ -20,7 +20,7 @@ from pathlib import Path
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.local import guard
 from coderl_tasks.local.supervisor import EmbeddedServer, answers, free_port
-from coderl_tasks.paths import PROJECT_ROOT, coderl_home
+from coderl_tasks.paths import PROJECT_ROOT, coderl_home, private_folder
 from coderl_tasks.services import log_folder
 
 DEFAULT_PORT = 4200
@@ -89,7 +89,7 @@ def found_api_url() -> str | None:
 def embedded_prefect(port: int | None = None) -> Iterator[str]:
     """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address."""
     home = coderl_home() / "prefect"
-    home.mkdir(parents=True, exist_ok=True)
+    private_folder(home)
     port = port or free_port()
     api_url = f"http://127.0.0.1:{port}/api"
     environment = QUIET | {"PREFECT_HOME": str(home), "PREFECT_SERVER_UI_API_URL": api_url, "PREFECT_API_URL": ""}

@@ -16,6 +16,7 @@ import polars as pl
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.progress import step_line
 from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.repeats import group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -127,7 +128,7 @@ def setup_logging(
     (WANDB_MODE says how: online, offline); ConfigError if the package is missing.
     """
     folder = Path(log_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     if wandb_project is not None:
         import_wandb()
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
