@@ -335,6 +335,9 @@ class TrainSettings(FlowSettings):
         1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
     )
     rolling_save_hours: float = Field(168, ge=1, description="hours that states to resume from are kept")
+    rolling_save_keep: int = Field(
+        3, ge=2, description="states to resume from that are kept, the newest ones; older ones are deleted"
+    )
     eval_every: int = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
     )

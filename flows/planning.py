@@ -4,7 +4,6 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coderl_tasks import disk
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, is_finished, recorded_model
+from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
@@ -28,7 +29,6 @@ from coderl_tasks.problems.sides import (
     same_source,
 )
 from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
-from coderl_tasks.screening.rows import MIB
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_record
@@ -36,8 +36,6 @@ from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
-LEAST_FREE = 256 * MIB
-"""Free bytes without which nothing is started: a short run's directory takes as much."""
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
@@ -222,20 +220,20 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 def check_place(folder: Path, setting: str) -> None:
     """Raise ConfigError, naming `setting`, if `folder` is a file, is or would be in a place that cannot be written to,
-    or on a disk with less than LEAST_FREE bytes left."""
+    or on a disk with less than `disk.LEAST_FREE` bytes left."""
     folder = folder.expanduser().resolve()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
     try:
         with tempfile.TemporaryFile(dir=there):
-            free = shutil.disk_usage(there).free
+            free = disk.free_bytes(there)
     except OSError as error:
         raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
-    if free < LEAST_FREE:
+    if free < disk.LEAST_FREE:
         raise ConfigError(
-            f"{free / MIB:.0f} MiB are free at {there}, less than {LEAST_FREE / MIB:.0f}: free some space, or choose "
-            f"another {setting}"
+            f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
+            f"choose another {setting}"
         )
 
 

@@ -13,7 +13,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDow
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
-from coderl_tasks.policy.clients import connect, context_length, disconnect
+from coderl_tasks.policy.clients import connect, context_length, disconnect, rest_client
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.policy.sdk_errors import is_about_the_account
@@ -101,6 +101,10 @@ class Session:
                     await self._require_model(self._model_name)
                 self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self._service
+
+    async def rest(self) -> tinker.RestClient:
+        """A client of what the Tinker service has stored, which needs no session."""
+        return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
 
     async def _require_model(self, name: str) -> None:
         try:

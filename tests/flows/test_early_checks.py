@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from coderl_tasks import disk
 from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
-from flows import planning
 from flows.planning import plan
 
 FLOWS = {
@@ -123,6 +123,6 @@ async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(place: Path
 
 
 async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(planning, "LEAST_FREE", 2**60)
+    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
     with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
         await plan(CurateSettings(name=str(tmp_path / "pool")))
