@@ -159,7 +159,8 @@ class Learner:
         if not self._deletes or not (paths := self.outdated()):
             return
         try:
-            rest = await self._session.rest()
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                rest = await self._session.rest()
             if self._deleted is None:  # an earlier start may have deleted nearly all of them
                 stored: set[str] = set()
                 for training_run in sorted({training_run_of(path) for path in paths}):

@@ -16,7 +16,7 @@ from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.policy.clients import connect, context_length, disconnect, rest_client
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.policy.sampling import cap_max_tokens
-from coderl_tasks.policy.sdk_errors import is_about_the_account
+from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
@@ -104,7 +104,8 @@ class Session:
 
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""
-        return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
+        with tinker_errors("asking what it has stored"):
+            return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
 
     async def _require_model(self, name: str) -> None:
         try:
