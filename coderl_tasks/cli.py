@@ -9,6 +9,7 @@ import argparse
 import atexit
 import contextlib
 import errno
+import io
 import logging
 import os
 import sys
@@ -73,6 +74,9 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
     The Tinker SDK has such a thread, which parses answers, whenever a command ends.
     """
     code = CoderlError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text, and is shown all the same
 
     def leave() -> None:
         logging.shutdown()

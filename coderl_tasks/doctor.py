@@ -263,10 +263,9 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
 
 
 async def _probe(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
-    from tinker.lib.base_url import resolve_base_url
-
     from coderl_tasks.policy.clients import connect, create_training_client, disconnect
     from coderl_tasks.policy.probe import probe_service
+    from coderl_tasks.policy.reachable import service_address
     from coderl_tasks.policy.sdk_errors import tinker_errors
     from coderl_tasks.prompts.tokenizer import model_renderer
 
@@ -277,7 +276,7 @@ async def _probe(url: str | None, key: str, model_name: str, temperature: float)
         with tinker_errors("saving the sampler's weights"):
             sampler = await trainer.save_weights_and_get_sampling_client()
         return await probe_service(
-            sampler, trainer, renderer, service=resolve_base_url(url), model=model_name, temperature=temperature
+            sampler, trainer, renderer, service=service_address(url), model=model_name, temperature=temperature
         )
     finally:
         await disconnect(service)

@@ -10,14 +10,16 @@ An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere.
 import asyncio
 import fcntl
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
-from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.local import guard
 from coderl_tasks.local.supervisor import EmbeddedServer, answers, free_port
 from coderl_tasks.paths import PROJECT_ROOT, coderl_home, private_folder
@@ -97,9 +99,38 @@ def embedded_prefect(port: int | None = None) -> Iterator[str]:
     log_file = log_folder() / "prefect.log"
     server = EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment)
     with ExitStack() as stack:
-        with _one_at_a_time(home / "starting.lock"):
+        with _one_at_a_time(home / "starting.lock"), _damage_named(home / "prefect.db"):
             stack.enter_context(server)
         yield api_url
+
+
+@contextmanager
+def _damage_named(database: Path) -> Iterator[None]:
+    """Where the block fails to start a server, and that because its database is damaged, say so, and what to do."""
+    try:
+        yield
+    except InfraError as error:
+        if (damage := database_damage(database)) is not None:
+            raise DataError(
+                f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its name, "
+                "away, and run the same command again for a new one; it holds what the UI shows of earlier flow runs, "
+                "and no run, pool or checkpoint"
+            ) from error
+        raise
+
+
+def database_damage(database: Path) -> str | None:
+    """What is wrong with an SQLite file; None if nothing is, if it is missing, or in use so that it cannot be told."""
+    if not database.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:  # locked, or not to be opened: not damaged
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == "ok" else " ".join(str(found).split())
 
 
 @contextmanager

@@ -271,7 +271,8 @@ class CurateSettings(FlowSettings):
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(
         None,
-        description="name of the pool; by default the time, or the flow run's id; an unfinished one is gone on with",
+        description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
+        "flow run's id; an unfinished one is gone on with",
     )
 
     @model_validator(mode="after")

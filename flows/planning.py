@@ -4,6 +4,7 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -68,7 +69,12 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
 def _named_pool(settings: CurateSettings) -> Path | None:
     """The folder of a pool that is named, by its settings or by the flow run that makes it."""
     name = settings.name or deployed_name()
-    return None if name is None else (POOLS / name).resolve()
+    if name is None:
+        return None
+    given = Path(name).expanduser()
+    if ".." in given.parts or not given.parts:
+        raise ConfigError(f"name={name}: give a name, for a folder below {POOLS}, or a folder's absolute path")
+    return (POOLS / given).resolve()
 
 
 def _pool_record(folder: Path | None) -> MadeWith | None:
@@ -219,9 +225,12 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 
 def check_place(folder: Path, setting: str) -> None:
-    """Raise ConfigError, naming `setting`, if `folder` is a file, is or would be in a place that cannot be written to,
-    or on a disk with less than `disk.LEAST_FREE` bytes left."""
+    """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
+    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left."""
     folder = folder.expanduser().resolve()
+    shown = os.fsencode(folder).decode(errors="backslashreplace")
+    if shown != str(folder):
+        raise ConfigError(f"{setting}={shown} is not UTF-8, which Prefect and reports need: choose another {setting}")
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
