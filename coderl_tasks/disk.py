@@ -1,6 +1,7 @@
 """Room on this machine's disks: what a run needs, and the floor below which nothing is begun."""
 
 import json
+import math
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
@@ -61,8 +62,10 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
     with_sampler = state + weights
     rolling = settings.rolling_save_keep * (with_sampler if settings.max_steps_off_policy else state)
     steps = settings.max_steps if settings.max_steps != -1 else 1000
-    checkpoints = 1 + (steps // settings.save_every if settings.save_every else 0)
-    total = rolling + with_sampler * (checkpoints + 1)  # and one from before any step
+    checkpoints = 1 + (
+        math.ceil(steps / settings.save_every) if settings.save_every else 1
+    )  # the first before any step
+    total = rolling + with_sampler * checkpoints
     return total, (
         f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_save_keep} "
         f"(rolling_save_keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="

@@ -24,6 +24,7 @@ from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.phases import update_step
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.session import Session
+from flows.train import _step
 
 SETTINGS = TrainSettings(model_name=NANO_MODEL, lora_rank=2, max_steps=12, save_every=0, learning_rate=1e-3)
 STEPS = 6
@@ -88,6 +89,14 @@ async def test_the_newest_states_stay(embedded: Services, session: Session, tmp_
         expected = {path for commit in kept for path in (commit.state_path, commit.sampler_path) if path}
         assert len(expected) == 2 + 2 * lag
         assert await stored(embedded, directory.commits()) == expected
+        rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
+        (state,) = (
+            item
+            for item in (await rest.list_checkpoints(training_run_of(str(kept[-1].state_path)))).checkpoints
+            if item.tinker_path == kept[-1].state_path
+        )
+    weights = disk.adapter_bytes(NANO_MODEL, SETTINGS.lora_rank)
+    assert weights is not None and state.size_bytes == pytest.approx(3 * weights, rel=0.2)  # and heads of files
 
 
 async def test_what_an_earlier_start_left_is_deleted_and_another_journals_states_are_not(
@@ -154,18 +163,25 @@ async def test_a_service_that_refuses_is_asked_once_and_holds_up_nothing(
     assert len(asked) == 1
 
 
-def test_a_step_is_not_begun_without_room(
-    session_less: TrainingRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    session_less.require_room()
-    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
-    with pytest.raises(InfraError, match=r"MiB are free at .*, and no step is begun with less than .*coderl clean"):
-        session_less.require_room()
+def test_what_states_need_is_known_from_the_rank() -> None:
+    settings = TrainSettings(preset="nano", max_steps=2000, lora_rank=32)
+    state = 3 * (disk.adapter_bytes(NANO_MODEL, 32) or 0)
+    needed = disk.needed_by_states(settings)
+    assert needed is not None and needed[0] == 3 * state + (2000 // 10 + 1) * state * 4 // 3
+    assert needed[1] == (
+        "5.6 MB per state: 17 MB for the newest 3 (rolling_save_keep), and 7.5 MB per checkpoint that stays "
+        "(save_every=10): 1,516 MB in 2,000 steps"
+    )
+    assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
 
 
-@pytest.fixture
-def session_less(embedded: Services, tmp_path: Path) -> TrainingRun:
-    """A run that is asked nothing for which it would need its clients."""
-    session = Session(embedded, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
-    with RunDirectory.open(tmp_path / "room", {}) as directory:
-        return TrainingRun(SETTINGS, directory, session, {}, [], [], {})
+async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    used = Services(None, None, (NOWHERE,), 1, ())
+    session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
+        run.require_room()
+        monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+        with pytest.raises(InfraError, match=r"MiB are free at .*, and no step is begun with less than .*coderl clean"):
+            await _step(run, 0, None, None, None)  # type: ignore[arg-type]
+        assert not (tmp_path / "run" / "steps").exists()
