@@ -59,7 +59,7 @@ async def test_a_program_that_is_too_slow_is_told_whose_limit_it_broke(
 ) -> None:
     async with SandboxClient([Recording(serve).url]) as client:
         grade = await Judge(client, 0.5).grade(stdin_problem(("1\n", "1\n"), time_limit_s=own), "while True: pass")
-    assert (grade.verdict, grade.reason) == (Verdict.TIME_LIMIT, f"more than 0.5 s of CPU time, {whose}")
+    assert (grade.verdict, grade.reason) == (Verdict.TIME_LIMIT, f"test 0: more than 0.5 s of CPU time, {whose}")
 
 
 async def test_a_wrong_program_costs_one_small_request(serve: Serve) -> None:
