@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from coderl_tasks.arguments import parse_key_values, settings_help
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.paths import shown
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
@@ -104,6 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, rest = words[0], words[1:]
     try:
+        for word in words:
+            if shown(word) != word:
+                raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
         if name in FLOWS:
             return _flow(name, rest)
         if name in COMMANDS:

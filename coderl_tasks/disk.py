@@ -5,6 +5,7 @@ import math
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,17 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
             )
 
 
+@cache
 def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
     """Bytes of a LoRA's weights as the embedded Tinker server saves them: a state takes three times as much, with the
-    optimizer's two moments. None where `model_name` is no local folder of safetensors files."""
+    optimizer's two moments. None where `model_name` is no local folder of readable safetensors files."""
     folder = local_model_folder(model_name)
     if folder is None:
         return None
-    shapes = dict(_shapes(folder))
+    try:
+        shapes = dict(_shapes(folder))
+    except (struct.error, ValueError):  # what is wrong with them the server says, which loads them
+        return None
     tied = not any(name.endswith(_UNEMBEDDING) for name in shapes)
     adapted = [
         shape for name, shape in shapes.items() if len(shape) == 2 and (tied or not name.endswith(_EMBEDDING))
@@ -62,9 +67,8 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
     with_sampler = state + weights
     rolling = settings.rolling_save_keep * (with_sampler if settings.max_steps_off_policy else state)
     steps = settings.max_steps if settings.max_steps != -1 else 1000
-    checkpoints = 1 + (
-        math.ceil(steps / settings.save_every) if settings.save_every else 1
-    )  # the first before any step
+    # The first one is from before any step, the last one from after the last.
+    checkpoints = 1 + (math.ceil(steps / settings.save_every) if settings.save_every else 1)
     total = rolling + with_sampler * checkpoints
     return total, (
         f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_save_keep} "

@@ -27,6 +27,11 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
+def shown(path: Path | str) -> str:
+    """The path for people: what of it is not UTF-8, and so no text, as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def is_open_to_others(folder: Path) -> bool:
     """Whether users other than this one and its group can list `folder`."""
     return folder.is_dir() and bool(folder.stat().st_mode & 0o005)

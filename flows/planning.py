@@ -4,7 +4,6 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +20,7 @@ from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished
-from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.paths import POOLS, find_local, shown
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -228,9 +227,10 @@ def check_place(folder: Path, setting: str) -> None:
     """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
     that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left."""
     folder = folder.expanduser().resolve()
-    shown = os.fsencode(folder).decode(errors="backslashreplace")
-    if shown != str(folder):
-        raise ConfigError(f"{setting}={shown} is not UTF-8, which Prefect and reports need: choose another {setting}")
+    if shown(folder) != str(folder):
+        raise ConfigError(
+            f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: choose another {setting}"
+        )
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")

@@ -190,8 +190,7 @@ class _Run:
         if record.ended == "wall":
             return Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
         if record.ended == "cpu" or record.cpu_s > limits.cpu_s:
-            own = self._problem.time_limit_s is not None
-            whose = "the problem's own limit" if own else "the limit of problems that name none"
+            whose = "the problem's own limit" if self._problem.time_limit_s else "the limit of problems that name none"
             return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
         last_line = _last_line(record)
         if last_line.startswith("MemoryError") and record.code != 0:
