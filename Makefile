@@ -22,7 +22,7 @@ WORKERS ?= 2
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
 
-.PHONY: demo test test-other-pythons compat soak install lint types clean help
+.PHONY: demo test test-other-pythons compat soak audit install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
 	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
+	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove the environments and caches"
 
@@ -72,6 +73,13 @@ soak: $(INSTALLED)
 	$(BIN)/python benchmarks/training_kills.py
 	$(BIN)/python benchmarks/grading_soak.py
 	$(BIN)/python benchmarks/curation_kills.py
+
+# In an environment of its own: what it needs is not what the project is locked to.
+AUDIT := $(VENV)/audit
+audit: $(INSTALLED)
+	@test -x $(AUDIT)/bin/python || $(BIN)/python -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet pip-audit==2.10.1
+	@$(BIN)/python tools/audit.py $(AUDIT)/bin/python; code=$$?; test $$code = 0 || exit $$code
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

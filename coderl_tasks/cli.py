@@ -9,6 +9,7 @@ import argparse
 import atexit
 import contextlib
 import errno
+import io
 import logging
 import os
 import sys
@@ -21,6 +22,7 @@ from typing import NoReturn
 
 from coderl_tasks.arguments import parse_key_values, settings_help
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.paths import shown
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
@@ -89,6 +91,9 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
     The Tinker SDK has such a thread, which parses answers, whenever a command ends.
     """
     code = CoderlError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text, and is shown all the same
 
     def leave() -> None:
         logging.shutdown()
@@ -120,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, rest = words[0], words[1:]
     try:
+        for word in words:
+            if shown(word) != word:
+                raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
         if name in FLOWS:
             return _flow(name, rest)
         if name in COMMANDS:

@@ -4,7 +4,6 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -12,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coderl_tasks.disk import GIB, free_bytes, needed_by_states
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
 from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, not_joined, used, wants_embedded
-from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
+from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     configured_sandboxes,
@@ -27,13 +27,13 @@ from coderl_tasks.services import (
     uses_tinker_service,
     why_no_sandbox,
 )
+from coderl_tasks.settings import TrainSettings
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
     from tinker.types import SupportedModel
 
     from coderl_tasks.policy.probe import Probe
 
-GIB = 2**30
 LOW_DISK_GIB = 5
 DEADLINE_S = 20.0
 PROBE_DEADLINE_S = 600.0
@@ -223,19 +223,22 @@ async def _prefect_fault() -> Exception | None:
         return error
 
 
-def check_disk(_: str | None) -> Finding:
-    free = {
-        folder: shutil.disk_usage(_existing(folder)).free / GIB
-        for folder in (Path(DEFAULT_ROOT).expanduser(), coderl_home())
-    }
+def check_disk(model_name: str | None) -> Finding:
+    folders = (Path(DEFAULT_ROOT).expanduser(), coderl_home())
+    free = {folder: free_bytes(folder) / GIB for folder in folders}
     words = ", ".join(f"{gib:.0f} GiB free at {folder}" for folder, gib in free.items())
+    settings = TrainSettings(model_name=model_name or NANO_MODEL)
+    needed = None if uses_tinker_service() else needed_by_states(settings)
+    listing = () if needed is None else (f"states, with the embedded Tinker server: {needed[1]}",)
     if min(free.values()) < LOW_DISK_GIB:
-        return Finding("disk", False, f"{words}: make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path")
-    return Finding("disk", True, words)
+        return Finding(
+            "disk", False, f"{words}: make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path", listing
+        )
+    return Finding("disk", True, words, (*listing, *map(_open_to_others, filter(is_open_to_others, folders))))
 
 
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
+def _open_to_others(folder: Path) -> str:
+    return f"other users of this machine can read {folder}: chmod 700 {folder}, unless that is meant"
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
@@ -265,10 +268,9 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
 
 
 async def _probe(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
-    from tinker.lib.base_url import resolve_base_url
-
     from coderl_tasks.policy.clients import connect, create_training_client, disconnect
     from coderl_tasks.policy.probe import probe_service
+    from coderl_tasks.policy.reachable import service_address
     from coderl_tasks.policy.sdk_errors import tinker_errors
     from coderl_tasks.prompts.tokenizer import model_renderer
 
@@ -279,7 +281,7 @@ async def _probe(url: str | None, key: str, model_name: str, temperature: float)
         with tinker_errors("saving the sampler's weights"):
             sampler = await trainer.save_weights_and_get_sampling_client()
         return await probe_service(
-            sampler, trainer, renderer, service=resolve_base_url(url), model=model_name, temperature=temperature
+            sampler, trainer, renderer, service=service_address(url), model=model_name, temperature=temperature
         )
     finally:
         await disconnect(service)

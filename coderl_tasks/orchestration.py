@@ -17,6 +17,7 @@ import secrets
 import shlex
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -25,13 +26,13 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from coderl_tasks.errors import CoderlError, ConfigError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.local import guard
 from coderl_tasks.local.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.local.supervisor import (
@@ -44,7 +45,7 @@ from coderl_tasks.local.supervisor import (
     listeners,
     processes_with,
 )
-from coderl_tasks.paths import PROJECT_ROOT, coderl_home
+from coderl_tasks.paths import PROJECT_ROOT, coderl_home, private_folder
 from coderl_tasks.services import log_folder
 
 DEFAULT_PORT = 4200
@@ -181,7 +182,7 @@ def embedded_prefect(port: int | None = None) -> Iterator[str]:
     It takes requests with its secret (`secret_file`) and a CSRF token, under its own name and from its own pages.
     """
     with ExitStack() as stack:
-        with _one_at_a_time():
+        with _one_at_a_time(), _damage_named(coderl_home() / "prefect" / "prefect.db"):
             api_url = stack.enter_context(_started(port or free_port()))
         yield api_url
 
@@ -219,10 +220,39 @@ def _secret(port: int) -> Iterator[str]:
 
 
 @contextmanager
+def _damage_named(database: Path) -> Iterator[None]:
+    """Where the block fails to start a server, and that because its database is damaged, say so, and what to do."""
+    try:
+        yield
+    except InfraError as error:
+        if (damage := database_damage(database)) is not None:
+            raise DataError(
+                f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its name, "
+                "away, and run the same command again for a new one; it holds what the UI shows of earlier flow runs, "
+                "and no run, pool or checkpoint"
+            ) from error
+        raise
+
+
+def database_damage(database: Path) -> str | None:
+    """What is wrong with an SQLite file; None if nothing is, if it is missing, or in use so that it cannot be told."""
+    if not database.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:  # locked, or not to be opened: not damaged
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return None if found == "ok" else " ".join(str(found).split())
+
+
+@contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Servers start one after the other: each brings the shared database up to date first."""
     home = coderl_home() / "prefect"
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(home)
     with (home / "starting.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

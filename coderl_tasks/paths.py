@@ -7,6 +7,8 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 DATA = PROJECT_ROOT / "data"
 POOLS = DATA / "pools"
+PRIVATE = 0o700
+"""Mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's."""
 NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
 
@@ -14,6 +16,25 @@ MINI_DATASET = "data/mini"
 def coderl_home() -> Path:
     """The cache shared by all runs of this user (embedded servers' checkpoints, Prefect's database): `CODERL_HOME`."""
     return Path(os.environ.get("CODERL_HOME") or "~/.cache/coderl").expanduser()
+
+
+def private_folder(folder: Path) -> Path:
+    """Create `folder`, and the parents that are missing, for this user alone. One that exists stays as it is: whoever
+    shares it has made it so."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=PRIVATE, exist_ok=True)  # another process may be as far; a umask only takes away
+    return folder
+
+
+def shown(path: Path | str) -> str:
+    """The path for people: what of it is not UTF-8, and so no text, as escapes."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Whether users other than this one and its group can list `folder`."""
+    return folder.is_dir() and bool(folder.stat().st_mode & 0o005)
 
 
 def find_local(name: str) -> Path | None:

@@ -9,7 +9,9 @@ from coderl_tasks.errors import ConfigError
 
 SANDBOX_VARIABLE = "SANDBOX_URL"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_CREDENTIALS = re.compile(r"(?<=//)[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=//)[^/?#]*@")
+_ANY_CREDENTIALS = re.compile(r"^.*@", re.DOTALL)
+_ESCAPES = "in a user name or password write , / ? # @ as %2C %2F %3F %23 %40"
 
 
 def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
@@ -20,10 +22,12 @@ def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     what is no address.
     """
     found: dict[str, str] = {}
-    for text in texts:
-        for url in filter(None, map(str.strip, text.split(","))):
-            address = _sandbox_address(url)
-            found.setdefault(without_credentials(address), address)
+    urls = [url for text in texts for url in filter(None, map(str.strip, text.split(",")))]
+    if any("@" in url and "//" not in url for url in urls):  # what is before it is the rest of a password
+        raise ConfigError(f"{SANDBOX_VARIABLE}: '...' is cut by a comma: {_ESCAPES}")
+    for url in urls:
+        address = _sandbox_address(url)
+        found.setdefault(without_credentials(address), address)
     return tuple(found.values())
 
 
@@ -40,13 +44,18 @@ def _sandbox_address(url: str) -> str:
 
 def check_address(variable: str, url: str) -> SplitResult:
     """The parts of an http(s) address; ConfigError, naming the `variable` it comes from, if it is none."""
-    shown = f"{variable}: {without_credentials(url)!r}"
+    # Where it is malformed, nobody knows where a password ends: up to the last @ nothing of it is shown.
+    secret = "@" in url
+    shown = f"{variable}: {_ANY_CREDENTIALS.sub('...@', url)!r}"
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and not re.search(r"\s", url)
         port = parts.port
     except ValueError as error:  # of the port, or of a bracket
-        raise ConfigError(f"{shown} is not an address: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        why = _ESCAPES if secret else f"{str(error)[:1].lower()}{str(error)[1:]}"
+        raise ConfigError(f"{shown} is not an address: {why}") from None
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ConfigError(f"{shown} is not an address: {_ESCAPES}")
     if not valid:
         raise ConfigError(f"{shown} is not an http(s) address such as http://localhost:8080")
     if port == 0:

@@ -160,7 +160,7 @@ def services(model_name: str | None, reason: str | None = None) -> Iterator[Serv
         tinker_url, api_key = None, None
         if uses_tinker_service():
             tinker_url, api_key = tinker_credentials()
-            lines.append(f"Tinker: {tinker_url or 'the service'} (TINKER_API_KEY)")
+            lines.append(f"Tinker: {without_credentials(tinker_url) if tinker_url else 'the service'} (TINKER_API_KEY)")
         elif model_name is not None:
             started.append(stack.enter_context(embedded_tinker(model_name)))
             tinker_url, api_key = started[-1].url, started[-1].key

@@ -289,7 +289,8 @@ class CurateSettings(FlowSettings):
     shards_in_flight: int = Field(4, ge=1, description="runs of shard_deployment at a time")
     name: str | None = Field(
         None,
-        description="name of the pool; by default the time, or the flow run's id; an unfinished one is gone on with",
+        description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
+        "flow run's id; an unfinished one is gone on with",
     )
 
     @model_validator(mode="after")
@@ -355,6 +356,9 @@ class TrainSettings(FlowSettings):
         1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
     )
     rolling_save_hours: float = Field(168, ge=1, description="hours that states to resume from are kept")
+    rolling_save_keep: int = Field(
+        3, ge=2, description="states to resume from that are kept, the newest ones; older ones are deleted"
+    )
     eval_every: int = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
     )

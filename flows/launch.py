@@ -18,6 +18,7 @@ from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
 from coderl_tasks.errors import InfraError, TerminatedError
+from coderl_tasks.insight.console import printable
 from coderl_tasks.orchestration import (
     deploy_all,
     exports,
@@ -96,7 +97,7 @@ class PlainLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Looked up at each line: a live progress bar puts itself in the place of the stream.
-        print(record.getMessage(), file=sys.stderr, flush=True)
+        print(printable(record.getMessage()), file=sys.stderr, flush=True)
 
 
 def _show_plain_lines() -> None:

@@ -4,7 +4,6 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,15 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coderl_tasks import disk
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, is_finished, recorded_model
+from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
-from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.paths import POOLS, find_local, shown
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -29,7 +30,6 @@ from coderl_tasks.problems.sides import (
     same_source,
 )
 from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
-from coderl_tasks.screening.rows import MIB
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_config, run_record
@@ -37,8 +37,6 @@ from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
-LEAST_FREE = 256 * MIB
-"""Free bytes without which nothing is started: a short run's directory takes as much."""
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
@@ -71,7 +69,12 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
 def _named_pool(settings: CurateSettings) -> Path | None:
     """The folder of a pool that is named, by its settings or by the flow run that makes it."""
     name = settings.name or deployed_name()
-    return None if name is None else (POOLS / name).resolve()
+    if name is None:
+        return None
+    given = Path(name).expanduser()
+    if ".." in given.parts or not given.parts:
+        raise ConfigError(f"name={name}: give a name, for a folder below {POOLS}, or a folder's absolute path")
+    return (POOLS / given).resolve()
 
 
 def _pool_record(folder: Path | None) -> MadeWith | None:
@@ -228,21 +231,25 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 
 def check_place(folder: Path, setting: str) -> None:
-    """Raise ConfigError, naming `setting`, if `folder` is a file, is or would be in a place that cannot be written to,
-    or on a disk with less than LEAST_FREE bytes left."""
+    """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
+    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left."""
     folder = folder.expanduser().resolve()
+    if shown(folder) != str(folder):
+        raise ConfigError(
+            f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: choose another {setting}"
+        )
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
     try:
         with tempfile.TemporaryFile(dir=there):
-            free = shutil.disk_usage(there).free
+            free = disk.free_bytes(there)
     except OSError as error:
         raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
-    if free < LEAST_FREE:
+    if free < disk.LEAST_FREE:
         raise ConfigError(
-            f"{free / MIB:.0f} MiB are free at {there}, less than {LEAST_FREE / MIB:.0f}: free some space, or choose "
-            f"another {setting}"
+            f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
+            f"choose another {setting}"
         )
 
 

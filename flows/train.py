@@ -11,6 +11,7 @@ from typing import Any
 from prefect import flow, task
 
 from coderl_tasks.curation.measure import Progress
+from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
@@ -77,6 +78,11 @@ async def update(run: TrainingRun, step: int) -> Commit:
     return await run.session.supervised(phases.update_step(run, step))
 
 
+@task(name="delete-old-states", **PHASE)
+async def delete_old_states(run: TrainingRun) -> None:
+    await run.session.supervised(run.learner.delete_outdated())
+
+
 @task(name="checkpoint", task_run_name="step-{step}-checkpoint", **PHASE)
 async def checkpoint(run: TrainingRun, step: int) -> None:
     await run.session.supervised(run.learner.save(step))
@@ -129,7 +135,8 @@ async def _run(settings: TrainSettings) -> str:
             changes = [f"changed on resume: {change}" for change in directory.changes]
             # Of a service the probe finds out what its log-probabilities are, and says what follows.
             note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
-            for line in filter(None, (*used.lines, *changes, note)):
+            states = states_line(settings) if used.tinker_is_embedded else None
+            for line in filter(None, (*used.lines, states, *changes, note)):
                 display.say(line)
                 logger.log.info("%s", line)
             try:
@@ -172,6 +179,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         logger.log.info("probe: %s", found.summary())
         for warning in found.warnings():
             _warn(warning, logger, display)
+    if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
+        await delete_old_states(run)
     evaluating = run.settings.eval_every > 0
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
@@ -204,6 +213,7 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
 
 
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
+    run.require_room()
     run.begin_step()
     display.phase(f"step {step}: sampling")
     await ahead.sampled(step)

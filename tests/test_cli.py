@@ -32,6 +32,8 @@ def test_flow_help_needs_no_server(name, capsys):
     [
         (["trian"], "unknown command 'trian'"),
         (["train", "batch_size=12"], "does not divide"),
+        (["report", "/tmp/r\udcfcn"], "/tmp/r\\xfcn is not UTF-8"),
+        (["train", "log_path=/tmp/r\udcfcn"], "log_path=/tmp/r\\xfcn is not UTF-8"),
         (["pipeline", "train.batch_size=12"], "does not divide"),
     ],
 )

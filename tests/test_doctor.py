@@ -134,6 +134,20 @@ def test_the_prefect_server_that_is_named_has_to_answer(prefect_api, closed, sil
     assert doctor.check_prefect(None).ok
 
 
+def test_the_disk_line_says_what_states_need_and_what_others_can_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tmp_path.chmod(0o755)
+    found = doctor.check_disk("data/nano")
+    assert found.listing[0].startswith("states, with the embedded Tinker server: 5.6 MB per state: ")
+    assert found.listing[1:] == (
+        f"other users of this machine can read {tmp_path}: chmod 700 {tmp_path}, unless that is meant",
+    )
+    tmp_path.chmod(0o700)
+    assert len(doctor.check_disk("data/nano").listing) == 1
+    assert doctor.check_disk("Qwen/Qwen3-8B").listing == ()
+
+
 def test_the_report_is_a_line_a_check_and_its_exit_code(monkeypatch: pytest.MonkeyPatch, capsys):
     checks = (doctor.check_python, lambda _: doctor.Finding("disk", False, "1 GiB free"))
     monkeypatch.setattr(doctor, "CHECKS", checks[:1])

@@ -1,9 +1,11 @@
 import asyncio
 import os
 import socket
+import sqlite3
 import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,13 +24,14 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 from coderl_tasks import orchestration
 from coderl_tasks.cli import FLOWS
 from coderl_tasks.doctor import check_prefect
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.orchestration import (
     DEFAULT_API_URL,
     WORK_POOL,
     auth_string,
     closed_template,
     configured_api_url,
+    database_damage,
     deploy_all,
     exports,
     found_api_url,
@@ -190,6 +193,27 @@ def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch):
     with used("http://127.0.0.1:9/api"):
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
     assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:8/api"
+
+
+@pytest.mark.parametrize("damage", ["head", "page"])
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, damage: str):
+    file = tmp_path / "prefect.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript("CREATE TABLE a (b); CREATE INDEX c ON a (b);")
+        database.executemany("INSERT INTO a VALUES (?)", [(f"{number:0100}",) for number in range(1000)])
+        database.commit()
+    assert database_damage(file) is None and database_damage(tmp_path / "none") is None
+    with file.open("r+b") as opened:
+        opened.seek(0 if damage == "head" else 4096 * 5)
+        opened.write(b"\xff" * 4096)
+    says = rf"^Prefect's database {file} is damaged \(.+\): move it, .* run the same command"
+    with pytest.raises(DataError, match=says), orchestration._damage_named(file):
+        raise InfraError("the embedded Prefect server did not start")
+
+
+def test_a_server_that_fails_with_a_sound_database_says_its_own(tmp_path: Path):
+    with pytest.raises(InfraError, match="did not start"), orchestration._damage_named(tmp_path / "prefect.db"):
+        raise InfraError("the embedded Prefect server did not start")
 
 
 def test_a_port_that_is_taken_is_refused():

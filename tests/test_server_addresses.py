@@ -73,3 +73,30 @@ def test_a_password_is_sent_and_not_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         sandbox_addresses(["http://user:secret@a:port"])
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://user:secret@a:port",
+        "http://user:se@cret@a:port",
+        "http://user:se/cret@a:1",
+        "http://user:1/secret@a",
+        "http://user:se?cret@a:1",
+        "http://user:se#cret@a:1",
+        "http://user:secret,cret@a:1",
+        "http://user:secret@a:1/run_code?x=1",
+        "ftp://user:secret@a",
+        "http://user:secret @a:1",
+    ],
+)
+def test_no_part_of_a_password_is_shown_of_a_malformed_address(text: str) -> None:
+    for check in (lambda: sandbox_addresses([text]), lambda: sandbox_addresses(text.split(","))):
+        with pytest.raises(ConfigError, match=r"^SANDBOX_URL: ") as caught:
+            check()
+        assert "cret" not in str(caught.value)
+
+
+def test_a_password_with_an_at_sign_is_cut_where_the_host_begins() -> None:
+    assert without_credentials("http://user:p@ss@a:1/x@y") == "http://a:1/x@y"
+    assert sandbox_addresses(["http://user:p@ss@a:1"]) == ("http://user:p@ss@a:1",)

@@ -12,6 +12,7 @@ import pytest
 from coderl_tasks import services as module
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.policy.reachable import named_address, service_address
 from coderl_tasks.services import (
     Services,
     check_environment,
@@ -36,6 +37,17 @@ def test_the_environment_names_the_services(monkeypatch: pytest.MonkeyPatch):
         assert used.sandbox_urls == ("http://127.0.0.1:7", "http://127.0.0.1:8")
         assert used.sandbox_concurrency == 5
         assert any("http://127.0.0.1:9" in line for line in used.lines)
+
+
+def test_the_tinker_address_is_said_without_its_credentials(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TINKER_BASE_URL", "https://user:secret@tinker.example/api")
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.setenv("SANDBOX_URL", "http://user:secret@127.0.0.1:7")
+    with services("Qwen/Qwen3-8B") as used:
+        assert used.lines[1:] == ("Tinker: https://tinker.example/api (TINKER_API_KEY)", "Sandbox: http://127.0.0.1:7")
+        assert used.tinker_url == "https://user:secret@tinker.example/api"
+    assert named_address(None) == "https://tinker.example/api (TINKER_BASE_URL)"
+    assert service_address("http://user:secret@a:1/") == "http://a:1"
 
 
 def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch):

@@ -190,7 +190,8 @@ class _Run:
         if record.ended == "wall":
             return Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
         if record.ended == "cpu" or record.cpu_s > limits.cpu_s:
-            return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time"
+            whose = "the problem's own limit" if self._problem.time_limit_s else "the limit of problems that name none"
+            return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
         last_line = _last_line(record)
         if last_line.startswith("MemoryError") and record.code != 0:
             return Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"

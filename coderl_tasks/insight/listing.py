@@ -13,6 +13,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import held_by
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
+from coderl_tasks.paths import shown
 
 RUN_SCHEMA = {
     "name": pl.String(),
@@ -67,13 +68,13 @@ def tree_bytes(folder: Path) -> int:
 
 
 def _run_row(folder: Path) -> dict[str, Any]:
-    row = {"name": folder.name, **_size_and_age(folder)}
+    row = {"name": shown(folder.name), **_size_and_age(folder)}
     try:
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
         state = run_state(folder, config)
     except DataError as error:
-        return row | {"state": f"damaged: {error}"}
+        return row | {"state": shown(f"damaged: {error}")}
     before, after = (evals.baseline, evals.latest) if evals is not None else (None, None)
     return row | {
         "state": state,
@@ -86,12 +87,12 @@ def _run_row(folder: Path) -> dict[str, Any]:
 
 
 def _pool_row(folder: Path) -> dict[str, Any]:
-    row = {"name": folder.name, **_size_and_age(folder)}
+    row = {"name": shown(folder.name), **_size_and_age(folder)}
     manifest = folder / "manifest.json"
     try:
         found = read_json(manifest) if manifest.is_file() else {"model_name": _profiled_with(folder)}
     except DataError as error:
-        return row | {"state": f"damaged: {error}"}
+        return row | {"state": shown(f"damaged: {error}")}
     state = "running" if held_by(folder) is not None else "finished" if manifest.is_file() else "unfinished"
     return row | {"state": state, "model": found.get("model_name"), "problems": found.get("kept")}
 

@@ -14,14 +14,24 @@ from typing import Any, Self
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.insight.console import printable
 from coderl_tasks.insight.progress import step_line
 from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.repeats import group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 EQUAL = 1e-8
 
 Sink = Callable[[dict[str, Any]], None]
+
+
+class _OneLine(logging.Formatter):
+    """A message is one line, whatever is in it: an id of a data set, which is untrusted, forges no other."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 class RunLogger:
@@ -127,11 +137,11 @@ def setup_logging(
     (WANDB_MODE says how: online, offline); ConfigError if the package is missing.
     """
     folder = Path(log_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     if wandb_project is not None:
         import_wandb()
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(_OneLine(LOG_FORMAT))
     handler.setLevel(logging.INFO)
     package = logging.getLogger("coderl_tasks")
     package.addHandler(handler)

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.journal.lock import require_in_place
+from coderl_tasks.paths import private_folder
 
 
 class DamagedFileError(DataError):
@@ -31,8 +33,9 @@ class DamagedFileError(DataError):
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """An open file whose content is at `path`, atomically and durably, when the block has ended without an error.
 
-    The folder must exist.
+    The folder must exist. DirectoryMovedError if it is no longer the one that this process holds.
     """
+    require_in_place(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("xb") as file:
@@ -119,10 +122,15 @@ def remove_leftovers(folder: Path) -> int:
     return len(leftovers)
 
 
-def make_folder(folder: Path) -> Path:
-    """Create `folder` and its parents, durably. No error if it exists."""
+def make_folder(folder: Path, *, private: bool = False) -> Path:
+    """Create `folder` and its parents, durably. No error if it exists; DirectoryMovedError if it would be created where
+    a folder was that this process holds. What is created is for this user alone if `private`."""
+    require_in_place(folder)
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    if private:
+        private_folder(folder)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
     for created in reversed(missing):
         sync_folder(created.parent)
     return folder

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.journal.atomic import DamagedFileError, naming, set_aside, write_bytes
+from coderl_tasks.journal.lock import require_in_place
 
 Row = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ def read_rows(path: Path) -> list[Row]:
 
 def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
+    require_in_place(path)
     if not _ends_with_newline(path):
         repair(path)
     with naming(path), path.open("ab") as file:

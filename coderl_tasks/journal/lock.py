@@ -2,6 +2,9 @@
 
 POSIX record locks (`lockf`) end with the process that took them, however it ends; a forked child does not keep them, as
 it would keep its parent's `flock`. They do not tell two users in one process apart, so a table in the process does.
+
+A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
+in its place. So whatever is written below a held folder first asks whether it is still there (`require_in_place`).
 """
 
 import fcntl
@@ -10,14 +13,26 @@ import os
 import socket
 import struct
 import threading
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
 from coderl_tasks.errors import ConfigError
 
-_held: dict[Path, int] = {}
-"""Lock file -> the process that holds it, so that what a forked child inherits does not count."""
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """A folder that is held: by which process, so that what a forked child inherits does not count; its device and
+    inode; and the descriptor of its lock file, which knows where the folder is now."""
+
+    process: int
+    identity: tuple[int, int]
+    descriptor: int
+
+
+_held: dict[Path, _Hold] = {}
+"""By lock file."""
 _held_guard = threading.Lock()
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, process."""
@@ -25,6 +40,10 @@ _FLOCK = "hhqqi4x"
 
 class DirectoryBusyError(ConfigError):
     """Another run is working in the directory."""
+
+
+class DirectoryMovedError(ConfigError):
+    """The directory that this process works in is not where it was."""
 
 
 class DirectoryLock:
@@ -37,7 +56,7 @@ class DirectoryLock:
         self._owner = os.getpid()
         with _held_guard:
             # Opening the file a second time would end this process's lock on closing it again.
-            if _held.get(self._key) == self._owner:
+            if _is_held(self._key):
                 raise _busy(folder, "another run of this process", instead)
             self._file: IO[str] | None = self._key.open("a+")
             try:
@@ -46,7 +65,9 @@ class DirectoryLock:
                 holder = _holder(self._file)
                 self._file.close()
                 raise _busy(folder, holder, instead) from error
-            _held[self._key] = self._owner
+            identity = _identity(self._key.parent)
+            assert identity is not None  # its lock file has just been opened
+            _held[self._key] = _Hold(self._owner, identity, self._file.fileno())
         self._file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
         self._file.flush()
@@ -66,7 +87,7 @@ def held_by(folder: Path) -> str | None:
     key = folder.resolve() / "run.lock"
     with _held_guard:
         # To open the file here, and to close it again, would end this process's own lock.
-        if _held.get(key) == os.getpid():
+        if _is_held(key):
             return "this process"
         if not key.is_file():
             return None
@@ -74,6 +95,37 @@ def held_by(folder: Path) -> str | None:
             asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
             return None if kind == fcntl.F_UNLCK else _holder(file)
+
+
+def require_in_place(path: Path) -> None:
+    """Raise DirectoryMovedError if `path` lies in a folder that this process holds, and that has been moved, removed or
+    replaced since: what is written there would be in nobody's hands."""
+    place = path.absolute()
+    for key, hold in list(_held.items()):
+        folder = key.parent
+        if hold.process != os.getpid() or not place.is_relative_to(folder) or _identity(folder) == hold.identity:
+            continue
+        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()
+        if now == key:  # of a file system that numbers its inodes anew
+            continue
+        gone = now.name.endswith(" (deleted)")
+        raise DirectoryMovedError(
+            f"{folder} was {'removed' if gone else f'moved to {now.parent}'} while this process worked there: what was "
+            f"recorded until then is {'lost' if gone else 'in its new place: move it back, or go on there'}"
+        )
+
+
+def _is_held(key: Path) -> bool:
+    return key in _held and _held[key].process == os.getpid()
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells the folder at this path from another one put in its place; None if there is none."""
+    try:
+        stat = folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return stat.st_dev, stat.st_ino
 
 
 def _holder(file: IO[str]) -> str:

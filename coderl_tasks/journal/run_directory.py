@@ -27,6 +27,7 @@ from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
 from coderl_tasks.journal.run_config import FINDINGS, MAY_CHANGE, ConfigChange, check_resume
 from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
+from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
 _WRITTEN_EARLY = {"config.json", "test_order.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
@@ -218,7 +219,7 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
     while True:
         path = folder / (name if number == 1 else f"{name}-{number}")
         try:
-            path.mkdir()
+            path.mkdir(mode=PRIVATE)
         except FileExistsError:
             number += 1
         else:
@@ -232,7 +233,7 @@ def _step(path: Path, step: int) -> StepJournal:
 def _make_run_folder(folder: Path) -> None:
     """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: it can be cured."""
     try:
-        make_folder(folder)
+        make_folder(folder, private=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -24,7 +24,7 @@ def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> It
 
     Raises DirectoryBusyError if another process works there; `instead` says in words what to do then, besides waiting.
     """
-    lock = DirectoryLock(make_folder(folder), LOCK_FILE, instead)
+    lock = DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead)
     try:
         if recorded_settings(folder) != settings:
             write_json(folder / SETTINGS_FILE, dict(settings))

@@ -25,6 +25,7 @@ from typing import Self
 from coderl_tasks.errors import InfraError
 from coderl_tasks.local import guard
 from coderl_tasks.local.admission import new_key
+from coderl_tasks.paths import private_folder
 from coderl_tasks.server_addresses import authorization, without_credentials
 
 QUICK_S = 20.0
@@ -158,7 +159,7 @@ class EmbeddedServer:
         self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self._log_file.parent)
         self._start()
         self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
         self._watcher.start()

@@ -17,7 +17,7 @@ from tinker.types import SupportedModel
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.reachable import PATIENCE_S, SDK_PATIENCE_S, named_address, notice, require_answer
-from coderl_tasks.policy.sdk_errors import tinker_errors
+from coderl_tasks.policy.sdk_errors import status_code, tinker_errors
 from coderl_tasks.policy.seeds import seed_for
 
 KEY_PREFIX = "tml-"
@@ -58,7 +58,7 @@ async def supported_models(
     with tinker_errors("asking for the models it has"), notice(base_url, patience_s):
         try:
             async with asyncio.timeout(patience_s):
-                rest = await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
+                rest = await rest_client(base_url, api_key)
                 models = (await rest.get_server_capabilities()).supported_models
         except TimeoutError:
             where = named_address(base_url)
@@ -121,6 +121,37 @@ async def create_sampling_client(
         raise ValueError("give either sampler_path or base_model")
     with tinker_errors(f"creating a sampler for {sampler_path or base_model}", missing_is_fatal=True):
         return await service.create_sampling_client(model_path=sampler_path, base_model=base_model)
+
+
+async def rest_client(base_url: str | None = None, api_key: str | None = None) -> tinker.RestClient:
+    """A client of what the service has stored. Opens no session; all of one address and key share their connections."""
+    return await _in_daemon_thread(lambda: tinker.RestClient(base_url=base_url, api_key=api_key))
+
+
+async def stored_checkpoints(rest: tinker.RestClient, training_run: str) -> set[str]:
+    """The paths of the checkpoints that the service has of a training run; none where it has no such run."""
+    try:
+        with tinker_errors(f"listing the checkpoints of {training_run}", missing_is_fatal=True):
+            return {item.tinker_path for item in (await rest.list_checkpoints(training_run)).checkpoints}
+    except ConfigError as error:
+        if status_code(error) == 404:
+            return set()
+        raise
+
+
+async def delete_checkpoint(rest: tinker.RestClient, path: str) -> None:
+    """Delete the checkpoint at a tinker:// path. No error if there is none: it may have expired."""
+    try:
+        with tinker_errors(f"deleting {path}", missing_is_fatal=True):
+            await rest.delete_checkpoint_from_tinker_path(path)
+    except ConfigError as error:
+        if status_code(error) != 404:
+            raise
+
+
+def training_run_of(path: str) -> str:
+    """The id of the training run that a checkpoint's tinker:// path names."""
+    return path.removeprefix("tinker://").partition("/")[0]
 
 
 async def _in_daemon_thread(call: Callable[[], AnswerT]) -> AnswerT:

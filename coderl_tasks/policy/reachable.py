@@ -17,6 +17,7 @@ import httpx
 from tinker.lib.base_url import resolve_base_url
 
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.server_addresses import without_credentials
 
 PATIENCE_S = 30.0
 SDK_PATIENCE_S = 300.0
@@ -31,7 +32,12 @@ logger = logging.getLogger(__name__)
 def named_address(base_url: str | None) -> str:
     """The service's address as people are told it, with the variable that sets it, if one does."""
     named = " (TINKER_BASE_URL)" if os.environ.get("TINKER_BASE_URL") else ""
-    return f"{resolve_base_url(base_url)}{named}"
+    return f"{service_address(base_url)}{named}"
+
+
+def service_address(base_url: str | None) -> str:
+    """The service's address (None: the SDK's own) as it is shown and recorded: without a user name and password."""
+    return without_credentials(resolve_base_url(base_url))
 
 
 async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S, notice_s: float = NOTICE_S) -> None:

@@ -4,7 +4,8 @@
    is not trusted again. The next use restores.
 2. Restoring loads the newest saved state there still is and replays the recorded updates since: nothing is sampled
    again, and in the lineage that survives each optimizer step is applied once.
-3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, which expire, in the step's commit.
+3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, in the step's commit. Of these the
+   newest few are enough: older ones are deleted, and expire where that fails.
 4. Weights to sample from are saved without a name where the step that is sampled follows at once. With overlap they
    are saved by name, in the step's commit, since the policy in training goes on while they are needed.
 """
@@ -19,11 +20,19 @@ from typing import Any
 
 import tinker
 
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind, read_checkpoints, save_checkpoint_async, save_weights
+from coderl_tasks.journal.lock import require_in_place
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.journal.steps import step_name
-from coderl_tasks.policy.clients import create_sampling_client, create_training_client, restore_training_client
+from coderl_tasks.journal.steps import Commit, step_name
+from coderl_tasks.policy.clients import (
+    create_sampling_client,
+    create_training_client,
+    delete_checkpoint,
+    restore_training_client,
+    stored_checkpoints,
+    training_run_of,
+)
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy_async
 from coderl_tasks.settings import TrainSettings
@@ -33,6 +42,8 @@ logger = logging.getLogger(__name__)
 INITIAL = "initial"
 KEPT_SAMPLERS = 2
 """Sampling clients kept open: of the step that is sampled, and of an evaluation meanwhile."""
+DELETE_TIMEOUT_S = 30.0
+"""For one request of a deletion, which no step waits longer for: the SDK itself tries for five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class Learner:
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         self._turn = asyncio.Lock()
+        self._deleted: set[str] | None = None  # None: not asked yet what is left of those that are not needed
+        self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
         """A client that samples from the policy after so many updates."""
@@ -108,7 +121,8 @@ class Learner:
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
     def saved_states(self, updates: int) -> list[SavedState]:
-        """The recorded states that hold at most so many updates, the newest first."""
+        """The recorded states that hold at most so many updates, the newest first; of rolling ones those that are
+        kept."""
         states = [
             SavedState(int(row["step"]) + 1, row["state_path"], kept=True)
             for row in read_checkpoints(self._directory.path)
@@ -116,10 +130,53 @@ class Learner:
         ]
         states += [
             SavedState(commit.step + 1, commit.state_path, kept=False)
-            for commit in self._directory.commits()
+            for commit in self._rolling_states()[-self._settings.rolling_save_keep :]
             if commit.state_path is not None
         ]
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
+
+    def _rolling_states(self) -> list[Commit]:
+        """The commits that name a state."""
+        return [commit for commit in self._directory.commits() if commit.state_path is not None]
+
+    def outdated(self) -> list[str]:
+        """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
+
+        All but the newest `rolling_save_keep` of either kind, which is at least 2: with overlap the next step is
+        sampled from the weights of the last commit but one. Where none of the newest can be restored there are the
+        checkpoints that stay, the first of them from before any step. Only what this journal's commits name is
+        counted, not what else its training runs have: a copy of the directory may go on with that.
+        """
+        keep = self._settings.rolling_save_keep
+        states = [commit.state_path for commit in self._rolling_states()]
+        samplers = [commit.sampler_path for commit in self._directory.commits() if commit.sampler_path is not None]
+        outdated = (path for path in (*states[:-keep], *samplers[:-keep]) if path is not None)
+        return [path for path in outdated if self._deleted is None or path not in self._deleted]
+
+    async def delete_outdated(self) -> None:
+        """Delete what `outdated` names. A service that fails is asked again after the next step, one that refuses is
+        not, and the log says so: what stays expires, and no step depends on it."""
+        if not self._deletes or not (paths := self.outdated()):
+            return
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                rest = await self._session.rest()
+            if self._deleted is None:  # an earlier start may have deleted nearly all of them
+                stored: set[str] = set()
+                for training_run in sorted({training_run_of(path) for path in paths}):
+                    async with asyncio.timeout(DELETE_TIMEOUT_S):
+                        stored |= await stored_checkpoints(rest, training_run)
+                self._deleted = set(paths) - stored
+            for path in self.outdated():
+                async with asyncio.timeout(DELETE_TIMEOUT_S):
+                    await delete_checkpoint(rest, path)
+                self._deleted.add(path)
+        except (InfraError, TimeoutError) as error:
+            logger.warning("old states are not deleted yet: %s", error or "no answer")
+        except ConfigError as error:
+            self._deletes = False
+            hours = self._settings.rolling_save_hours
+            logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
 
     def is_saved(self, step: int) -> bool:
         """Whether a checkpoint of the policy after `step` is recorded."""
@@ -183,6 +240,7 @@ class Learner:
     async def _apply(self, trained: _Trained, step: int, adam: tinker.AdamParams) -> UpdateResult:
         scored = self._directory.step(step).read_scored()
         if scored is None:
+            require_in_place(self._directory.path)
             raise DataError(
                 f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: start the run "
                 "again to score its samples again; where they are lost too, remove the folders of the steps from "

@@ -13,6 +13,7 @@ import polars as pl
 
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
+from coderl_tasks.journal.lock import require_in_place
 from coderl_tasks.journal.steps import Commit, StepJournal
 from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
@@ -145,6 +146,7 @@ async def update_step(run: TrainingRun, step: int) -> Commit:
     metrics = step_metrics(run, step, scored, result)
     commit = Commit(step=step, metrics=metrics, adam=adam.model_dump(), **update.saved)
     journal.write_commit(commit)
+    await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit
 
 
@@ -178,6 +180,7 @@ def step_metrics(run: TrainingRun, step: int, scored: pl.DataFrame, result: Upda
 
 def _required(frame: pl.DataFrame | None, journal: StepJournal, phase: str) -> pl.DataFrame:
     if frame is None:
+        require_in_place(journal.folder)
         raise DataError(
             f"{journal.folder}: {phase}.parquet is missing or damaged: start the run again to redo the phase"
         )

@@ -14,11 +14,12 @@ import polars as pl
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, find_pool
+from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended
-from coderl_tasks.paths import file_sha256, same_model
+from coderl_tasks.paths import coderl_home, file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import evaluation_side, is_held_out
@@ -92,6 +93,13 @@ class TrainingRun:
     def sends_seeds(self) -> bool:
         """Whether sampling requests carry a seed: not where the service was found to clone with one."""
         return self.probe is None or not self.probe.seeds_clone
+
+    def require_room(self) -> None:
+        """Raise InfraError if too little is free for another step: in the run directory's place, and in that of the
+        embedded servers' states and database."""
+        weights = adapter_bytes(self.settings.model_name, self.settings.lora_rank)
+        state = 4 * (weights or 0) if self.session.service_address is None else 0  # with weights to sample from
+        require_room((self.directory.path, coderl_home()), state)
 
     async def _score_group(self, group: pl.DataFrame) -> Grades:
         """The grades of one sampled group, completion by completion; None for what cannot be trained on."""

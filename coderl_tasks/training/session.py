@@ -7,16 +7,15 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import tinker
-from tinker.lib.base_url import resolve_base_url
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
-from coderl_tasks.policy.clients import connect, context_length, disconnect
-from coderl_tasks.policy.reachable import lost, require_answer
+from coderl_tasks.policy.clients import connect, context_length, disconnect, rest_client
+from coderl_tasks.policy.reachable import lost, require_answer, service_address
 from coderl_tasks.policy.sampling import cap_max_tokens
-from coderl_tasks.policy.sdk_errors import is_about_the_account
+from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
@@ -90,7 +89,7 @@ class Session:
     @property
     def service_address(self) -> str | None:
         """The address of the Tinker service, None for a server that this process started."""
-        return None if self._used.tinker_is_embedded else resolve_base_url(self._used.tinker_url)
+        return None if self._used.tinker_is_embedded else service_address(self._used.tinker_url)
 
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service; ConfigError if the model was retired since the last one."""
@@ -101,6 +100,11 @@ class Session:
                     await self._require_model(self._model_name)
                 self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self._service
+
+    async def rest(self) -> tinker.RestClient:
+        """A client of what the Tinker service has stored, which needs no session."""
+        with tinker_errors("asking what it has stored"):
+            return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
 
     async def _require_model(self, name: str) -> None:
         try:

@@ -1,16 +1,18 @@
 """What can be seen to be wrong is said in one line before a server is started, a token sampled or a file written."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from coderl_tasks import disk
 from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
 from flows import planning
-from flows.planning import plan
+from flows.planning import check_place, plan, plan_curation
 
 FLOWS = {
     "curate": (CurateSettings, ()),
@@ -122,7 +124,29 @@ async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(place: Path
             await plan(EvaluateSettings(checkpoint=str(run)))
 
 
+@pytest.mark.parametrize("name", ["..", "../../elsewhere", "a/../../b", "/tmp/../x", "."])
+async def test_a_pools_name_leads_nowhere_else(name: str):
+    with pytest.raises(ConfigError, match=r"^name=.*: give a name, for a folder below .*/pools, or .* absolute path$"):
+        await plan_curation(CurateSettings(preset="nano", name=name))
+
+
+async def test_a_pool_has_a_name_or_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(planning, "POOLS", tmp_path / "pools")
+    for name, folder in (("mine", "pools/mine"), ("a/b", "pools/a/b"), (str(tmp_path / "own"), "own")):
+        assert (await plan_curation(CurateSettings(preset="nano", name=name)))[1] == tmp_path / folder
+
+
+@pytest.mark.parametrize("setting", ["log_path", "name"])
+def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path):
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcn"))
+    with pytest.raises(ConfigError) as refused:
+        check_place(place, setting)
+    assert str(refused.value).encode() == (
+        f"{setting}={tmp_path}/r\\xfcn is not UTF-8, which Prefect and reports need: choose another {setting}".encode()
+    )
+
+
 async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(planning, "LEAST_FREE", 2**60)
+    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
     with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
         await plan(CurateSettings(name=str(tmp_path / "pool")))

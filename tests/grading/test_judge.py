@@ -51,6 +51,17 @@ async def test_tests_go_out_in_growing_chunks(serve: Serve) -> None:
     assert server.chunk_sizes() == [1, 4, 35]
 
 
+@pytest.mark.parametrize(
+    ("own", "whose"), [(0.5, "the problem's own limit"), (None, "the limit of problems that name none")]
+)
+async def test_a_program_that_is_too_slow_is_told_whose_limit_it_broke(
+    serve: Serve, own: float | None, whose: str
+) -> None:
+    async with SandboxClient([Recording(serve).url]) as client:
+        grade = await Judge(client, 0.5).grade(stdin_problem(("1\n", "1\n"), time_limit_s=own), "while True: pass")
+    assert (grade.verdict, grade.reason) == (Verdict.TIME_LIMIT, f"test 0: more than 0.5 s of CPU time, {whose}")
+
+
 async def test_a_wrong_program_costs_one_small_request(serve: Serve) -> None:
     server = Recording(serve)
     async with SandboxClient([server.url]) as client:

@@ -1,5 +1,6 @@
 """The runs and pools there are, as they are listed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,17 @@ def make_run(path: Path, steps: int, *, ends: bool = False) -> Path:
         if ends:
             (path / "checkpoints.jsonl").write_text(f'{{"name": "last", "step": {steps - 1}}}\n')
     return path
+
+
+def test_a_run_whose_name_is_no_text_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"r\xfcn")
+    make_run(tmp_path / name, 1)
+    damaged = make_run(tmp_path / f"{name}-2", 1)
+    (damaged / "config.json").write_text("{")
+    for output in ("table", "csv", "json"):
+        assert main(["runs", str(tmp_path), "--format", output]) == 0
+    assert set(runs_table(tmp_path)["name"]) == {"r\\xfcn", "r\\xfcn-2"}
+    assert "r\\xfcn" in capsys.readouterr().out
 
 
 def test_each_run_has_its_state(tmp_path: Path) -> None:

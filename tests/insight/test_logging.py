@@ -78,6 +78,20 @@ def test_clones_and_missing_log_probabilities_are_named(tmp_path: Path) -> None:
     assert "could not be graded" not in log
 
 
+def test_an_id_forges_no_line_and_no_escape_sequence(tmp_path: Path) -> None:
+    forged = "p\n2026-01-01 00:00:00,000 ERROR coderl_tasks: forged\x1b[2J\x9b1m\u2028"
+    with setup_logging(tmp_path) as run:
+        run.log_groups(scored_group([1.0, 1.0], [[-0.5], [-0.5]]).with_columns(problem_id=pl.lit(forged)))
+        try:
+            raise ValueError("within")
+        except ValueError:
+            run.log.exception("a traceback keeps its lines")
+    text = (tmp_path / "logs.log").read_text()
+    assert "forged" in text and not any(line.startswith("2026-01-01") for line in text.splitlines())
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "\nValueError: within\n" in text
+
+
 def scored_group(rewards: list[float | None], logprobs: list[list[float] | None]) -> pl.DataFrame:
     """A scored group of equal completions, one token each."""
     rows = [

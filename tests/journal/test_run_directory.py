@@ -1,6 +1,8 @@
 """The run directory: creating, resuming, refusing, and one owner at a time."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +15,12 @@ import pytest
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import Commit, RunDirectory
-from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.lock import DirectoryBusyError
+from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
+from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_directory import new_run_path
+from coderl_tasks.journal.unfinished import working_in
+from coderl_tasks.paths import is_open_to_others, private_folder
 
 Config = dict[str, Any]
 
@@ -218,3 +222,59 @@ def test_the_lock_dies_with_its_process_even_if_a_forked_child_lives(tmp_path: P
     RunDirectory.open(path, {}).close()
     holder.stdin.close()  # the forked child ends here
     holder.stdout.read()
+
+
+def test_a_directory_that_is_moved_removed_or_replaced_takes_no_more(
+    tmp_path: Path, config: Config, group: pl.DataFrame
+) -> None:
+    path, aside = tmp_path / "run", tmp_path / "aside"
+
+    def refused(run: RunDirectory, says: str) -> None:
+        with pytest.raises(DirectoryMovedError, match=says):
+            commit(run, 1)
+        for write in (
+            lambda: run.step(1).write_group(0, group),
+            lambda: run.evaluation("final").write(group, {}),
+            lambda: run.metrics.append({"step": 1}),
+            lambda: record_checkpoint(run.path, "x", {"step": 1}, {}),
+            lambda: run.record_finding("probe", {}),
+        ):
+            with pytest.raises(DirectoryMovedError):
+                write()
+
+    with RunDirectory.open(path, config) as run:
+        commit(run, 0)
+        path.rename(aside)
+        refused(run, f"{path} was moved to {aside} while this process worked there: .*move it back")
+        assert not path.exists()
+        path.mkdir()  # by somebody else
+        refused(run, f"moved to {aside}")
+        assert list(path.iterdir()) == []
+        path.rmdir()
+        aside.rename(path)
+        commit(run, 1)
+        shutil.rmtree(path)
+        refused(run, f"{path} was removed while this process worked there")
+        assert not path.exists()
+    RunDirectory.open(path, config).close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_run_and_a_pool_are_their_users_alone(tmp_path: Path, config: Config, umask: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        RunDirectory.open(tmp_path / "new" / "run", config).close()
+        RunDirectory.open(shared, config).close()
+        with working_in(tmp_path / "pools" / "pool", {}, instead=""):
+            pass
+        named = new_run_path(tmp_path / "root")
+        private_folder(tmp_path / "home" / "logs")
+    finally:
+        os.umask(before)
+    created = ["new", "new/run", "pools", "pools/pool", "root", named, "home", "home/logs"]
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in created] == ["0o700"] * len(created)
+    assert oct(shared.stat().st_mode & 0o777) == "0o755"
+    assert is_open_to_others(shared) and not is_open_to_others(tmp_path / "home")

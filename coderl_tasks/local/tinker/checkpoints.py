@@ -31,6 +31,7 @@ from coderl_tasks.local.tinker.records import (
     parse_path,
 )
 from coderl_tasks.local.tinker.refusal import clash, damaged, not_found
+from coderl_tasks.paths import private_folder
 
 _LEFTOVER_AGE_S = 24 * 3600
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class CheckpointStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
+        private_folder(root)
 
     # Runs
 

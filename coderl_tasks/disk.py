@@ -1,0 +1,100 @@
+"""Room on this machine's disks: what a run needs, and the floor below which nothing is begun."""
+
+import json
+import math
+import shutil
+import struct
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coderl_tasks.errors import InfraError
+from coderl_tasks.paths import coderl_home, local_model_folder
+from coderl_tasks.settings import TrainSettings
+
+MB = 1e6
+MIB = 2**20
+GIB = 2**30
+LEAST_FREE = 256 * MIB
+"""Free bytes without which nothing is started, nor a step begun: a short run's directory takes as much."""
+_FLOAT32 = 4
+_EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes where `folder` is or would be."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def require_room(folders: Iterable[Path], more: int = 0) -> None:
+    """Raise InfraError if one of `folders` is on a disk with less than LEAST_FREE and `more` bytes left. It is worth a
+    retry: a deployment's run waits for it, and any run goes on where it stopped."""
+    for folder in folders:
+        free, least = free_bytes(folder), LEAST_FREE + more
+        if free < least:
+            raise InfraError(
+                f"{free / MIB:.0f} MiB are free at {folder}, and no step is begun with less than {least / MIB:.0f}: "
+                "free some space (coderl clean)"
+            )
+
+
+@cache
+def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
+    """Bytes of a LoRA's weights as the embedded Tinker server saves them: a state takes three times as much, with the
+    optimizer's two moments. None where `model_name` is no local folder of readable safetensors files."""
+    folder = local_model_folder(model_name)
+    if folder is None:
+        return None
+    try:
+        shapes = dict(_shapes(folder))
+    except (struct.error, ValueError):  # what is wrong with them the server says, which loads them
+        return None
+    tied = not any(name.endswith(_UNEMBEDDING) for name in shapes)
+    adapted = [
+        shape for name, shape in shapes.items() if len(shape) == 2 and (tied or not name.endswith(_EMBEDDING))
+    ]  # with tied weights the embedding's matrix is the one that gives the logits
+    return _FLOAT32 * lora_rank * sum(map(sum, adapted)) or None
+
+
+def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
+    """Bytes that the states of a run with the embedded Tinker server take in the end (of one without an end: in 1,000
+    steps), and the words for people; None where that is not known."""
+    weights = adapter_bytes(settings.model_name, settings.lora_rank)
+    if weights is None:
+        return None
+    state = 3 * weights
+    with_sampler = state + weights
+    rolling = settings.rolling_save_keep * (with_sampler if settings.max_steps_off_policy else state)
+    steps = settings.max_steps if settings.max_steps != -1 else 1000
+    # The first one is from before any step, the last one from after the last.
+    checkpoints = 1 + (math.ceil(steps / settings.save_every) if settings.save_every else 1)
+    total = rolling + with_sampler * checkpoints
+    return total, (
+        f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_save_keep} "
+        f"(rolling_save_keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
+        f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} steps"
+    )
+
+
+def states_line(settings: TrainSettings) -> str | None:
+    """What the states of a run need, and what is free for them; None where the first is not known."""
+    needed = needed_by_states(settings)
+    if needed is None:
+        return None
+    home = coderl_home()
+    total, words = needed
+    short = ": less than they need" if free_bytes(home) < total + LEAST_FREE else ""
+    return f"states: {words}; {free_bytes(home) / GIB:.1f} GiB free at {home}{short}"
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """Name and shape of every tensor in the folder's safetensors files, read from their heads alone.
+
+    Source: the format's description, https://github.com/huggingface/safetensors (8 bytes of length, then JSON).
+    """
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            head: dict[str, Any] = json.loads(opened.read(length))
+        yield from ((name, entry["shape"]) for name, entry in head.items() if name != "__metadata__")

@@ -1,0 +1,187 @@
+"""What a run keeps of its saved states, on a real Tinker server; what is left is enough to go on bit for bit."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from aiohttp import web
+
+from coderl_tasks import disk
+from coderl_tasks.errors import InfraError
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import Commit
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy.clients import rest_client, stored_checkpoints, training_run_of
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.services import Services
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.learner import Learner
+from coderl_tasks.training.phases import update_step
+from coderl_tasks.training.run import TrainingRun
+from coderl_tasks.training.session import Session
+from flows.train import _step
+
+SETTINGS = TrainSettings(model_name=NANO_MODEL, lora_rank=2, max_steps=12, save_every=0, learning_rate=1e-3)
+STEPS = 6
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+async def session(embedded: Services) -> AsyncIterator[Session]:
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+        session = Session(embedded, Judge(client), renderer, 512)
+        yield session
+        await session.close()
+
+
+def scored(step: int) -> pl.DataFrame:
+    """A group of two completions, one right and one wrong, which are others in each step."""
+    names = {"step": step, "attempt": 0, "problem_id": "p", "split": "taco", "group_index": 0, "sampler_step": step - 1}
+    rows = [
+        {
+            **names,
+            "sample_index": index,
+            "prompt_tokens": [1, 2, 3],
+            "completion_tokens": [4 + index, 5 + step],
+            "logprobs": [-0.5, -0.5],
+            "completion": "",
+            "stop_reason": "stop",
+        }
+        for index in range(2)
+    ]
+    grades = {"reward": pl.Series([1.0, 0.0]), "advantage": pl.Series([0.5, -0.5]), "trained": pl.Series([True, True])}
+    frame = pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
+    columns = [grades.get(name, pl.Series([None, None])).cast(kind).alias(name) for name, kind in GRADED_SCHEMA.items()]
+    return frame.with_columns(columns).select(list(ROLLOUT_SCHEMA))
+
+
+async def train(
+    session: Session, directory: RunDirectory, steps: int, settings: TrainSettings = SETTINGS
+) -> TrainingRun:
+    """Steps `steps` of a run that begins where its directory ends."""
+    run = TrainingRun(settings, directory, session, {}, [], [], {})
+    while directory.next_step < steps:
+        directory.step(directory.next_step).write_scored(scored(directory.next_step))
+        await update_step(run, directory.next_step)
+    return run
+
+
+async def stored(embedded: Services, commits: list[Commit]) -> set[str]:
+    """Which of the paths that `commits` name the server still has."""
+    rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
+    paths = {path for commit in commits for path in (commit.state_path, commit.sampler_path) if path}
+    there = {path for run in {*map(training_run_of, paths)} for path in await stored_checkpoints(rest, run)}
+    return paths & there
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+async def test_the_newest_states_stay(embedded: Services, session: Session, tmp_path: Path, lag: int) -> None:
+    settings = SETTINGS.with_changes(rolling_save_keep=2, max_steps_off_policy=lag)
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, STEPS, settings)
+        kept = directory.commits()[-2:]
+        expected = {path for commit in kept for path in (commit.state_path, commit.sampler_path) if path}
+        assert len(expected) == 2 + 2 * lag
+        assert await stored(embedded, directory.commits()) == expected
+        rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
+        (state,) = (
+            item
+            for item in (await rest.list_checkpoints(training_run_of(str(kept[-1].state_path)))).checkpoints
+            if item.tinker_path == kept[-1].state_path
+        )
+    weights = disk.adapter_bytes(NANO_MODEL, SETTINGS.lora_rank)
+    assert weights is not None and state.size_bytes == pytest.approx(3 * weights, rel=0.2)  # and heads of files
+
+
+async def test_what_an_earlier_start_left_is_deleted_and_another_journals_states_are_not(
+    embedded: Services, session: Session, tmp_path: Path
+) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, STEPS, SETTINGS.with_changes(rolling_save_keep=100))
+        assert len(await stored(embedded, directory.commits())) == STEPS
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, STEPS + 2, SETTINGS.with_changes(rolling_save_keep=100))
+        later = {str(commit.state_path) for commit in directory.commits()[STEPS:]}
+    with RunDirectory.open(tmp_path / "copy", {}) as directory:
+        learner = Learner(session, directory, SETTINGS)
+        assert len(learner.outdated()) == STEPS - SETTINGS.rolling_save_keep
+        await learner.delete_outdated()
+        assert learner.outdated() == []
+        kept = {str(commit.state_path) for commit in directory.commits()[-SETTINGS.rolling_save_keep :]}
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        assert await stored(embedded, directory.commits()) == kept | later
+
+
+async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left(
+    embedded: Services, session: Session, tmp_path: Path
+) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, STEPS + 1)
+        whole = directory.commits()
+        rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
+        left = await stored(embedded, whole)
+        assert len(left) == SETTINGS.rolling_save_keep
+        for path in left:
+            await rest.delete_checkpoint_from_tinker_path(path)
+    (tmp_path / "run" / "steps" / f"{STEPS:06d}" / "commit.json").unlink()
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, STEPS + 1)
+        again = directory.commits()[STEPS].metrics
+    same = ("loss", "kl_sample_train", "n_tokens")
+    assert [again[name] for name in same] == [whole[STEPS].metrics[name] for name in same]
+    assert again["loss"] is not None
+
+
+async def test_a_service_that_refuses_is_asked_once_and_holds_up_nothing(
+    embedded: Services, serve: Callable[[web.Application], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"detail": "not yours"}, status=403)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    session = Session(replace(embedded, tinker_url=serve(app)), Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        for step in range(STEPS):
+            path = f"tinker://somebody:train:0/weights/{step}"
+            directory.step(step).write_commit(Commit(step=step, metrics={}, state_path=path))
+        learner = Learner(session, directory, SETTINGS)
+        for _ in range(2):
+            await learner.delete_outdated()
+    (said,) = [record.getMessage() for record in caplog.records if "old states" in record.getMessage()]
+    assert said.startswith("old states are not deleted, and stay until they expire (168 hours): Tinker, asking what ")
+    assert len(asked) == 1
+
+
+def test_what_states_need_is_known_from_the_rank() -> None:
+    settings = TrainSettings(preset="nano", max_steps=2000, lora_rank=32)
+    state = 3 * (disk.adapter_bytes(NANO_MODEL, 32) or 0)
+    needed = disk.needed_by_states(settings)
+    assert needed is not None and needed[0] == 3 * state + (2000 // 10 + 1) * state * 4 // 3
+    assert needed[1] == (
+        "5.6 MB per state: 17 MB for the newest 3 (rolling_save_keep), and 7.5 MB per checkpoint that stays "
+        "(save_every=10): 1,516 MB in 2,000 steps"
+    )
+    assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
+
+
+async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    used = Services(None, None, (NOWHERE,), 1, ())
+    session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
+        run.require_room()
+        monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+        with pytest.raises(InfraError, match=r"MiB are free at .*, and no step is begun with less than .*coderl clean"):
+            await _step(run, 0, None, None, None)  # type: ignore[arg-type]
+        assert not (tmp_path / "run" / "steps").exists()
