@@ -137,9 +137,8 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
             waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
             run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
             await state_is(run.id, "Suspended")
-            logs = await logs_of(run.id)
-            assert any("no answer from Tinker" in line for line in logs)
-            assert any(f"`prefect flow-run resume {run.id}`" in line for line in logs)
+            await logged(run.id, "no answer from Tinker")
+            await logged(run.id, f"`prefect flow-run resume {run.id}`")
             await aresume_flow_run(run.id)
             await state_is(run.id, "Running")
             await state_is(run.id, "Suspended")
@@ -176,10 +175,7 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
                 await state_is(run.id, "Cancelled")
                 async with get_client() as client:
                     assert (await client.read_flow_run(run.id)).name == "endless"
-                logs = await logs_of(run.id)
-                assert any(f"coderl train log_path={home / 'endless'} resume=must goes on" in line for line in logs), (
-                    logs
-                )
+                await logged(run.id, f"coderl train log_path={home / 'endless'} resume=must goes on")
             RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
     finally:
         up.send_signal(signal.SIGINT)
@@ -216,10 +212,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def logs_of(run: UUID) -> list[str]:
+async def logged(run: UUID, words: str) -> None:
+    """Wait until the flow run has logged `words`: logs are delivered in the background, a state may be there first."""
+    of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
+    deadline = time.monotonic() + DEADLINE_S
     async with get_client() as client:
-        of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
-        return [log.message for log in await client.read_logs(of_run)]
+        while words not in (text := "\n".join(log.message for log in await client.read_logs(of_run))):
+            assert time.monotonic() < deadline, text
+            await asyncio.sleep(0.1)
 
 
 def test_an_interrupt_while_it_starts_is_one_line(environment: dict[str, str], home: Path):
