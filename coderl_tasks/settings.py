@@ -308,6 +308,7 @@ class TrainSettings(FlowSettings):
         "learning_rate": 1e-3,
         "max_steps": 50,
         "eval_limit": 100,
+        "save_every": 100,  # a step takes a second, a checkpoint 7.5 MB
     }
     no_content: ClassVar[tuple[str, ...]] = ("resume", "new")
 

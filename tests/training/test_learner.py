@@ -167,10 +167,10 @@ def test_what_states_need_is_known_from_the_rank() -> None:
     settings = TrainSettings(preset="nano", max_steps=2000, lora_rank=32)
     state = 3 * (disk.adapter_bytes(NANO_MODEL, 32) or 0)
     needed = disk.needed_by_states(settings)
-    assert needed is not None and needed[0] == 3 * state + (2000 // 10 + 1) * state * 4 // 3
+    assert needed is not None and needed[0] == 3 * state + (2000 // 100 + 1) * state * 4 // 3
     assert needed[1] == (
         "5.6 MB per state: 17 MB for the newest 3 (rolling_save_keep), and 7.5 MB per checkpoint that stays "
-        "(save_every=10): 1,516 MB in 2,000 steps"
+        "(save_every=100): 173 MB in 2,000 steps"
     )
     assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
 
