@@ -28,7 +28,7 @@ from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import WORK_POOL, used
 from coderl_tasks.services import Services
 
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 @pytest.fixture
