@@ -8,13 +8,14 @@ from aiohttp import web
 from stock_sandbox import stock_app
 
 from coderl_tasks.grading.trial import try_programs
+from coderl_tasks.server_addresses import without_credentials
 
 
 @pytest.mark.parametrize("kind", ["embedded", "stock"])
 async def test_this_python_judges_all(kind: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(f"{kind}_url")
     [trial] = await try_programs([url])
-    assert str(trial) == f"programs are run by Python {platform.python_version()} at {url}"
+    assert str(trial) == f"programs are run by Python {platform.python_version()} at {without_credentials(url)}"
 
 
 async def test_what_a_server_cannot_judge_is_named(serve: Callable[[web.Application], str], closed: str) -> None:
