@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from coderl_tasks.local.admission import new_key
+
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launch_server.py")
 # What the server imports, and numpy for the programs that it runs.
@@ -28,7 +30,8 @@ SERVER_PACKAGES = (
     *("typing_extensions", "yarl", "numpy", "numpy.libs"),
 )
 DEADLINE_S = 60
-KEY = "tml-of-the-servers-that-have-one"
+KEY = new_key()
+"""Of the servers that have one."""
 
 
 @dataclass(frozen=True)
