@@ -18,8 +18,8 @@ DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
 # Processes that run tests, each with servers of its own. A file stays in one; those that take longest come early.
 WORKERS ?= 2
-# What grading and its tests import: little enough to install for every other Python that is there.
-GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv
+# What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
+GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
 
 .PHONY: demo test test-other-pythons compat soak audit install lint types clean help
