@@ -152,9 +152,14 @@ def auth_string(api_url: str) -> str | None:
     return PREFECT_API_AUTH_STRING.value() or None
 
 
+def _home() -> Path:
+    """What the embedded servers of this user keep: the database, their secrets and settings."""
+    return coderl_home() / "prefect"
+
+
 def secret_file(port: int) -> Path:
     """Where the secret of this user's embedded server on this port is, while it lives."""
-    return coderl_home() / "prefect" / f"secret-{port}"
+    return _home() / f"secret-{port}"
 
 
 def is_open(api_url: str) -> bool:
@@ -182,18 +187,17 @@ def embedded_prefect(port: int | None = None) -> Iterator[str]:
     It takes requests with its secret (`secret_file`) and a CSRF token, under its own name and from its own pages.
     """
     with ExitStack() as stack:
-        with _one_at_a_time(), _damage_named(coderl_home() / "prefect" / "prefect.db"):
+        with _one_at_a_time(), _damage_named(_home() / "prefect.db"):
             api_url = stack.enter_context(_started(port or free_port()))
         yield api_url
 
 
 @contextmanager
 def _started(port: int) -> Iterator[str]:
-    home = coderl_home() / "prefect"
     api_url = f"http://127.0.0.1:{port}/api"
     with _secret(port) as secret:
         environment = QUIET | {
-            "PREFECT_HOME": str(home),
+            "PREFECT_HOME": str(_home()),
             "PREFECT_SERVER_UI_API_URL": api_url,
             "PREFECT_API_URL": "",
             "PREFECT_SERVER_API_AUTH_STRING": secret,
@@ -251,8 +255,7 @@ def database_damage(database: Path) -> str | None:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Servers start one after the other: each brings the shared database up to date first."""
-    home = coderl_home() / "prefect"
-    private_folder(home)
+    home = private_folder(_home())
     with (home / "starting.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

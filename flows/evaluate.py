@@ -100,7 +100,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     if summary is None or rollouts is None:
-        rollouts, summary = await _measured(settings, policy, journal, display)
+        rollouts, summary = await _measured(settings, policy, folder, display)
         summary["step"] = policy.step
     summary.pop("compare", None)  # of an earlier start, perhaps with something else
     before = compared_with(settings, policy.run)
@@ -118,7 +118,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 
 
 async def _measured(
-    settings: EvaluateSettings, policy: FoundPolicy, journal: EvalJournal, display: Display
+    settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The rollouts and what they say, of test problems sampled and graded now or by an earlier start."""
     side = evaluation_side(settings)
@@ -131,7 +131,7 @@ async def _measured(
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:
-            evaluation = Evaluation(settings, policy, session, problems, journal.folder)
+            evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 return await measure(evaluation, on_progress)
 
