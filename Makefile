@@ -7,15 +7,12 @@ PYTHON ?=
 INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
-# uv where there is one and pip is not told where to look for packages, which uv would not know of. pip compiles nothing,
-# which halves its time: Python compiles what is imported when it first is.
-INSTALL = install() { \
-	if command -v uv > /dev/null && ! $(PIP) config list | grep -Eq '(index-url|find-links|no-index)='; \
-	then uv pip install --quiet --python $(BIN)/python "$$@"; else $(PIP) install --quiet --no-compile "$$@"; fi; }; install
+INSTALL := $(BIN)/python tools/install.py
 # What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
+# Enough problems to see it learn. `coderl pipeline preset=nano` takes all.
+DEMO_SIZES := curate.limit=240 train.eval_ends_limit=200 evaluate.eval_limit=200
 # Processes that run tests, each with servers of its own. A file stays in one; those that take longest come early.
 WORKERS ?= 2
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
@@ -51,7 +48,7 @@ $(INSTALLED): $(DEMO)
 	@touch $@
 
 demo: $(DEMO)
-	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano
+	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano $(DEMO_SIZES)
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -62,7 +59,7 @@ test-other-pythons: $(INSTALLED)
 	@for python in $$(sh tools/pythons.sh others $(BIN)/python); do \
 		venv=$(VENV)/other-$$(basename "$$python"); echo "grading on $$($$python --version)"; \
 		test -x $$venv/bin/python || "$$python" -m venv $$venv || exit 1; \
-		$$venv/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $(GRADING) || exit 1; \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $$venv/bin/python tools/install.py -c constraints.txt $(GRADING) || exit 1; \
 		PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest $(GRADING_TESTS) || exit 1; \
 	done
 
@@ -78,7 +75,7 @@ soak: $(INSTALLED)
 AUDIT := $(VENV)/audit
 audit: $(INSTALLED)
 	@test -x $(AUDIT)/bin/python || $(BIN)/python -m venv $(AUDIT)
-	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet pip-audit==2.10.1
+	@$(AUDIT)/bin/python tools/install.py pip-audit==2.10.1
 	@$(BIN)/python tools/audit.py $(AUDIT)/bin/python; code=$$?; test $$code = 0 || exit $$code
 
 lint: $(INSTALLED)

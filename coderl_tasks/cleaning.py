@@ -24,9 +24,10 @@ from pathlib import Path
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryLock, held_by
+from coderl_tasks.journal.lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
+from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import POOLS, coderl_home
@@ -105,10 +106,12 @@ def pool_parts(pools: Path) -> list[Removal]:
     found = []
     for folder in _folders(pools):
         parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir() and not (folder / part).is_symlink()]
-        locks = (folder, *(lock.parent for part in parts for lock in part.rglob("run.lock")))
-        if parts and (folder / "manifest.json").is_file() and not any(held_by(place) for place in locks):
+        shards = (lock.parent for part in parts for lock in part.rglob(RUN_LOCK))
+        held = held_by(folder, LOCK_FILE) is not None or any(held_by(shard) for shard in shards)
+        if parts and (folder / "manifest.json").is_file() and not held:
             size, names = sum(map(tree_bytes, parts)), ", ".join(part.name for part in parts)
-            found.append(Removal(f"{names} of the pool {folder}", size, partial(_remove_folders, folder, parts)))
+            remove = partial(_remove_folders, folder, parts, LOCK_FILE)
+            found.append(Removal(f"{names} of the pool {folder}", size, remove))
     return found
 
 
@@ -153,10 +156,10 @@ def _checkpoint(tinker: Path, record: CheckpointRecord, why: str) -> Removal:
     return Removal(f"checkpoint {why}: {record.path}", sum(file.size for file in record.files.values()), remove)
 
 
-def _remove_folders(locked: Path, folders: Sequence[Path]) -> bool:
+def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str = RUN_LOCK) -> bool:
     """Remove `folders` while this process holds `locked`, so that nobody begins to work there; False if one does."""
     try:
-        lock = DirectoryLock(locked)
+        lock = DirectoryLock(locked, lock_file)
     except DirectoryBusyError:
         return False
     try:

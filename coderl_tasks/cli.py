@@ -346,7 +346,7 @@ def _query(arguments: list[str]) -> int:
         default="table",
         help="of an answer (default: table; csv is whole)",
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     from coderl_tasks.insight.query import print_query
     from coderl_tasks.journal.run_names import record_path
 

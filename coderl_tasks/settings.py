@@ -56,6 +56,12 @@ def _possible_temperature(value: float) -> float:
     return value
 
 
+def _state_path(value: str | None) -> str | None:
+    if value is not None and not value.startswith("tinker://"):
+        raise ValueError("not a state: take a state_path (tinker://...) of a run's checkpoints.jsonl")
+    return value
+
+
 def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -136,7 +142,7 @@ class FlowSettings(BaseModel):
     )
     max_tokens: int = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
     reward_timeout: float = Field(6.0, gt=0, description="CPU seconds a test may take where the problem names no limit")
-    sample_concurrency: int = Field(64, ge=1, description="sampling requests in flight, one a problem")
+    sample_concurrency: int = Field(64, ge=1, description="sampling requests in flight, one per problem")
     seed: int = Field(0, ge=0, description="decides every random draw of the run")
 
     _given: frozenset[str] = PrivateAttr(default=frozenset())
@@ -222,6 +228,7 @@ class CurateSettings(FlowSettings):
     no_content: ClassVar[tuple[str, ...]] = (
         "name",
         "readers",
+        "replace",
         "sample_concurrency",
         "shard_size",
         "shards",
@@ -232,7 +239,7 @@ class CurateSettings(FlowSettings):
 
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
-    max_tests: int = Field(15, ge=-1, description="tests kept a problem, longest inputs first (-1: all)")
+    max_tests: int = Field(15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)")
     min_tests: int = Field(5, ge=1, description="different tests a problem needs, counted before max_tests")
     max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
     max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
@@ -246,13 +253,13 @@ class CurateSettings(FlowSettings):
         0.6, gt=0, le=1, description="likeness to an evaluation problem that drops a problem, where their tests agree"
     )
     common_passage: int = Field(10, ge=1, description="a passage that more problems than this have is boilerplate")
-    readers: int | None = Field(None, ge=1, description="processes that read the data set; by default one a core")
+    readers: int | None = Field(None, ge=1, description="processes that read the data set; by default one per core")
     check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
-    max_solutions: int = Field(3, ge=1, description="reference solutions tried a problem, until one passes")
+    max_solutions: int = Field(3, ge=1, description="reference solutions tried per problem, until one passes")
     profile_mode: Literal["adaptive", "fixed"] = Field(
         "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
     )
-    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled a problem, at most")
+    profile_samples: int = Field(16, ge=1, le=16, description="completions sampled per problem, at most")
     profile_round: int = Field(2, ge=1, description="completions asked for at a time")
     profile_risk_keep: float = Field(
         0.1,
@@ -272,10 +279,11 @@ class CurateSettings(FlowSettings):
     band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
     band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
     mix: DifficultyShares = Field(
-        default_factory=dict, description="shares of difficulty, hard:0.3,medium:0.5,easy:0.2; by default as it comes"
+        default_factory=dict,
+        description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
     )
     mix_splits: SplitShares = Field(
-        default_factory=dict, description="shares of splits, taco:0.4,lcbv5:0.6; by default as it comes"
+        default_factory=dict, description="shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"
     )
     pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
     shard_size: int = Field(250, ge=1, description="problems profiled in one Prefect task")
@@ -291,6 +299,9 @@ class CurateSettings(FlowSettings):
         None,
         description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
         "flow run's id; an unfinished one is gone on with",
+    )
+    replace: bool = Field(
+        False, description="make a finished pool of that name anew with other settings, from what it has recorded"
     )
 
     @model_validator(mode="after")
@@ -319,8 +330,14 @@ class TrainSettings(FlowSettings):
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
     )
     resume: Literal["auto", "must"] = Field("auto", description="must: never a new run, whatever log_path says")
-    new: bool = Field(False, description="a new run at log_path, though its name looks like that of another run")
-    init_from: str | None = Field(None, description="tinker:// state path that a new run starts from")
+    new: bool = Field(
+        False,
+        description="a new run, though log_path looks like the name of another one, or without log_path, though an "
+        "unfinished one has these settings",
+    )
+    init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
+        None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
+    )
     problems_per_step: int = Field(8, ge=1, exclude=True, description="problems per step")
     completions_per_problem: int = Field(
         16, ge=2, exclude=True, description="completions per problem and step, whose rewards are compared: a group"
@@ -475,7 +492,12 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 
 def _explain(item: Any, keys: list[str]) -> str:
     key = ".".join(str(part) for part in item["loc"])
+    if item["loc"][-1:] == ("[key]",):
+        *setting, name = (str(part) for part in item["loc"][:-1])
+        return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
+        inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
+        key = key if inside is None else f"{key}.{inside}"
         near = _near(key, keys)
         return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
     if item["type"] == "model_type":

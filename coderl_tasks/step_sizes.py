@@ -49,10 +49,10 @@ def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
         )
     if problems is None:
         assert batch is not None and completions is not None
-        problems = _divided(batch, COMPLETIONS, completions)
+        problems = _divided(batch, completions, "completions per problem (completions_per_problem)")
     elif completions is None:
         assert batch is not None
-        completions = _divided(batch, GROUP_SIZE if GROUP_SIZE in named else PROBLEMS, problems)
+        completions = _divided(batch, problems, "problems per step (problems_per_step, the recipe's group_size)")
     if batch is not None and batch != problems * completions:
         raise ValueError(
             f"batch_size={batch} (completions per step) is not {problems} problems per step x {completions} "
@@ -71,7 +71,7 @@ def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _divided(batch: int, key: str, size: int) -> int:
+def _divided(batch: int, size: int, what: str) -> int:
     if batch % size:
-        raise ValueError(f"batch_size={batch} (completions per step) does not divide by {key}={size}")
+        raise ValueError(f"batch_size={batch} completions per step do not divide by {size} {what}")
     return batch // size

@@ -1,6 +1,7 @@
 """What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -45,6 +46,8 @@ class WarningsInPrefect(APILogHandler):
 
 
 _warnings = WarningsInPrefect()
+LINE_EVERY_S = 30.0
+"""Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 
 
 class _Counted(ProgressColumn):
@@ -93,7 +96,15 @@ class Display:
                 yield lambda done, total: progress.update(task, completed=done, total=total)
         else:
             self.say(text)
-            yield lambda done, total: None
+            said = time.monotonic()
+
+            def say_sometimes(done: int, total: int) -> None:
+                nonlocal said
+                if time.monotonic() - said >= LINE_EVERY_S:
+                    said = time.monotonic()
+                    self.say(f"{text}: {done}/{total}")
+
+            yield say_sometimes
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:

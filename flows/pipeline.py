@@ -1,49 +1,83 @@
 """pipeline: curate, train and evaluate in a row, as subflows on one set of services; ends with a table."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from prefect import flow
 from rich.console import Console
 
 from coderl_tasks.insight.summary import print_summary
+from coderl_tasks.journal.atomic import make_folder, write_json
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.run_names import runs_root
+from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
+from coderl_tasks.paths import POOLS
 from coderl_tasks.services import services
-from coderl_tasks.settings import PipelineSettings
+from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate
 from flows.display import Display
 from flows.evaluate import evaluate
-from flows.naming import pool_name, training_path
-from flows.planning import plan_curation, plan_pipeline
+from flows.naming import deployed_name
+from flows.planning import plan_pipeline
 from flows.stopping import command_line, saying_what_next
 from flows.suspension import suspended_in_outages
 from flows.train import train
+
+SUMMARY_FILE = "summary.json"
+SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 
 @flow(name="pipeline")
 async def pipeline(settings: PipelineSettings) -> str:
     """Curate a pool, train on it, evaluate the result. Returns the run directory.
 
-    Pool and run get their names here, so that the command that goes on after a stop can name them.
+    Pool, run and evaluation that are given no name have that of the pipeline's folder, in which an unfinished one is
+    found by the next start with its settings.
     """
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
-        _, folder = await plan_curation(settings.curate)
-        names = {"curate.name": pool_name(folder)}
-        with services(settings.train.model_name, settings.train.model_reason):
-            with saying_what_next(display, command_line("pipeline", settings, **names)):
-                pool = await curate(settings.curate.with_changes(name=str(folder)))
-            named = training_path(settings.train)
-            path = named or new_run_path(runs_root())
-            training = settings.train.with_changes(pool=pool, **({} if named else {"log_path": str(path)}))
-            names["train.log_path"] = str(path)
-            with saying_what_next(display, command_line("pipeline", settings, **names)):
-                run = await train(training)
-                await evaluate(settings.evaluate.with_changes(checkpoint=run))
+        content = settings.model_dump(mode="json")
+        folder = record_folder(content)
+        if recorded_settings(folder) == content:
+            display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
+        command = command_line("pipeline", settings)
+        with (
+            working_in(folder, content, instead="give names: curate.name, train.log_path"),
+            services(settings.train.model_name, settings.train.model_reason),
+            saying_what_next(display, command),
+        ):
+            pool, run = await _in_a_row(settings, folder.name)
+            write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
+
+
+def record_folder(content: Mapping[str, Any]) -> Path:
+    """The folder of a pipeline with these settings: of an earlier start that was not finished, or a new one; of a
+    deployment's run the one that has its name."""
+    root = runs_root() / "pipelines"
+    if name := deployed_name():
+        return root / name
+    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
+    return unfinished or new_run_path(root)
+
+
+async def _in_a_row(settings: PipelineSettings, name: str) -> tuple[str, str]:
+    """The directories of the pool and the run."""
+    pool = await curate(_named(settings.curate, name=str(POOLS / name)))
+    make_folder(path := runs_root() / name, private=True)  # so that it is no doubt a run's
+    run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
+    await evaluate(_named(settings.evaluate, log_path=f"evaluate-{name}").with_changes(checkpoint=run))
+    return pool, run
+
+
+def _named(settings: SettingsT, **name: str) -> SettingsT:
+    """`settings` with a name where they have none."""
+    (key,) = name
+    return settings if getattr(settings, key) is not None else settings.with_changes(**name)
 
 
 if __name__ == "__main__":

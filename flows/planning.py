@@ -13,12 +13,15 @@ from typing import Any
 
 from coderl_tasks import disk
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, is_finished, recorded_model
+from coderl_tasks.curation.find_pool import FoundPool, finished_with, is_finished, recorded_model
 from coderl_tasks.disk import MIB
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.run_config import check_resume
+from coderl_tasks.journal.lock import held_by
+from coderl_tasks.journal.run_config import check_resume, config_changes
+from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local, shown
@@ -33,6 +36,7 @@ from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_config, run_record
+from coderl_tasks.training.test_order import require_run
 from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
@@ -85,18 +89,39 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
-    """The complete settings, the pool, and the run directory (None: a new one, named by the time)."""
+    """The complete settings, the pool, and the run directory: None for a new one, named by the time, where no start
+    with these settings was left unfinished."""
     path = training_path(settings)
     settings, pool = await planned(settings, path)
     recorded = recorded_config(path)
     if recorded is None:
         settings = with_side_of(pool, settings)
-    else:
+    elif path is not None and not is_unstarted(path):
         check_resume(recorded, run_config(settings))
     check_training(settings, path)
     if settings.test_share is not None:
         check_held_out(pool.file, settings.test_share)
+    if path is None and not settings.new:
+        path = unfinished_run(settings)
     return settings, pool, path
+
+
+def unfinished_run(settings: TrainSettings) -> Path | None:
+    """The newest run below the default root that was started with these complete settings, whatever its directory, and
+    has steps left; None if there is none that nobody works in."""
+    config = run_config(settings)
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob("*/config.json")]
+    for _, folder in sorted(files, reverse=True):
+        try:
+            same = not config_changes(read_json(folder / "config.json"), config)
+            ended = same and has_ended(
+                folder, committed_steps(folder) - 1, max_steps=settings.max_steps, eval_every=settings.eval_every
+            )
+        except DataError:  # a damaged one: naming it says what is wrong with it
+            continue
+        if same and not ended and held_by(folder) is None:
+            return folder
+    return None
 
 
 def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
@@ -203,17 +228,38 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing."""
+    """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing, or there
+    already."""
     check_place(folder, "name")
+    check_replaced(settings, folder)
     check_data(settings.dataset, settings.splits, "train")
     side = evaluation_side(settings)
     if settings.evaluation_dataset not in (None, NO_EVALUATION):
         check_data(side.source, None, side.role)
 
 
+def check_replaced(settings: CurateSettings, folder: Path) -> None:
+    """Raise ConfigError if there is a finished pool in `folder`, made with other settings, that nobody said to replace:
+    runs that were trained on it could not be resumed."""
+    content = settings.content()
+    made_with = finished_with(folder)
+    if settings.replace or made_with is None or recorded_settings(folder) == content:
+        return
+    changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
+    if changed:
+        changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
+        raise ConfigError(
+            f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
+            "replace=true makes it anew from what it has recorded (runs on it cannot be resumed then)"
+        )
+
+
 def check_training(settings: TrainSettings, path: Path | None) -> None:
     """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
     check_place(path or runs_root(), "log_path")
+    if path is None or not (path / "test_order.json").is_file():
+        for run in settings.order_from or ():
+            require_run(run_path(run))
     side = evaluation_side(settings)
     if settings.eval_every != -1 and recorded_config(path) is None:
         require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")

@@ -43,7 +43,7 @@ from coderl_tasks.training.run import (
 )
 from flows import stopping
 from flows.display import Display
-from flows.naming import doubt_of, name_flow_run
+from flows.naming import deployed_name, doubt_of, name_flow_run
 from flows.planning import plan_training
 from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
@@ -110,6 +110,8 @@ async def _run(settings: TrainSettings) -> str:
         await courtesy.call("the run's name", partial(name_flow_run, directory.path.name, root=True))
         if doubted is not None:  # and a deployment's run, else it would have been refused
             display.say(f"warning: {doubted}")
+        if directory.resumed and settings.log_path is None and deployed_name() is None:
+            display.say("going on with the unfinished run that has these settings (new=true starts another one)")
         if directory.finished:
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
             if directory.changes:
@@ -132,7 +134,7 @@ async def _run(settings: TrainSettings) -> str:
             sink=directory.metrics.append,
         )
         with logger, services(settings.model_name, settings.model_reason) as used:
-            changes = [f"changed on resume: {change}" for change in directory.changes]
+            changes = [change.on_resume(directory.next_step) for change in directory.changes]
             # Of a service the probe finds out what its log-probabilities are, and says what follows.
             note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
             states = states_line(settings) if used.tinker_is_embedded else None

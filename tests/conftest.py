@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from aiohttp import web
 
@@ -34,6 +35,9 @@ os.environ["PREFECT_PROFILE"] = "ephemeral"
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 os.environ["TINKER_TELEMETRY"] = "0"
+# No test fails for the time it takes, on a machine that others share.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_unconfigure() -> None:

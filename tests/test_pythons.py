@@ -27,7 +27,7 @@ def asked(folder: Path, *arguments: str, **environment: str) -> "subprocess.Comp
 def folder(tmp_path: Path) -> Path:
     """A folder for the search path, with what the script itself needs."""
     (tmp_path / "tools").mkdir()
-    for name in ("head", "wc", "mktemp", "rm", "grep"):
+    for name in ("head", "wc", "mktemp", "mkdir", "touch", "rm", "grep"):
         found = next(path for path in (Path("/usr/bin"), Path("/bin")) if (path / name).exists()) / name
         (tmp_path / "tools" / name).symlink_to(found)
     return tmp_path

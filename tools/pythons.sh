@@ -50,17 +50,24 @@ has_cpu_torch() {
 }
 
 choose() {
-    newest=$(list | head -n 1)
+    found=$(list)
+    newest=$(echo "$found" | head -n 1)
     if [ -z "$newest" ]; then
         echo "make: no Python that works: install one of $VERSIONS with its venv module, or say make PYTHON=..." >&2
         exit 2
     fi
     chosen=$newest
-    if [ "$(list | wc -l)" -gt 1 ]; then
+    if [ "$(echo "$found" | wc -l)" -gt 1 ]; then
         folder=$(mktemp -d)
         if pip=$(with_pip "$newest" "$folder"); then
-            for path in $(list); do
-                if has_cpu_torch "$pip" "$(version_of "$path")" "$folder"; then
+            for path in $found; do  # side by side: each takes seconds
+                version=$(version_of "$path")
+                mkdir "$folder/$version"
+                { has_cpu_torch "$pip" "$version" "$folder/$version" && touch "$folder/$version/cpu"; } &
+            done
+            wait
+            for path in $found; do
+                if [ -e "$folder/$(version_of "$path")/cpu" ]; then
                     chosen=$path
                     break
                 fi

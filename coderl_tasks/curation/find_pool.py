@@ -8,6 +8,7 @@ from typing import Any
 from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.run_names import did_you_mean, near_names
 from coderl_tasks.paths import POOLS, find_local, same_model
 
 LATEST = "latest"
@@ -61,7 +62,8 @@ def find_pool(pool: str, model_name: str, *, pools: Path = POOLS, at_least: int 
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
-            f"pool={pool}: no such file or folder. Run curate first, or name a pool's folder or parquet file."
+            f"pool={pool}: no such pool, file or folder{did_you_mean(near_names(pool, pools))} (coderl pools lists the "
+            "pools there are, coderl curate makes one)"
         )
     if path.is_dir():
         if not (path / MANIFEST_FILE).is_file() or not (path / POOL_FILE).is_file():
@@ -106,10 +108,16 @@ def _readable(manifest_file: Path) -> dict[str, Any]:
 
 def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
     """Whether the curation in `folder` has come to its end with these settings (`CurateSettings.content`)."""
+    return finished_with(folder) == settings
+
+
+def finished_with(folder: Path) -> dict[str, Any] | None:
+    """The settings with which the curation in `folder` came to its end last; None if it did not."""
     try:
-        return bool(read_json(folder / MANIFEST_FILE).get("settings") == settings)
+        found = read_json(folder / MANIFEST_FILE).get("settings")
     except (FileNotFoundError, DataError):
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def recorded_model(folder: Path) -> str | None:

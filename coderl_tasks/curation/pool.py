@@ -191,7 +191,10 @@ def require_problems(pool: Pool, folder: Path) -> None:
     if pool.dropped.filter(stage="mix").height:
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
+    of_band = count_drops(pool.dropped.filter(stage="band"))
+    hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
+    advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"
     raise EmptyPoolError(
-        f"Nothing lies in the band: of {pool.read} problems none has a pass rate from {low:g} to {high:g} "
-        f"({reasons or 'nothing was read'}). Profile and report are in {folder}."
+        f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "
+        f"({reasons or 'nothing was read'}){f': {advice}' if hard or easy else ''}. Profile and report are in {folder}."
     )

@@ -46,14 +46,16 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
         return _of_run(run.resolve())
     if path is not None and (path / CHECKPOINTS_FILE).is_file():
         return _of_run(path)
+    is_path = checkpoint.startswith(("/", ".", "~"))
     near = near_runs(run)
-    if near and path is None and (is_name(checkpoint) or checkpoint.startswith(("/", ".", "~"))):
+    if near and path is None and (is_name(checkpoint) or is_path):
         raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
-    if local_model_folder(checkpoint) is not None or (path is None and not checkpoint.startswith(("/", ".", "~"))):
+    is_on_a_service = path is None and not is_path and not is_name(checkpoint)  # models there have an owner: org/name
+    if local_model_folder(checkpoint) is not None or is_on_a_service:
         return FoundPolicy(None, None, {"model_name": checkpoint}, -1)
     raise ConfigError(
         f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "
-        "nor a model's name"
+        "nor a model's name (org/name, or a local folder)"
     )
 
 

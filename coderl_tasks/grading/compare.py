@@ -57,9 +57,9 @@ def first_difference(expected: str, actual: bytes | str) -> str | None:
             if not _tokens_match(wanted_token, got_token):
                 return f"line {number}, token {place}: expected {_shown(wanted_token)}, got {_shown(got_token)}"
         if len(wanted) != len(got):
-            return f"line {number}: expected {len(wanted)} tokens, got {len(got)}"
+            return f"line {number}, tokens: expected {len(wanted)}, got {len(got)}"
     if len(wanted_lines) != len(got_lines):
-        return f"expected {len(wanted_lines)} lines, got {len(got_lines)}"
+        return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
     return None
 
 

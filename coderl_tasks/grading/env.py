@@ -76,7 +76,7 @@ async def sandbox_check_correctness(
 ) -> Verdict:
     """The verdict on a program over raw tests of any shape that `normalize_tests` knows.
 
-    `timeout` is CPU seconds a test. Without a `client`, the servers in `SANDBOX_URL` are asked. Raises ConfigError
+    `timeout` is CPU seconds per test. Without a `client`, the servers in `SANDBOX_URL` are asked. Raises ConfigError
     where that is not set, RowDropped for tests of an unknown shape; an outage is the verdict `infra_error`.
     """
     problem = problem_from_row({"problem": "(given by its tests)", "tests": tests}, split="", source_row=0)
@@ -84,6 +84,6 @@ async def sandbox_check_correctness(
         return (await Judge(client, timeout).grade(problem, code)).verdict
     urls = named_sandboxes()
     if not urls:
-        raise ConfigError("SANDBOX_URL is not set: start `coderl serve sandbox` and give its address")
+        raise ConfigError("SANDBOX_URL is not set: `coderl serve sandbox` starts a sandbox and prints its address")
     async with SandboxClient(urls) as own_client:
         return (await Judge(own_client, timeout).grade(problem, code)).verdict

@@ -44,6 +44,7 @@ GRADES_SCHEMA: dict[str, pl.DataType] = {
 """`source_row` is the problem's row in its file; what follows is null where nothing failed. `reason` is one line. Of
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
+OUT_SUFFIXES = (".parquet", ".csv", *(suffix for suffix, kind in SUFFIXES.items() if kind == "lines"))
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
 Progressed = Callable[[Grade], None]
@@ -59,7 +60,7 @@ def grade_files(
     max_concurrency: int = 34,
 ) -> pl.DataFrame:
     """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write a frame of
-    `GRADES_SCHEMA`: as CSV or JSONL where the name of `out_path` ends so, else as parquet.
+    `GRADES_SCHEMA`: as parquet, CSV or JSONL, by the name of `out_path`.
 
     Problems may be normalised or raw; rows that cannot be used are counted on stderr. Completions name their problem by
     `problem_id`, or where that is missing by `source_row`, and have `code` or `completion` (`code` is taken where both
@@ -89,9 +90,12 @@ def grade_files(
     with _progress_bar(console, len(ids)) as progressed:
         grades = asyncio.run(_with(client, _grade_rows(problems, ids, codes, judge, progressed)))
     _write(out_path, grades)
-    ungraded = grades.filter(pl.col("verdict") == Verdict.INFRA_ERROR.value).height
-    if ungraded:
-        raise InfraError(f"{ungraded} of {grades.height} rows of {out_path} are infra_error: the sandbox was failing")
+    ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
+    if not ungraded.is_empty():
+        raise InfraError(
+            f"{ungraded.height} of {grades.height} rows of {out_path} are infra_error (the last: "
+            f"{ungraded['reason'][-1] or 'no answer'}): put the sandbox right, and run the same command again"
+        )
     return grades
 
 
@@ -151,6 +155,8 @@ def _columns(grade: Grade, problem: Problem) -> tuple[Any, ...]:
 
 
 def _require_writable(out_path: Path, *inputs: Path) -> None:
+    if out_path.suffix not in OUT_SUFFIXES:
+        raise ConfigError(f"--out {out_path}: its name has to end in one of {', '.join(OUT_SUFFIXES)}")
     if out_path.is_dir() or not out_path.parent.is_dir():
         raise ConfigError(f"{out_path} is not a file in an existing folder: give --out such a path")
     if out_path.exists() and any(path.exists() and out_path.samefile(path) for path in inputs):
@@ -183,10 +189,13 @@ def _read_completions(path: Path) -> dict[str, list[Any]]:
             raise DataError(f"{path}: no such file")
         rows = list(read_segment(whole_file(RawFile(path, path.name, "lines")), ""))
         for row in rows:
+            where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):
-                raise DataError(f"{path}, line {row.source_row + 1}: not a JSON object")
+                raise DataError(f"{where}: not a JSON object")
+            if not {"code", "completion"} & row.values.keys():
+                raise DataError(f"{where}: neither code nor completion; there are: {', '.join(row.values) or 'none'}")
             if ("code" in row.values) != ("code" in rows[0].values):
-                raise DataError(f"{path}, line {row.source_row + 1}: give all lines code, or none")
+                raise DataError(f"{where}: code in some lines and not in others: give it in all of them, or in none")
         names = dict.fromkeys(name for row in rows for name in row.values)
         return {name: [row.values.get(name) for row in rows] for name in _wanted(names)} if rows else {}
     try:
@@ -292,6 +301,7 @@ def _progress_bar(console: Console, total: int) -> Iterator[Progressed]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[counts]}"),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("grading", total=total, counts="")

@@ -13,6 +13,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import held_by
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
+from coderl_tasks.journal.unfinished import LOCK_FILE, recorded_settings
 from coderl_tasks.paths import shown
 
 RUN_SCHEMA = {
@@ -90,11 +91,23 @@ def _pool_row(folder: Path) -> dict[str, Any]:
     row = {"name": shown(folder.name), **_size_and_age(folder)}
     manifest = folder / "manifest.json"
     try:
-        found = read_json(manifest) if manifest.is_file() else {"model_name": _profiled_with(folder)}
+        found: dict[str, Any] = read_json(manifest) if manifest.is_file() else {"model_name": _profiled_with(folder)}
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
-    state = "running" if held_by(folder) is not None else "finished" if manifest.is_file() else "unfinished"
-    return row | {"state": state, "model": found.get("model_name"), "problems": found.get("kept")}
+    return row | {
+        "state": _pool_state(folder, found.get("settings")),
+        "model": found.get("model_name"),
+        "problems": found.get("kept"),
+    }
+
+
+def _pool_state(folder: Path, finished_with: dict[str, Any] | None) -> str:
+    """Where the curation in `folder` stands, whose manifest has the settings `finished_with` (None: there is none)."""
+    if held_by(folder, LOCK_FILE) is not None:
+        return "running"
+    if finished_with is None:
+        return "unfinished"
+    return "finished" if recorded_settings(folder) in (None, finished_with) else "finished, then started anew"
 
 
 def _profiled_with(folder: Path) -> str | None:
@@ -111,8 +124,9 @@ def _size_and_age(folder: Path) -> dict[str, Any]:
 
 
 def _last_written(folder: Path) -> float:
-    """When the newest file directly in `folder`, or of its phases, was written."""
-    return max(path.stat().st_mtime for path in (folder, *folder.glob("*")))
+    """When the newest file or folder in `folder` was written, but for a report, which anyone may write at any time."""
+    written = [path.stat().st_mtime for path in folder.glob("*") if path.name != "report.html"]
+    return max(written or [folder.stat().st_mtime])
 
 
 def _folders(root: Path) -> Iterable[Path]:

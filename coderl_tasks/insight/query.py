@@ -94,6 +94,8 @@ def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.Dat
             raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
         sql = NAMED_QUERIES[name].sql
     assert sql is not None
+    if sql in NAMED_QUERIES:
+        raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
     with connect(path) as connection:
         try:
             relation = connection.sql(sql)

@@ -41,6 +41,8 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     if pool.larger is not None:
         larger = pool.larger
         taken += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
+        if kept is not None and larger.kept is not None and larger.kept > 2 * kept:
+            taken = f"warning: {taken}"
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     step = f"per step: {problems} problems x {completions} completions per problem"
     if kept is not None and kept < problems:

@@ -34,6 +34,7 @@ class _Hold:
 _held: dict[Path, _Hold] = {}
 """By lock file."""
 _held_guard = threading.Lock()
+RUN_LOCK = "run.lock"
 _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, process."""
 
@@ -49,7 +50,7 @@ class DirectoryMovedError(ConfigError):
 class DirectoryLock:
     """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
 
-    def __init__(self, folder: Path, name: str = "run.lock", instead: str = "choose another log_path") -> None:
+    def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
         """Take the lock, a file `name`, at once or raise DirectoryBusyError, which names the holder and ends with what
         to do `instead`."""
         self._key = folder.resolve() / name
@@ -82,9 +83,10 @@ class DirectoryLock:
             del _held[self._key]
 
 
-def held_by(folder: Path) -> str | None:
-    """Who holds `folder`, None if nobody does. It asks without taking the lock, so that nobody finds it taken."""
-    key = folder.resolve() / "run.lock"
+def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
+    """Who holds `folder` by its lock file `name`, None if nobody does. It asks without taking the lock, so that nobody
+    finds it taken."""
+    key = folder.resolve() / name
     with _held_guard:
         # To open the file here, and to close it again, would end this process's own lock.
         if _is_held(key):

@@ -27,10 +27,15 @@ MAY_CHANGE = (
 )
 """Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""
 
+CHANGE_THE_TRAINING = ("learning_rate", "max_tokens", "temperature")
+"""Those of them that make the steps from here on other ones: what a resumed run changes of these is a warning."""
+
 MADE_WITH: Mapping[str, Any] = {"thinking": None, "evaluation_dataset": None, "test_share": None}
 """What runs were made with that do not record a key, because they began before there was such a setting."""
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
+NOT_COMPARED = (*FINDINGS, "log_path")
+"""Nor does it matter whether the directory was named, or how."""
 
 IN_OTHER_WORDS = {"group_size": "problems per step", "batch_size": "completions per step"}
 """What a key means whose name, the recipe's, says something else elsewhere."""
@@ -49,6 +54,11 @@ class ConfigChange:
     def __str__(self) -> str:
         meaning = f" {IN_OTHER_WORDS[self.key]}" if self.key in IN_OTHER_WORDS else ""
         return f"{self.key}: {_show(self.old)} -> {_show(self.new)}{meaning}"
+
+    def on_resume(self, step: int) -> str:
+        """What is said of it where a run goes on at `step`."""
+        said = f"changed on resume, from step {step} on: {self}"
+        return f"warning: {said}" if self.key in CHANGE_THE_TRAINING else said
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
@@ -78,7 +88,7 @@ def check_resume(
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in FINDINGS}
+    return {key: value for key, value in config.items() if key not in NOT_COMPARED}
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

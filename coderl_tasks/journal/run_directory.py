@@ -69,7 +69,7 @@ class RunDirectory:
         Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows), and records the
         new configuration, unless the run `is_finished`, so that it would have no effect. Raises ConfigError if the
         directory is in use, holds something else, or was started with settings that may not change (`may_change` are
-        patterns of those that may).
+        patterns of those that may). Where nothing was sampled yet, any may.
         """
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
@@ -84,7 +84,10 @@ class RunDirectory:
             resumed = config_path.exists()
             recorded = read_json(config_path) if resumed else {}
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
-            changes = check_resume(recorded, config, may_change=may_change) if resumed else []
+            unstarted = resumed and is_unstarted(folder)
+            changes = check_resume(recorded, config, may_change=("*",) if unstarted else may_change) if resumed else []
+            if unstarted and changes:
+                (folder / "test_order.json").unlink(missing_ok=True)  # learned from what the settings then named
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
             run = cls(folder, {**config, **findings}, lock, changes, resumed)

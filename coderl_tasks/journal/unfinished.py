@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
-from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryLock
+from coderl_tasks.journal.lock import DirectoryLock, held_by
 
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = "work.lock"
@@ -47,14 +47,6 @@ def find_unfinished(
     """The folder of the newest work that was started with `settings`, is not finished, and not under way now."""
     started = [(file.stat().st_mtime_ns, folder) for folder in folders if (file := folder / SETTINGS_FILE).is_file()]
     for _, folder in sorted(started, reverse=True):
-        if recorded_settings(folder) == settings and not is_finished(folder) and not _is_busy(folder):
+        if recorded_settings(folder) == settings and not is_finished(folder) and held_by(folder, LOCK_FILE) is None:
             return folder
     return None
-
-
-def _is_busy(folder: Path) -> bool:
-    try:
-        DirectoryLock(folder, LOCK_FILE).release()
-    except DirectoryBusyError:
-        return True
-    return False

@@ -29,6 +29,11 @@ TEST_COLUMNS = (
 SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
 METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
 PYTHON_NAMES = ("python", "python3", "py")
+OTHER_LANGUAGES = (
+    *("c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin"),
+    *("lua", "node", "nodejs", "ocaml", "pascal", "perl", "php", "r", "ruby", "rust", "scala", "sql", "swift"),
+    *("ts", "typescript"),
+)
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
@@ -38,7 +43,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     or a reason of `parse_tests`.
     """
     if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", f"not a JSON object: {row}")
+        raise RowDropped("row_not_object", "not a JSON object" if row is None else f"not a JSON object: {row}")
     statement = statement_of(row)
     if statement is None:
         raise _no_statement(row)
@@ -47,6 +52,10 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     language = row.get("verification_info", {}).get("language")
     if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
         raise RowDropped("not_python", f"verification_info.language is {language}")
+    for place, values in (("", row), *((f"{name}.", row.get(name, {})) for name in ("metadata", "extra_info"))):
+        language = values.get("language")  # of a program, or of the statement
+        if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
+            raise RowDropped("not_python", f"{place}language is {language}")
     test_set = _tests_of(row)
     starter_code = row.get("starter_code")
     starter_code = starter_code if isinstance(starter_code, str) else ""

@@ -274,6 +274,8 @@ def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) 
     ]
     earlier = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
     dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *earlier, dropped_frame(drops)])
+    if request.test_share is not None:
+        dropped = _with_held_out(dropped, request.test_share)
     through = kept.with_row_index("index").filter(~pl.col("index").is_in(list(faults))).drop("index")
     manifest = described | _rules(request)
     manifest |= {
@@ -286,6 +288,19 @@ def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) 
     write_parquet(folder / "dropped.parquet", dropped)
     write_json(folder / "screening.json", manifest)
     return Screening(KeptProblems(folder, through), dropped, manifest["read"], manifest)
+
+
+def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
+    """`dropped` with what the checks of a row found unfit for a pool as held out, where it is: it is evaluated on."""
+    unfit = pl.col("stage") == "sanity"
+    ids = dropped.filter(unfit)["problem_id"].drop_nulls()
+    held_out = unfit & pl.col("problem_id").is_in([problem_id for problem_id in ids if is_held_out(problem_id, share)])
+    detail = pl.format(f"one of test_share={share:g}; {{}}: {{}}", "reason", "detail")
+    return dropped.with_columns(
+        pl.when(held_out).then(pl.lit("test_side")).otherwise("stage").alias("stage"),
+        pl.when(held_out).then(pl.lit("held_out")).otherwise("reason").alias("reason"),
+        pl.when(held_out).then(detail).otherwise("detail").alias("detail"),
+    )
 
 
 def _finished(folder: Path, described: dict[str, Any], request: ScreeningRequest) -> Screening | None:

@@ -226,7 +226,10 @@ def check_pool(path: Path) -> None:
             "it has to be one that `coderl curate` wrote"
         )
     if not rows:
-        raise ConfigError(f"the pool {path} is empty")
+        raise ConfigError(
+            f"the pool {path} is empty: curate other problems, or with another model or band (the report beside it "
+            "says why each row was dropped)"
+        )
 
 
 def read_pool(path: Path) -> list[Problem]:

@@ -69,8 +69,7 @@ def pool_counts(pool: Path) -> dict[str, CatchCounts]:
 
 def run_counts(run: Path, n_tests: Mapping[str, int]) -> dict[str, CatchCounts]:
     """What the training rollouts of an earlier run saw of each problem's tests, where it had as many (`n_tests`)."""
-    if not (run / "config.json").is_file():
-        raise ConfigError(f"order_from: there is no run in {run}{did_you_mean(near_runs(run))}")
+    require_run(run)
     files = sorted(run.glob("steps/*/scored.parquet"))
     if not files:
         return {}
@@ -89,6 +88,12 @@ def run_counts(run: Path, n_tests: Mapping[str, int]) -> dict[str, CatchCounts]:
         problem_id: count_catches(n_tests[problem_id], failures, orders.get(problem_id))
         for problem_id, failures in first_failures(same_tests).items()
     }
+
+
+def require_run(run: Path) -> None:
+    """Raise ConfigError if `order_from` names `run`, and there is none."""
+    if not (run / "config.json").is_file():
+        raise ConfigError(f"order_from: there is no run in {run}{did_you_mean(near_runs(run))}")
 
 
 def _fits(order: object, n_tests: int) -> bool:

@@ -15,7 +15,9 @@ from run_records import TINY, rows
 
 from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, POOLS, PROJECT_ROOT
 from coderl_tasks.services import Services
@@ -27,9 +29,9 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
-from coderl_tasks.training.run import steps_note
+from coderl_tasks.training.run import run_config, steps_note
 from flows import planning
-from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline
+from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline, plan_training
 
 DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.6-27B"
 
@@ -164,6 +166,51 @@ async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_
     assert await planned(limit=4) != begun
     write_json(begun / "manifest.json", {"settings": content})
     assert await planned() != begun
+
+
+async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
+    monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
+):
+    monkeypatch.setattr(planning, "runs_root", lambda: tmp_path)
+    given = {"preset": "nano", "pool": str(pool), "max_steps": "1", "eval_every": "-1"}
+    settings = parse_settings(TrainSettings, given)
+
+    async def planned(**changes: object) -> Path | None:
+        return (await plan_training(settings.with_changes(**changes)))[2]
+
+    assert await planned() is None
+    config = run_config((await plan_training(settings))[0])
+    for name in ("older", "begun"):
+        with RunDirectory.open(tmp_path / name, config | {"log_path": name}) as run:
+            assert await planned() != run.path  # this process works there
+        os.utime(run.path / "config.json", (len(name), len(name)))
+    assert await planned() == await planned(resume="auto") == tmp_path / "older"  # what was noted there does not matter
+    os.utime(tmp_path / "begun" / "config.json")
+    assert await planned() == tmp_path / "begun"
+    assert await planned(new=True) is None
+    assert await planned(seed=1) is None
+    (tmp_path / "older" / "config.json").write_text("damaged")
+    with RunDirectory.open(tmp_path / "begun", config) as run:
+        run.step(0).write_commit(Commit(0, {"step": 0}))
+    assert await planned() == tmp_path / "begun"
+    (tmp_path / "begun" / "checkpoints.jsonl").write_text('{"name": "last", "step": 0}\n')
+    assert await planned() is None
+
+
+async def test_a_finished_pool_is_replaced_only_if_that_is_said(tmp_path: Path):
+    settings = CurateSettings(preset="nano", limit=3, name=str(tmp_path / "pool"))
+    (tmp_path / "pool").mkdir()
+    write_json(tmp_path / "pool/manifest.json", {"settings": (await plan_curation(settings))[0].content()})
+    await plan_curation(settings.with_changes(readers=2))
+    other = settings.with_changes(band_low=0.2)
+    said = r"is finished, with other settings \(band_low: 0.1 -> 0.2\): .*replace=true makes it anew"
+    with pytest.raises(ConfigError, match=said):
+        await plan_curation(other)
+    replaced = (await plan_curation(other.with_changes(replace=True)))[0].content()
+    with working_in(tmp_path / "pool", replaced, instead=""):
+        await plan_curation(other)  # once begun it goes on
+    with pytest.raises(ConfigError, match=r"band_low: 0.1 -> 0.3"):
+        await plan_curation(settings.with_changes(band_low=0.3))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
+from coderl_tasks.journal.atomic import read_json
+
 
 @pytest.mark.parametrize(
     ("number", "code", "word", "moment"),
@@ -94,22 +96,27 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
     assert (folder / "summary.json").is_file()
 
 
-def test_an_interrupted_pipeline_says_which_command_goes_on_and_that_pays_for_nothing_twice(
-    flow_environment: dict[str, str], coderl, tmp_path: Path
+def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pays_for_nothing_twice(
+    flow_environment: dict[str, str], tmp_path: Path
 ):
-    pool, run = tmp_path / "pool", tmp_path / "run"
+    home = flow_environment | {"HOME": str(tmp_path)}
+    root, pool = tmp_path / "code-rl-logs", tmp_path / "pool"
     sizes = ("limit=6", "profile_samples=2", "max_tests=3", "band_low=0.0", "band_high=1.0", f"name={pool}")
     words = ("preset=nano", *(f"curate.{word}" for word in sizes), *(f"train.{word}" for word in (*TINY, ENDS)))
-    words = (*words, "train.max_steps=1", f"train.log_path={run}", "evaluate.eval_limit=2", "evaluate.max_tokens=64")
-    process = start(flow_environment, "pipeline", *words, stderr=subprocess.PIPE)
-    wait_for(run / "steps/000000/sampled.parquet", process)
+    words = (*words, "train.max_steps=1", "evaluate.eval_limit=2", "evaluate.max_tokens=64")
+    process = start(home, "pipeline", *words, stderr=subprocess.PIPE)
+    while process.poll() is None and not list(root.glob("*/steps/000000/sampled.parquet")):
+        time.sleep(0.01)
     said = re.fullmatch("stopped; coderl (pipeline .*) goes on", interrupted(process)[-1])
     assert said
-    command = shlex.split(said[1])
-    assert set(command) == {"pipeline", *words}
+    assert set(shlex.split(said[1])) == {"pipeline", *words}
     paid_for = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*ampled.parquet")}
-    done = coderl(*command)
-    assert done.returncode == 0, done.stderr
-    assert f"run directory: {run} (resuming at step 0)" in done.stdout
+    again = subprocess.run(process.args, env=home, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    (record,) = (root / "pipelines").iterdir()
+    run = root / record.name
+    assert f"going on with the pipeline {record.name}, which an earlier start" in again.stdout
+    assert f"run directory: {run} (resuming at step 0)" in again.stdout
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
-    assert len(list((run / "evals").glob("evaluate-*/summary.json"))) == 1
+    assert [folder.name for folder in run.glob("evals/evaluate-*")] == [f"evaluate-{record.name}"]
+    assert read_json(record / "summary.json") == {"pool": str(pool), "run": str(run)}

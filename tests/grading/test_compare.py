@@ -275,8 +275,8 @@ def test_values(expected: str, actual: str, right: bool) -> None:
 
 def test_the_first_difference_is_named() -> None:
     assert first_difference("1 2\n3 4", "1 2\n3 5") == "line 2, token 2: expected 4, got 5"
-    assert first_difference("1\n2", "1") == "expected 2 lines, got 1"
-    assert first_difference("1 2", "1") == "line 1: expected 2 tokens, got 1"
+    assert first_difference("1\n2", "1") == "lines: expected 2, got 1"
+    assert first_difference("1 2", "1") == "line 1, tokens: expected 2, got 1"
     assert value_difference([1, [2]], [1, [3]]) == "value[1][0]: expected 2, got 3"
 
 

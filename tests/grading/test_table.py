@@ -130,11 +130,14 @@ def test_rows_without_an_id_are_named_by_their_number(suffix: str, tmp_path: Pat
         (['{"source_row": 9, "code": "x"}'], "source_row 9 .*there is no such row"),
         (['{"source_row": "0", "code": "x"}'], "source_row .* is not a whole number in row 0"),
         (['{"source_row": 0, "code": "x"}', "x"], "line 2: not a JSON object"),
-        (['{"source_row": 0, "code": "x"}', '{"source_row": 0, "completion": "x"}'], "line 2: give all lines code"),
+        (
+            ['{"source_row": 0, "code": "x"}', '{"source_row": 0, "completion": "x"}'],
+            "line 2: code in some lines and not",
+        ),
         (['{"source_row": 0, "code": 1}'], "code of the completions is not text in row 0"),
         (['{"problem_id": true, "code": "x"}'], "neither text nor a number in row 0"),
         (['{"problem_id": "\\ud800", "code": "x"}'], "are not among the problems'"),
-        (['{"source_row": 0}'], "need the columns"),
+        (['{"source_row": 0}'], "line 1: neither code nor completion; there are: source_row"),
         (['{"source_row": 3, "code": "x"}'], "source_row 3 is in several splits .raw, other.: add a column split"),
     ],
 )
@@ -351,6 +354,7 @@ def test_the_environment_says_how_many_requests_are_under_way(
 def test_an_outage_is_written_and_raised(problems: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     given = completions(tmp_path, problem_id=["p-stdin"] * 2, code=[WRONG, None])
-    with pytest.raises(InfraError, match="1 of 2"):
+    said = r"^1 of 2 rows of .* are infra_error .*http://127.0.0.1:1: .*Check SANDBOX_URL.* run the same command again$"
+    with pytest.raises(InfraError, match=said):
         grade_files(problems, given, out, ["http://127.0.0.1:1"])
     assert pl.read_parquet(out)["verdict"].to_list() == ["infra_error", "format_error"]

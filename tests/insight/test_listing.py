@@ -13,6 +13,7 @@ from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.lock import held_by
 from coderl_tasks.journal.steps import Commit
+from coderl_tasks.journal.unfinished import working_in
 
 CONFIG = {"model_name": "data/nano", "max_steps": 2, "eval_every": -1}
 
@@ -80,11 +81,15 @@ def test_who_holds_a_run_is_seen_without_taking_the_lock(tmp_path: Path) -> None
 
 def test_pools_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "done").mkdir()
-    write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7})
+    write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7, "settings": {"limit": 7}})
+    for state, limit in (("finished", 7), ("finished, then started anew", 9)):
+        with working_in(tmp_path / "done", {"limit": limit}, instead=""):
+            assert pools_table(tmp_path)["state"].to_list() == ["running"]
+        assert pools_table(tmp_path)["state"].to_list() == [state]
     (tmp_path / "begun" / "shards" / "0000" / "groups").mkdir(parents=True)
     write_json(tmp_path / "begun" / "shards" / "0000" / "groups" / "request.json", {"policy": "other"})
     rows = {row["name"]: row for row in pools_table(tmp_path).iter_rows(named=True)}
-    assert [rows["done"][key] for key in ("state", "model", "problems")] == ["finished", "data/nano", 7]
+    assert [rows["done"][key] for key in ("model", "problems")] == ["data/nano", 7]
     assert [rows["begun"][key] for key in ("state", "model", "problems")] == ["unfinished", "other", None]
     assert main(["pools", str(tmp_path), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("name,state,model,problems,")

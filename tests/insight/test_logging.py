@@ -196,7 +196,8 @@ def test_the_pool_is_named_with_its_size_and_age(tmp_path: Path) -> None:
     settings = TrainSettings(problems_per_step=4, completions_per_problem=2)
     taken, step = pool_lines(replace(small, larger=large), settings, 1_000_000 + 720)
     assert taken == (
-        f"pool: {small.file} (5 problems, written 12 min ago); a larger one: pool=large, 400 problems, 5 days old"
+        f"warning: pool: {small.file} (5 problems, written 12 min ago); "
+        "a larger one: pool=large, 400 problems, 5 days old"
     )
     assert step == "per step: 4 problems x 2 completions per problem"
     assert "repeat within a step" in pool_lines(small, TrainSettings(), 1_000_000)[1]

@@ -22,7 +22,7 @@ from coderl_tasks.journal.atomic import (
 from coderl_tasks.journal.json_lines import append_row, read_rows, repair, write_rows
 from coderl_tasks.policy.rollout import SAMPLED_SCHEMA
 
-same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
 
 def test_round_trips(tmp_path: Path, group: pl.DataFrame) -> None:

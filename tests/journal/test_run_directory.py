@@ -120,17 +120,36 @@ def test_what_a_start_found_out_outlives_changed_settings(tmp_path: Path, config
         assert json.loads((tmp_path / "run" / "config.json").read_text()) == changed | {"probe": found}
 
 
+def begin(path: Path, config: Config) -> None:
+    """A run at `path` that has sampled something."""
+    with RunDirectory.open(path, config) as run:
+        (run.step(0).folder / "groups").mkdir(parents=True)
+        (run.step(0).folder / "groups" / "00.parquet").touch()
+
+
 def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> None:
-    RunDirectory.open(tmp_path / "run", config).close()
+    begin(tmp_path / "run", config)
     with pytest.raises(ConfigError, match=r"seed: 0 -> 1") as info:
         RunDirectory.open(tmp_path / "run", config | {"seed": 1, "learning_rate": 1.0})
     assert "learning_rate" not in str(info.value) and "\n" not in str(info.value)
     RunDirectory.open(tmp_path / "run", config).close()  # neither recorded nor locked
 
 
+def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, config: Config) -> None:
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        (run.path / "test_order.json").write_text("{}")
+    changed = config | {"seed": 1, "order_from": ["another"]}
+    with RunDirectory.open(tmp_path / "run", changed) as run:
+        assert (run.config, run.resumed) == (changed, True)
+        assert not (run.path / "test_order.json").exists()  # its order was learned from what is no longer named
+    (tmp_path / "run" / "test_order.json").write_text("{}")
+    RunDirectory.open(tmp_path / "run", changed).close()
+    assert (tmp_path / "run" / "test_order.json").exists()
+
+
 def test_runs_from_before_there_was_a_setting_go_on(tmp_path: Path, config: Config) -> None:
     assert "thinking" not in config
-    RunDirectory.open(tmp_path / "run", config).close()
+    begin(tmp_path / "run", config)
     with RunDirectory.open(tmp_path / "run", config | {"thinking": None, "test_share": None}) as run:
         assert run.resumed and run.changes == []
     with pytest.raises(ConfigError, match="thinking: None -> False"):
@@ -149,11 +168,11 @@ def test_config_comparison() -> None:
         "max_tokens",
         "save_every",
         "eval_limit",
-        "log_path",
         "wandb_name",
         "rolling_save_every",
     ):
         assert [change.key for change in check_resume({}, {key: 1})] == [key]
+    assert check_resume({}, {"log_path": 1}) == []
     assert check_resume(old, old | {"lora_rank": 32}, may_change=["lora_*"])[0].new == 32
 
 

@@ -9,7 +9,7 @@ from coderl_tasks.local.tinker.engine.packing import bucket_by_length, common_pr
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(np.array), min_size=1, max_size=12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sequences, st.integers(1, 40))
 def test_every_datum_is_found_again_in_the_packed_rows(given_sequences: list[np.ndarray], budget: int) -> None:
     batches = pack(given_sequences, 2 * budget, budget)
@@ -31,7 +31,7 @@ def test_every_datum_is_found_again_in_the_packed_rows(given_sequences: list[np.
     assert sorted(seen) == list(range(len(given_sequences)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sequences)
 def test_packing_never_takes_more_rows_than_separate_sequences_plus_padding(given_sequences: list[np.ndarray]) -> None:
     rows = sum(
