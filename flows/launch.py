@@ -30,6 +30,7 @@ from coderl_tasks.orchestration import (
     shared_prefect_server,
     ui_address,
 )
+from coderl_tasks.policy.sdk_errors import causes
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.planning import plan
@@ -57,15 +58,21 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         console.print(f"Prefect UI: {ui_address(api_url)}", highlight=False, soft_wrap=True)
         try:
             return asyncio.run(_run(flow, settings, api_url))
-        except TerminationSignal as signalled:
-            raise TerminatedError("terminated") from signalled
-        except (httpx.TransportError, RuntimeError) as error:  # what Prefect's client raises without a server
-            if is_up(api_url):
+        except BaseException as error:
+            if was_terminated(error):
+                raise TerminatedError("terminated") from error
+            # what Prefect's client raises without a server
+            if not isinstance(error, httpx.TransportError | RuntimeError) or is_up(api_url):
                 raise
             raise InfraError(
                 f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
                 "one, and run the command again; what is recorded stays"
             ) from error
+
+
+def was_terminated(error: BaseException) -> bool:
+    """Whether SIGTERM is behind `error`. Where it comes while a task is being created, Prefect stumbles over that."""
+    return any(isinstance(cause, TerminationSignal) for cause in causes(error))
 
 
 def _end(*_: object) -> NoReturn:

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.exceptions import TerminationSignal
 from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
 from coderl_tasks.journal.atomic import read_json
+from flows.launch import was_terminated
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,16 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
     assert [folder.name for folder in run.glob("evals/evaluate-*")] == [f"evaluate-{record.name}"]
     assert read_json(record / "summary.json") == {"pool": str(pool), "run": str(run)}
+
+
+def test_sigterm_is_told_from_what_prefect_makes_of_it():
+    def fails() -> None:
+        try:
+            raise TerminationSignal(signal.SIGTERM)
+        except TerminationSignal:
+            raise ValueError("Task run is not set")  # noqa: B904 - as Prefect does while it creates a task run
+
+    with pytest.raises(ValueError) as stumbled:
+        fails()
+    assert was_terminated(stumbled.value)
+    assert not was_terminated(ValueError("Task run is not set"))
