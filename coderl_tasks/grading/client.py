@@ -56,7 +56,7 @@ class SandboxClient:
     ) -> None:
         self._urls = sandbox_addresses(urls)
         if not self._urls:
-            raise ConfigError("no sandbox server is named: set SANDBOX_URL to the address that `coderl serve sandbox` prints")
+            raise ConfigError("no sandbox server is named: set SANDBOX_URL to what `coderl serve sandbox` prints")
         self._slots = asyncio.Semaphore(max_concurrency)
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
