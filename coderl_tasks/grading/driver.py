@@ -127,7 +127,7 @@ def main() -> None:
     os.unlink("tests.json")
     os.unlink("solution.py")
     prepare_process(request["memory_bytes"])
-    report: Record = {"tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
+    report: Record = {"id": request.get("id"), "tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:

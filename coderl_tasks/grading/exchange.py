@@ -56,19 +56,32 @@ class TestRecord:
 class Report:
     """The records of the first tests of a request (at least one), or why the program does not compile.
 
-    `python` is the version of the interpreter that ran it, "" where the report has none.
+    `python` is the version of the interpreter that ran it and `request_id` that of the request which it answers, each
+    "" where the report has none.
     """
 
     records: tuple[TestRecord, ...]
     compile_error: str | None = None
     python: str = ""
+    request_id: str = ""
 
 
 def build_request(
-    code: str, kind: Kind, entry_point: str, inputs: list[str], limits: Limits, run_timeout_s: float, stop: bool
+    code: str,
+    kind: Kind,
+    entry_point: str,
+    inputs: list[str],
+    limits: Limits,
+    run_timeout_s: float,
+    stop: bool,
+    request_id: str = "",
 ) -> RunRequest:
-    """The request that runs a program on `inputs`, in order; with `stop`, up to the first that does not end well."""
+    """The request that runs a program on `inputs`, in order; with `stop`, up to the first that does not end well.
+
+    The report names `request_id`, by which the answer to another request is told.
+    """
     tests = {
+        "id": request_id,
         "kind": kind,
         "entry_point": entry_point,
         "inputs": inputs,
@@ -100,13 +113,22 @@ def parse_report(result: RunResult, n_inputs: int, limits: Limits) -> Report | N
         python = str(report.get("python"))
         python = python if _VERSION.fullmatch(python) else ""
         if isinstance(report.get("compile_error"), str):
-            return Report((), report["compile_error"][:300], python)
+            return Report((), report["compile_error"][:300], python, str(report.get("id") or ""))
         tests = report["tests"]
         if not isinstance(tests, list) or not 0 < len(tests) <= n_inputs:
             return None
-        return Report(tuple(_parse_record(test, limits) for test in tests), python=python)
+        records = tuple(_parse_record(test, limits) for test in tests)
+        return Report(records, None, python, str(report.get("id") or ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         return None
+
+
+def answered_request(result: RunResult) -> str:
+    """The id of the request that an answer without a fitting report is to, as far as it says; else ""."""
+    try:
+        return str(json.loads(result.files["results.json"])["id"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def _parse_record(test: dict[str, Any], limits: Limits) -> TestRecord:

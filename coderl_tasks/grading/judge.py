@@ -9,19 +9,31 @@
 4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
    driver does not work (an old Python, a full disk, no room for processes) is distrusted and the test run elsewhere;
    without another server it is an infra error, as is what the client could not get done at all.
+5. Every request has an id, which its report names. A server that answers with another request's result is distrusted
+   in the same way.
 """
 
 import asyncio
 import logging
 import math
+import secrets
 import signal
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.exchange import DRIVER_FAILED, Limits, Report, TestRecord, build_request, parse_report
+from coderl_tasks.grading.exchange import (
+    DRIVER_FAILED,
+    Limits,
+    Report,
+    TestRecord,
+    answered_request,
+    build_request,
+    parse_report,
+)
 from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.problems.problem import Problem
 
@@ -94,6 +106,11 @@ class Judge:
         return Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
 
 
+_ISSUED: deque[str] = deque(maxlen=10_000)
+"""The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
+another program's: whoever passes requests on has mixed them up."""
+
+
 class _Run:
     """One program on one problem, as far as it has got."""
 
@@ -159,20 +176,30 @@ class _Run:
         return outcome.verdict is Verdict.PASSED or self._run_all
 
     async def _send(self, indices: Sequence[int], limits: Limits, patience: int = 1) -> Report | None:
-        request = build_request(
-            self._code,
-            self._problem.kind,
-            self._problem.entry_point,
-            [self._problem.tests[index].input for index in indices],
-            limits,
-            run_timeout_s=patience * (limits.cpu_s + 1) * len(indices) + 5,
-            stop=not self._run_all,
-        )
-        result = await self._client.run_code(request)
-        self._server = result.server
-        report = parse_report(result, len(indices), limits)
-        self._python = report.python if report is not None else self._python
-        return report
+        while True:
+            request_id = secrets.token_hex(8)
+            _ISSUED.append(request_id)
+            request = build_request(
+                self._code,
+                self._problem.kind,
+                self._problem.entry_point,
+                [self._problem.tests[index].input for index in indices],
+                limits,
+                run_timeout_s=patience * (limits.cpu_s + 1) * len(indices) + 5,
+                stop=not self._run_all,
+                request_id=request_id,
+            )
+            result = await self._client.run_code(request)
+            self._server = result.server
+            report = parse_report(result, len(indices), limits)
+            answered = report.request_id if report is not None else answered_request(result)
+            # Another id than those issued here is the program's own invention, and gains it nothing.
+            if answered == request_id or answered not in _ISSUED:
+                self._python = report.python if report is not None else self._python
+                return report
+            fault = f"the sandbox at {result.server} answered with the result of another request"
+            if not self._client.distrust(result.server, fault):
+                raise InfraError(fault)
 
     def _judged(self, index: int, record: TestRecord) -> _Outcome:
         verdict, reason = self._verdict(self._problem.tests[index].expected, record)

@@ -220,3 +220,25 @@ async def test_a_sick_server_among_others_is_found_out(serve: Serve) -> None:
         judge = Judge(client)
         grades = await asyncio.gather(*(judge.grade(ADD, SUM + f"print(a + b + {n % 2})") for n in range(8)))
     assert [grade.verdict.value for grade in grades] == ["passed", "wrong_answer"] * 4
+
+
+@pytest.mark.parametrize("with_another", [False, True])
+async def test_the_result_of_another_request_is_no_verdict(serve: Serve, with_another: bool) -> None:
+    last: list[bytes] = []
+
+    async def answers_late_by_one(request: web.Request) -> web.Response:
+        own = await stock_sandbox.run_code(request)
+        assert isinstance(own.body, bytes)
+        last.append(own.body)
+        return web.Response(body=last[-2:][0], content_type="application/json")
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_post("/run_code", answers_late_by_one)
+    late = serve(app)
+    async with SandboxClient([late, *([Recording(serve).url] if with_another else [])]) as client:
+        grades = [await Judge(client).grade(echo_problem(6), f"{ECHO}  # {n}") for n in range(3)]
+    if with_another:
+        assert all(grade.passed for grade in grades)
+    else:
+        assert {grade.verdict for grade in grades} == {Verdict.INFRA_ERROR}
+        assert grades[0].reason == f"the sandbox at {late} answered with the result of another request"
