@@ -131,3 +131,16 @@ async def test_waiting_behind_a_long_request_does_not_count_as_a_gap():
     request(5)
     queue.close("over")
     assert given_up == ["over"]
+
+
+async def test_what_was_fetched_is_kept_for_a_while_and_not_for_ever():
+    table = PromiseTable(max_read_bytes=100, max_forgotten=3)
+    for number in range(10):
+        await answered(table, f"{number}", 40)
+        if number != 2:  # a client that never asks
+            table.mark_read(f"{number}")
+            table.mark_read(f"{number}")  # it got lost on the way
+    assert table.counts() == {"running": 0, "answered": 3, "forgotten": 3, "answer_bytes": 120}
+    assert all(table.get(f"{number}").answer is not None for number in (2, 8, 9))
+    with pytest.raises(Refusal, match="no longer kept"):
+        table.find("7", "sample")

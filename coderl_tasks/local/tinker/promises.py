@@ -2,8 +2,9 @@
 
 1. A request id is derived from the client's own sequence number, so a request that is sent again finds the promise
    of the first one and is not computed a second time.
-2. An answer stays until newer answers need its room: those already fetched go first. What went is remembered as
-   answered, so that a late resend is refused (410) and not computed again.
+2. An answer that was fetched stays while it is among the newest few, in case it got lost on the way; the others until
+   newer answers need their room. What went is remembered as answered, so that a late resend is refused (410) and not
+   computed again.
 3. All of it lives in the server's event loop; nothing here is thread-safe.
 """
 
@@ -61,16 +62,25 @@ class Promise:
 
 
 class PromiseTable:
-    """All promises of the server, with a bound on the memory that answers take."""
+    """All promises of the server, with bounds on the memory that they take: answers `max_bytes` in all, and those that
+    were fetched `max_read_bytes`."""
 
-    def __init__(self, max_answers: int = 20_000, max_bytes: int = 256 * 2**20) -> None:
+    def __init__(
+        self,
+        max_answers: int = 20_000,
+        max_bytes: int = 256 * 2**20,
+        max_read_bytes: int = 16 * 2**20,
+        max_forgotten: int = 100_000,
+    ) -> None:
         self._promises: dict[str, Promise] = {}
         self._unread: OrderedDict[str, int] = OrderedDict()
         self._read: OrderedDict[str, int] = OrderedDict()
-        self._forgotten: set[str] = set()
+        self._forgotten: dict[str, None] = {}  # ordered
         self._max_answers = max_answers
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self._max_read_bytes = max_read_bytes
+        self._max_forgotten = max_forgotten
+        self._bytes = self._read_bytes = 0
 
     def find(self, request_id: str, kind: str) -> Promise | None:
         """The promise of an earlier submission under this id, None for a new one.
@@ -134,14 +144,21 @@ class PromiseTable:
         size = self._unread.pop(request_id, None)
         if size is not None:
             self._read[request_id] = size
+            self._read_bytes += size
+            while self._read_bytes > self._max_read_bytes and len(self._read) > 1:
+                self._forget_oldest(spare=request_id)
 
     def _forget_oldest(self, spare: str) -> bool:
         for group in (self._read, self._unread):
             oldest = next((request_id for request_id in group if request_id != spare), None)
             if oldest is not None:
-                self._bytes -= group.pop(oldest)
+                size = group.pop(oldest)
+                self._bytes -= size
+                self._read_bytes -= size if group is self._read else 0
                 del self._promises[oldest]
-                self._forgotten.add(oldest)
+                self._forgotten[oldest] = None
+                if len(self._forgotten) > self._max_forgotten:
+                    del self._forgotten[next(iter(self._forgotten))]
                 return True
         return False
 
