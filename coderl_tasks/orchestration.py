@@ -57,6 +57,9 @@ FIXED_VARIABLES = ("command", "env", "working_dir")
 WORKER_VARIABLE = "CODERL_WORKER"
 """Names the worker of `coderl up` in its environment, and so in that of all that it starts."""
 
+EVENTS_KEPT = "PREFECT_SERVER_EVENTS_RETENTION_PERIOD"
+"""Events are what the UI's feed shows: some 40 KB per training step, and nothing else reads them."""
+
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -203,6 +206,7 @@ def _started(port: int) -> Iterator[str]:
             "PREFECT_SERVER_API_AUTH_STRING": secret,
             "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+            EVENTS_KEPT: os.environ.get(EVENTS_KEPT) or "PT6H",
         }
         command = [sys.executable, "-m", "coderl_tasks.local.prefect_app"]
         log_file = log_folder() / "prefect.log"

@@ -53,9 +53,9 @@ from flows.suspension import suspended_in_outages
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
 ARTIFACT_EVERY = 10
+ARTIFACT_GROWTH = 0.1
 ARTIFACT_PAUSE_S = 30.0
-"""The history is published every so many steps; before that, after the first and with this pause: each version stays in
-Prefect's database."""
+LATER_PAUSE_S = 600.0
 
 
 @task(name="probe", **PHASE)
@@ -187,7 +187,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     step = max(0, run.directory.last_committed_step)
-    published, pause_s = -math.inf, 0.0
+    published, published_at = 0, -math.inf
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
         while run.has_step(step):
             if not run.directory.step(step).has("commit"):
@@ -196,12 +196,24 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
-            if run.is_due(step, ARTIFACT_EVERY) or time.monotonic() - published > pause_s:
+            if is_history_due(step + 1, published, time.monotonic() - published_at):
                 await _publish_history(run.directory.path)
-                published, pause_s = time.monotonic(), ARTIFACT_PAUSE_S if step < ARTIFACT_EVERY else math.inf
+                published, published_at = step + 1, time.monotonic()
             step += 1
     if evaluating and run.last_step is not None:
         await _evaluate(run, FINAL, run.last_step, logger, display)
+
+
+def is_history_due(steps: int, published: int, since_s: float) -> bool:
+    """Whether the history of so many steps is to be published, `since_s` seconds after that of `published` steps.
+
+    After the first step, soon again, then every tenth step, and more rarely the longer the run: each version, 200 KB,
+    stays in Prefect's database, twice.
+    """
+    if steps <= ARTIFACT_EVERY:
+        return steps == ARTIFACT_EVERY or since_s > ARTIFACT_PAUSE_S
+    grown = steps - published >= ARTIFACT_GROWTH * steps
+    return steps % ARTIFACT_EVERY == 0 and (grown or since_s > LATER_PAUSE_S)
 
 
 def _ahead(run: TrainingRun) -> SamplingAhead:

@@ -1,6 +1,8 @@
 """Training end to end on the embedded servers: the record, resuming, and what a kill costs."""
 
+import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -11,6 +13,8 @@ import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
+
+from flows.train import is_history_due
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path):
@@ -218,3 +222,21 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, ref
     assert f"against {run.name}/baseline: " in again.stdout
     assert (tmp_path / "base/rollouts.parquet").read_bytes() == rollouts
     assert "base holds an evaluation with other settings" in refused(*words, "seed=5")
+
+
+def published_at(seconds_per_step: float, steps: int) -> list[int]:
+    """The lengths of the histories that a run of so many steps publishes."""
+    found: list[int] = []
+    then = -math.inf
+    for step in range(1, steps + 1):
+        if is_history_due(step, found[-1] if found else 0, (now := step * seconds_per_step) - then):
+            found.append(step)
+            then = now
+    return found
+
+
+def test_the_history_is_published_early_and_then_ever_more_rarely():
+    assert published_at(1, 120) == [1, *range(10, 101, 10), 120]
+    assert published_at(20, 40) == [1, 3, 5, 7, 9, 10, 20, 30, 40]
+    assert len(published_at(1, 2000)) < 50
+    assert max(later - earlier for earlier, later in itertools.pairwise(published_at(60, 2000))) <= 20
