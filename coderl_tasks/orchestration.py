@@ -416,24 +416,37 @@ def _end_runs_of(worker: str) -> None:
 
 
 async def _crash_runs_of(worker: str) -> list[str]:
-    """Put the worker's unfinished flow runs into the state that it would have put them in; a line about each."""
+    """Put the worker's unfinished flow runs, and their subflows, into the state that it would have put them in; a line
+    about each that can be retried."""
     from prefect import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterParentFlowRunId,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+    )
+    from prefect.client.schemas.objects import FlowRun, State, StateType
     from prefect.states import Cancelled, Crashed
 
     unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    of_state = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished)))
+    of_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished))
     lines = []
     async with get_client() as client:
-        for run in await client.read_flow_runs(flow_run_filter=of_state):
+
+        async def end(run: FlowRun, *, cancelled: bool) -> None:
+            state: State[Any] = Cancelled() if cancelled else Crashed(message="the worker of `coderl up` ended")
+            await client.set_flow_run_state(run.id, state, force=True)
+            parts = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id]), state=of_state)
+            for part in await client.read_flow_runs(flow_run_filter=parts):
+                await end(part, cancelled=cancelled)
+
+        for run in await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=of_state)):
             if run.labels.get("prefect.worker.name") != worker or run.state is None:
                 continue
-            if run.state.is_cancelling():
-                await client.set_flow_run_state(run.id, Cancelled(), force=True)
-                continue
-            await client.set_flow_run_state(run.id, Crashed(message="the worker of `coderl up` ended"), force=True)
-            lines.append(f"flow run {run.name} ended with it (Crashed): `prefect flow-run retry {run.id}` goes on")
+            cancelled = run.state.is_cancelling()
+            await end(run, cancelled=cancelled)
+            if not cancelled:
+                lines.append(f"flow run {run.name} ended with it (Crashed): `prefect flow-run retry {run.id}` goes on")
     return lines
 
 
