@@ -1,4 +1,4 @@
-"""What adaptive profiling saves against 16 samples a problem, and what it costs in decisions.
+"""What adaptive profiling saves against 16 samples per problem, and what it costs in decisions.
 
     python benchmarks/adaptive_profiling.py
     python benchmarks/adaptive_profiling.py --nano FOLDER [--reference 16]

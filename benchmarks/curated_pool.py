@@ -69,7 +69,7 @@ def train_and_evaluate(pool: Path, run: Path, seed: int, steps: int) -> Result:
 
 def results_table(found: dict[str, list[Result]], seeds: int, before: float, profile_tokens: int) -> Table:
     table = Table(
-        title=f"8 x 16 completions a step, nano, {seeds} seeds; Pass@1 before: {before:.1%}; "
+        title=f"8 x 16 completions per step, nano, {seeds} seeds; Pass@1 before: {before:.1%}; "
         f"profile of the curated pool: {profile_tokens:,} tokens"
     )
     for heading in ("pool", "seed", "steps", "tokens sampled", "mixed groups", "mean reward", "Pass@1 after"):

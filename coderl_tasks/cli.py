@@ -206,7 +206,7 @@ def _serve(arguments: list[str]) -> int:
     parser.add_argument(
         "--concurrency",
         type=_number(1, None, "a number"),
-        help="sandbox: programs run at once (default: one a core)",
+        help="sandbox: programs run at once (default: one per core)",
     )
     parser.add_argument(
         "--key",

@@ -74,7 +74,7 @@ async def profile_shard(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row a problem, in order.
+    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row per problem, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
     same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
@@ -103,7 +103,7 @@ async def profile_shard(
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, a row a problem, in order.
+    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, a row per problem, in order.
 
     Infra errors are counted, and nothing else is made of them. A prompt is counted once a round, since each round is a
     request of its own.

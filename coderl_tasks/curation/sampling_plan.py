@@ -48,7 +48,7 @@ class StoppingRule:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """At most `max_samples` completions a problem, asked for in rounds of `round_size`; `rule` None takes them all."""
+    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all."""
 
     max_samples: int
     round_size: int = ROUND_SIZE

@@ -36,7 +36,7 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "multi_answer_suspect": pl.Boolean(),
     "suspicion": pl.String(),
 }
-"""A row a problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried` those
+"""A row per problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried` those
 run; `suspicion` says why several answers may be right, null where nothing speaks for it."""
 
 
@@ -56,7 +56,7 @@ class Status(StrEnum):
 class SolutionSettings:
     """How solutions are checked: at most `max_solutions` a problem, each run `runs` times if it ends in time.
 
-    `timeout_s` is CPU seconds a test where the problem names none; a slow one gets `time_factor` times the limit.
+    `timeout_s` is CPU seconds per test where the problem names none; a slow one gets `time_factor` times the limit.
     `concurrency` problems are worked on side by side (how many programs run at once is the sandbox client's business).
     """
 

@@ -47,7 +47,7 @@ async def check_solutions(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, a row a problem, in order.
+    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, a row per problem, in order.
 
     With a `folder`, checks are recorded there as they end: called again with the same problems and settings it does
     only what is left. Raises InfraError if the sandbox is out; what was checked until then stays recorded.

@@ -40,7 +40,7 @@ class PairedPassAt1:
 class Comparison:
     """The paired difference over all shared problems and by split.
 
-    `pairs` has a row a problem: split, problem_id, before, after (the share of its completions that passed). `sides`
+    `pairs` has a row per problem: split, problem_id, before, after (the share of its completions that passed). `sides`
     says what was evaluated before and after, and how; `warning` what differs besides the policies, None if nothing.
     """
 

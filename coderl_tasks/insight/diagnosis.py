@@ -74,7 +74,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
     tenth = max(1, len(rewards) // 10)
     first, last = sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
     explanation = (
-        f"slope {found.slope / width * 10:+.3f} a 10 steps (Theil-Sen); mean of the first {tenth} steps {first:.3f}, "
+        f"slope {found.slope / width * 10:+.3f} per 10 steps (Theil-Sen); mean of the first {tenth} steps {first:.3f}, "
         f"of the last {tenth} {last:.3f}"
     )
     passed: bool | None = found.p_up < TREND_P and found.slope > 0

@@ -46,7 +46,7 @@ def history_panels(run: RunRecord) -> dict[str, Draw]:
         "Sampler against trainer: mean log-probability gap": partial(_kl, metrics=metrics),
         "Loss": partial(_loss, metrics=metrics),
         "Completion length": partial(_length, metrics=metrics),
-        "Seconds a step, by phase": partial(_times, metrics=metrics),
+        "Seconds per step, by phase": partial(_times, metrics=metrics),
     }
 
 
@@ -149,7 +149,7 @@ def _loss(axes: Axes, metrics: pl.DataFrame) -> None:
 
 
 def _times(axes: Axes, metrics: pl.DataFrame) -> None:
-    prepare(axes, "Seconds a step", metrics)
+    prepare(axes, "Seconds per step", metrics)
     phases = {"sample": "time_sample_s", "score": "time_score_s", "train": "time_train_s"}
     series = {label: _series(metrics, name) for label, name in phases.items()}
     known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}

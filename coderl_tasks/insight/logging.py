@@ -132,7 +132,7 @@ def setup_logging(
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing).
 
-    Metrics go through `sink`, by default to metrics.jsonl, and as a line a step to logs.log, with what any
+    Metrics go through `sink`, by default to metrics.jsonl, and as a line per step to logs.log, with what any
     `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases
     (WANDB_MODE says how: online, offline); ConfigError if the package is missing.
     """

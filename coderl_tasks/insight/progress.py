@@ -1,4 +1,4 @@
-"""One line a step, and a progress bar with the time left. Without a terminal (a file, a worker's log) lines only."""
+"""One line per step, and a progress bar with the time left. Without a terminal (a file, a worker's log) lines only."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -4,8 +4,8 @@ Views, each with a `run` column (the directory's name):
 
     rollouts       every scored training rollout, columns of ROLLOUT_SCHEMA
     eval_rollouts  the rollouts of the evaluations, with `eval`
-    metrics        metrics.jsonl, one row a line       checkpoints   checkpoints.jsonl
-    evals          one row an evaluation               eval_splits   the same by split, `overall` included
+    metrics        metrics.jsonl, one row per line     checkpoints   checkpoints.jsonl
+    evals          one row per evaluation              eval_splits   the same by split, `overall` included
     pool, dropped, profile, solutions                  the tables of a curation
 
 A view of files that are not there is empty, with the columns it would have. Files are read where they lie.

@@ -117,7 +117,7 @@ class CurationRecord:
 
     @cached_property
     def solutions(self) -> pl.DataFrame:
-        """One row a problem checked with its own solutions; empty where the check was left out."""
+        """One row per problem checked with its own solutions; empty where the check was left out."""
         return light_frame(self.path / "solutions.parquet")
 
     @property

@@ -57,7 +57,7 @@ class ScreeningRequest:
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
     set. With a `test_share`, that share of the train side of `source` is the test side (see `sides.is_held_out`).
-    `workers` None is one a core.
+    `workers` None is one per core.
     """
 
     source: str
