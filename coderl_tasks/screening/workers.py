@@ -136,7 +136,7 @@ def make_part(job: PartJob) -> int:
 
 
 def workers_for(size: int, workers: int | None) -> int:
-    """How many processes to share `size` bytes among: one per core where not said, fewer where there is little to do."""
+    """How many processes to share `size` bytes among: one per core if not said, fewer where there is little to do."""
     most = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     return max(1, min(most, size // BYTES_WORTH_A_PROCESS))
 

@@ -178,6 +178,8 @@ def test_a_reference_in_the_singular():
         ({"prompt": "p", "tests": [{"stdin": ""}]}, "unknown_test_shape", "needs input and output .* keys: stdin"),
         ({"prompt": "p", "ground_truth": IN_OUT | {"assert_case": ["assert f()"]}}, "unknown_test_type", "assert_case"),
         (ROW | {"verification_info": {"language": "cpp"}}, "not_python", "language is cpp"),
+        (ROW | {"language": "C++"}, "not_python", r"^language is C\+\+"),
+        (ROW | {"extra_info": {"language": "java"}}, "not_python", "extra_info.language is java"),
         (
             ROW | {"tests": CALLS[0] | {"fn_name": None}, "metadata": {"fn_name": "f"}, "extra_info": {"fn_name": "g"}},
             "several_entry_points",

@@ -66,6 +66,7 @@ def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
 def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path):
     rows = [make_row(make_text(key), key) for key in range(20)]
     rows += [make_row(with_changed_words(make_text(key), 1), key) for key in range(20)]
+    rows += [make_row(make_text(f"few {key}"), f"few {key}", count=2) for key in range(20)]
     (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     request = ScreeningRequest(str(tmp_path / "mine.jsonl"), test_share=0.3)
     done = screen_dataset(tmp_path / "out", request)
@@ -75,7 +76,9 @@ def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path):
     assert set(dropped["reason"]) == {"held_out"}
     assert done.manifest["evaluation_problems"] == len(side)
     assert done.manifest["test_share"] == 0.3
-    held_out = {problem.source_row % 20 for problem in side}
+    few = done.dropped.filter(pl.col("detail").str.contains("too_few_tests"))
+    assert 0 < few.height < 20 and set(few["reason"]) == {"held_out"}  # evaluated on all the same
+    held_out = {problem.source_row % 20 for problem in side if problem.source_row < 40}
     assert not held_out & {problem.source_row % 20 for problem in done.kept}
     assert set(done.dropped.filter(stage="decontaminate")["reason"]) == {"ngram_overlap"}
     assert len(done.kept) == 20 - len(held_out)
