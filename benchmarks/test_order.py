@@ -36,10 +36,10 @@ class CountingClient(SandboxClient):
     requests = 0
     tests = 0
 
-    async def run_code(self, request: RunRequest) -> RunResult:
+    async def run_code(self, request: RunRequest, *, at: str | None = None) -> RunResult:
         self.requests += 1
         self.tests += len(json.loads(request.files["tests.json"])["inputs"])
-        return await super().run_code(request)
+        return await super().run_code(request, at=at)
 
 
 @dataclass(frozen=True)

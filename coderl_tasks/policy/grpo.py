@@ -1,4 +1,4 @@
-"""Group-relative policy optimisation in four functions.
+"""Group-relative policy optimisation: a step of it, and the functions that it is made of.
 
 1. The advantage is the deviation from the group's mean reward. It is not divided by the group's standard deviation,
    which would weigh nearly solved and nearly hopeless problems up (Liu et al., "Understanding R1-Zero-Like Training").
