@@ -26,7 +26,8 @@ def test_nothing_in_the_band_is_one_line_and_exit_1(coderl, tmp_path: Path):
     sizes = ("limit=2", "profile_samples=2", "max_tests=1", "max_tokens=1")
     done = coderl("curate", "preset=nano", *sizes, f"name={tmp_path / 'empty'}")
     assert done.returncode == 1
-    assert done.stderr.startswith("coderl curate: Nothing lies in the band: of 2 problems none")
+    assert done.stderr.startswith("coderl curate: Nothing lies in the band: of 2 rows none has")
+    assert "(2 too_hard): take easier problems, or a model that solves some of them." in done.stderr
     assert done.stderr.count("\n") == 1
     assert pl.read_parquet(tmp_path / "empty" / "profile.parquet").height == 2
     assert (tmp_path / "empty" / "report.html").is_file()
