@@ -160,6 +160,9 @@ def _flow(name: str, arguments: list[str]) -> int:
         print(settings_help(name, model))
         return 0
     settings = parse_settings(model, parse_key_values(arguments, model))
+    from coderl_tasks.services import check_environment
+
+    check_environment()  # before seconds of imports
     from flows.launch import launch
 
     launch(name, settings)
@@ -347,10 +350,11 @@ def _query(arguments: list[str]) -> int:
         help="of an answer (default: table; csv is whole)",
     )
     options = parser.parse_intermixed_args(arguments)
-    from coderl_tasks.insight.query import print_query
     from coderl_tasks.journal.run_names import record_path
 
     run = record_path(options.run) if options.run is not None else None
+    from coderl_tasks.insight.query import print_query  # which takes seconds to import
+
     print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
     return 0
 
@@ -359,10 +363,12 @@ def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write a run (or a curation) as one self-contained HTML page.")
     parser.add_argument("run", help=RECORDS)
     options = parser.parse_args(arguments)
-    from coderl_tasks.insight.report import write_report
     from coderl_tasks.journal.run_names import record_path
 
-    print(write_report(record_path(options.run)))
+    record = record_path(options.run)
+    from coderl_tasks.insight.report import write_report  # which takes seconds to import
+
+    print(write_report(record))
     return 0
 
 

@@ -42,6 +42,12 @@ def _not_zero(value: int) -> int:
     return value
 
 
+def _some_steps(value: int) -> int:
+    if value == 0:
+        raise ValueError("trains nothing: coderl evaluate measures a policy; -1 trains until it is stopped")
+    return value
+
+
 def _possible_rank(value: int) -> int:
     if value > MAX_LORA_RANK:
         raise ValueError(
@@ -363,7 +369,7 @@ class TrainSettings(FlowSettings):
     order_from: Names = Field(
         None, description="earlier runs to learn the order of the tests from, besides the pool's profile"
     )
-    max_steps: int = Field(
+    max_steps: Annotated[int, AfterValidator(_some_steps)] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
     max_steps_off_policy: int = Field(

@@ -1,5 +1,6 @@
 """curate: raw problems -> pass rates of the base model -> a mixed-difficulty pool in data/pools/."""
 
+import math
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -21,7 +22,7 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, count_drops
 from coderl_tasks.screening import (
     DuplicateRules,
     KeptProblems,
@@ -124,6 +125,10 @@ async def curate(settings: CurateSettings) -> str:
     content = settings.content()
     display = Display()
     display.say(f"pool directory: {folder}")
+    for key, shares in (("mix", settings.mix), ("mix_splits", settings.mix_splits)):
+        if shares and not math.isclose(total := sum(shares.values()), 1):
+            scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
+            display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
     if recorded_settings(folder) == content and not is_finished(folder, content):
         display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
@@ -131,7 +136,8 @@ async def curate(settings: CurateSettings) -> str:
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
     require_problems(pool, folder)
-    display.say(f"{pool.pool.height} of {pool.read} problems kept")
+    dropped = ", ".join(f"{count} {reason.split('/')[-1]}" for reason, count in count_drops(pool.dropped).items())
+    display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     return str(folder)

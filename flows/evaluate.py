@@ -14,7 +14,7 @@ from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.evaluations import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem
@@ -127,6 +127,12 @@ async def _measured(
     if not problems:
         why = loaded.unusable or "there are no rows"
         raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
+    if (found := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
+        display.say(
+            f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "
+            "or temperature is)"
+        )
+        return found
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
@@ -134,6 +140,26 @@ async def _measured(
             evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 return await measure(evaluation, on_progress)
+
+
+def taken_from_the_run(
+    settings: EvaluateSettings, policy: FoundPolicy, problem_ids: list[str]
+) -> tuple[pl.DataFrame, dict[str, Any]] | None:
+    """The rollouts and the summary of the run's own final evaluation, if it is of this policy, on these problems, with
+    these settings: the same draws would be sampled again. None if not, or if some of it could not be graded."""
+    if policy.run is None:
+        return None
+    final = EvalJournal(policy.run / "evals" / FINAL)
+    summary, rollouts = final.read_summary(), final.read_rollouts()
+    if summary is None or rollouts is None or summary["infra_errors"]:
+        return None
+    measured_with = policy.config | {key: summary[key] for key in ("temperature", "max_tokens")}
+    keys = ("seed", "renderer_name", "thinking", "reward_timeout", "temperature", "max_tokens")
+    same_settings = all(measured_with.get(key) == getattr(settings, key) for key in keys)
+    same_policy = summary["policy"] == policy.sampler_path
+    if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
+        return None
+    return rollouts, dict(summary)
 
 
 def _record(journal: EvalJournal, name: str) -> EvalRecord:

@@ -54,8 +54,10 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
             console.print(said, highlight=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
+        # The address that logs in is for a person at a terminal, and not for a log.
         # soft_wrap: a line break in it would break the address for those who copy it
-        console.print(f"Prefect UI: {ui_address(api_url)}", highlight=False, soft_wrap=True)
+        address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
+        console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
         try:
             return asyncio.run(_run(flow, settings, api_url))
         except BaseException as error:

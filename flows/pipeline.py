@@ -9,7 +9,7 @@ from prefect import flow
 from rich.console import Console
 
 from coderl_tasks.insight.summary import print_summary
-from coderl_tasks.journal.atomic import make_folder, write_json
+from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
@@ -25,7 +25,7 @@ from flows.stopping import command_line, saying_what_next
 from flows.suspension import suspended_in_outages
 from flows.train import train
 
-SUMMARY_FILE = "summary.json"
+SUMMARY_FILE, POOL_FILE = "summary.json", "pool.json"
 SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 
@@ -49,7 +49,7 @@ async def pipeline(settings: PipelineSettings) -> str:
             services(settings.train.model_name, settings.train.model_reason),
             saying_what_next(display, command),
         ):
-            pool, run = await _in_a_row(settings, folder.name)
+            pool, run = await _in_a_row(settings, folder, display)
             write_json(folder / SUMMARY_FILE, {"pool": pool, "run": run})
     print_summary(Console(), Path(run), Path(pool))
     return run
@@ -65,12 +65,17 @@ def record_folder(content: Mapping[str, Any]) -> Path:
     return unfinished or new_run_path(root)
 
 
-async def _in_a_row(settings: PipelineSettings, name: str) -> tuple[str, str]:
-    """The directories of the pool and the run."""
-    pool = await curate(_named(settings.curate, name=str(POOLS / name)))
-    make_folder(path := runs_root() / name, private=True)  # so that it is no doubt a run's
+async def _in_a_row(settings: PipelineSettings, folder: Path, display: Display) -> tuple[str, str]:
+    """The directories of the pool and the run. The pool, once it is made, is noted in `folder`, the pipeline's own."""
+    recorded = folder / POOL_FILE
+    if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
+        display.say(f"the pool {pool} is finished")
+    else:
+        pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
+        write_json(recorded, {"pool": pool})
+    make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's
     run = await train(_named(settings.train, log_path=str(path)).with_changes(pool=pool))
-    await evaluate(_named(settings.evaluate, log_path=f"evaluate-{name}").with_changes(checkpoint=run))
+    await evaluate(_named(settings.evaluate, log_path=f"evaluate-{folder.name}").with_changes(checkpoint=run))
     return pool, run
 
 

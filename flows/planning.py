@@ -322,9 +322,8 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
     elif (path := find_local(wanted)) is not None and path.is_dir():
         found = EvalJournal(path)
     else:
-        raise ConfigError(
-            f"compare_to={wanted}: there is no such evaluation{f' of {run}' if run else ''}, folder or run"
-        )
+        here = f"{run} has no such evaluation, and there is no such folder or run" if run else ""
+        raise ConfigError(f"compare_to={wanted}: {here or 'there is no such evaluation, folder or run'}")
     if found.read_summary() is None or found.read_rollouts() is None:
         raise ConfigError(f"compare_to={wanted}: there is no finished evaluation in {found.folder}")
     return found

@@ -1,8 +1,9 @@
 """What a flow that stops before its end says: the command that goes on."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from coderl_tasks.arguments import words_of
 from coderl_tasks.errors import ConfigError, DataError
@@ -21,11 +22,20 @@ def what_next(command: str, error: BaseException) -> str:
     return f"{first}{command} goes on"
 
 
+_in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
+
+
 @contextmanager
-def saying_what_next(display: Display, command: str) -> Iterator[None]:
-    """Where the block does not come to its end, say that `command` goes on with it."""
+def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
+    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Of a
+    pipeline and its part only the pipeline does."""
+    is_part = _in_a_block.get()
+    token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
-        display.say(f"stopped; {what_next(command, error)}")
+        if not is_part:
+            display.say(f"{stopped()}; {what_next(command, error)}")
         raise
+    finally:
+        _in_a_block.reset(token)

@@ -41,13 +41,13 @@ from coderl_tasks.training.run import (
     steps_note,
     temperature_note,
 )
-from flows import stopping
 from flows.display import Display
 from flows.naming import deployed_name, doubt_of, name_flow_run
 from flows.planning import plan_training
 from flows.publishing import courtesy, publish_or_warn
 from flows.retries import PHASE
 from flows.sampling_ahead import SamplingAhead
+from flows.stopping import saying_what_next
 from flows.suspension import suspended_in_outages
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
@@ -141,12 +141,10 @@ async def _run(settings: TrainSettings) -> str:
             for line in filter(None, (*used.lines, states, *changes, note)):
                 display.say(line)
                 logger.log.info("%s", line)
-            try:
+            command = resume_command(directory)
+            with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
                 async with open_run(settings, directory, used) as run:
                     await _train(run, logger, display)
-            except BaseException as error:
-                display.say(f"stopped before step {directory.next_step}; {what_next(directory, error)}")
-                raise
         directory.reconcile_metrics()  # rows of steps whose commits were already there
         await _finish(directory, settings, display)
     return str(directory.path)
@@ -160,11 +158,6 @@ def resume_command(directory: RunDirectory) -> str:
 def start_note(directory: RunDirectory) -> str:
     """Whether the run begins, or where it goes on."""
     return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
-
-
-def what_next(directory: RunDirectory, error: BaseException) -> str:
-    """How a run that `error` stopped goes on."""
-    return stopping.what_next(resume_command(directory), error)
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:

@@ -131,6 +131,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         ),
         (TrainSettings, ("completions_per_problem=1",), "completions_per_problem='1': must be at least 2"),
         (TrainSettings, ("eval_every=0",), "use -1"),
+        (TrainSettings, ("max_steps=0",), "max_steps='0': trains nothing: coderl evaluate measures a policy"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),
         (TrainSettings, ("--max_steps",), "--max_steps needs a value"),
         (TrainSettings, ("seed=1", "seed=2"), "seed is given twice"),

@@ -44,7 +44,7 @@ GRADES_SCHEMA: dict[str, pl.DataType] = {
 """`source_row` is the problem's row in its file; what follows is null where nothing failed. `reason` is one line. Of
 the test that failed first: its input, the output it expects and what the program gave, each as `shortened` cuts it, and
 the last line of its error output. Expected outputs come from the problems' file: no sandbox ever has them."""
-OUT_SUFFIXES = (".parquet", ".csv", *(suffix for suffix, kind in SUFFIXES.items() if kind == "lines"))
+OUT_SUFFIXES = (".parquet", ".jsonl", ".csv")
 _IN_WORK = 64  # programs graded side by side; how many run at once is the client's business
 
 Progressed = Callable[[Grade], None]
@@ -73,7 +73,7 @@ def grade_files(
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
-    unusable = loaded.unusable and f"{problems_path}: {loaded.unusable}"
+    unusable = loaded.unusable and f"{problems_path}: {loaded.unusable} (all: coderl validate {problems_path})"
     ambiguous = loaded.dropped.filter(reason=SAME_ID_OTHER_TESTS)["problem_id"]
     if not ambiguous.is_empty():
         raise DataError(f"{problems_path}: the problem id {ambiguous[0]} stands for different tests")

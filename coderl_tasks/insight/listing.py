@@ -95,19 +95,21 @@ def _pool_row(folder: Path) -> dict[str, Any]:
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
     return row | {
-        "state": _pool_state(folder, found.get("settings")),
+        "state": _pool_state(folder, found.get("settings"), found.get("kept")),
         "model": found.get("model_name"),
         "problems": found.get("kept"),
     }
 
 
-def _pool_state(folder: Path, finished_with: dict[str, Any] | None) -> str:
+def _pool_state(folder: Path, finished_with: dict[str, Any] | None, kept: int | None) -> str:
     """Where the curation in `folder` stands, whose manifest has the settings `finished_with` (None: there is none)."""
     if held_by(folder, LOCK_FILE) is not None:
         return "running"
     if finished_with is None:
         return "unfinished"
-    return "finished" if recorded_settings(folder) in (None, finished_with) else "finished, then started anew"
+    if recorded_settings(folder) not in (None, finished_with):
+        return "finished, then started anew"
+    return "finished" if kept else "finished, empty"
 
 
 def _profiled_with(folder: Path) -> str | None:

@@ -46,7 +46,7 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     step = f"per step: {problems} problems x {completions} completions per problem"
     if kept is not None and kept < problems:
-        step += "; the pool has fewer problems, which repeat within a step"
+        step = f"warning: {step}: the pool has fewer, which repeat within a step (problems_per_step={kept})"
     return [taken, step]
 
 

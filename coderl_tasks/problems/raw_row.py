@@ -43,7 +43,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     or a reason of `parse_tests`.
     """
     if not isinstance(row, Mapping):
-        raise RowDropped("row_not_object", "not a JSON object" if row is None else f"not a JSON object: {row}")
+        raise RowDropped("row_not_object", _no_object(row))
     statement = statement_of(row)
     if statement is None:
         raise _no_statement(row)
@@ -82,6 +82,20 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
         solutions=solutions,
         source_row=source_row,
     )
+
+
+def _no_object(row: Any) -> str:
+    """Why what was read, a line's text or another value, is no row."""
+    if row is None:
+        return "not a JSON object"
+    if isinstance(row, str):
+        try:
+            value = json.loads(row)
+        except (ValueError, RecursionError) as error:
+            return f"broken JSON ({error}): {row}"
+        if isinstance(value, list):
+            return f"a JSON array, where a line holds one JSON object: {row}"
+    return f"not a JSON object: {row}"
 
 
 def statement_of(row: Mapping[str, Any]) -> str | None:

@@ -86,6 +86,9 @@ def test_pools_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         with working_in(tmp_path / "done", {"limit": limit}, instead=""):
             assert pools_table(tmp_path)["state"].to_list() == ["running"]
         assert pools_table(tmp_path)["state"].to_list() == [state]
+    write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 0, "settings": {"limit": 9}})
+    assert pools_table(tmp_path)["state"].to_list() == ["finished, empty"]
+    write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7, "settings": {"limit": 9}})
     (tmp_path / "begun" / "shards" / "0000" / "groups").mkdir(parents=True)
     write_json(tmp_path / "begun" / "shards" / "0000" / "groups" / "request.json", {"policy": "other"})
     rows = {row["name"]: row for row in pools_table(tmp_path).iter_rows(named=True)}

@@ -1,5 +1,6 @@
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -249,3 +250,19 @@ def test_trimming_keeps_the_longest_inputs_in_order():
 def test_trimming_refuses_nonsense(max_tests):
     with pytest.raises(ValueError):
         trim_tests(with_inputs("a"), max_tests)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"statement": "s"', r"^broken JSON \(.*line 1 column \d+.*\): \{"),
+        ("[1, 2]", "^a JSON array, where a line holds one JSON object"),
+        ("5", "^not a JSON object: 5"),
+        (None, "^not a JSON object$"),
+    ],
+)
+def test_it_is_said_why_a_line_is_no_row(line: Any, why: str) -> None:
+    with pytest.raises(RowDropped) as dropped:
+        problem_from_row(line, split="s", source_row=0)
+    assert dropped.value.reason == "row_not_object"
+    assert re.search(why, dropped.value.detail)
