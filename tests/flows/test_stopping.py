@@ -109,15 +109,16 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     process = start(home, "pipeline", *words, stderr=subprocess.PIPE)
     while process.poll() is None and not list(root.glob("*/steps/000000/sampled.parquet")):
         time.sleep(0.01)
-    said = re.fullmatch("stopped; coderl (pipeline .*) goes on", interrupted(process)[-1])
-    assert said
-    assert set(shlex.split(said[1])) == {"pipeline", *words}
+    (said,) = [line for line in interrupted(process) if line.startswith("stopped")]
+    assert (command := re.fullmatch("stopped; coderl (pipeline .*) goes on", said))
+    assert set(shlex.split(command[1])) == {"pipeline", *words}
     paid_for = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*ampled.parquet")}
     again = subprocess.run(process.args, env=home, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     (record,) = (root / "pipelines").iterdir()
     run = root / record.name
     assert f"going on with the pipeline {record.name}, which an earlier start" in again.stdout
+    assert f"the pool {pool} is finished\n" in again.stdout
     assert f"run directory: {run} (resuming at step 0)" in again.stdout
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
     assert [folder.name for folder in run.glob("evals/evaluate-*")] == [f"evaluate-{record.name}"]

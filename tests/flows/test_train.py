@@ -181,12 +181,14 @@ def test_a_stop_that_needs_a_hand_says_so(coderl, run: Path, tmp_path: Path):
     assert done.stderr.count("\n") == 1
 
 
-def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path):
-    done = coderl("evaluate", f"checkpoint={run}", "eval_limit=4", "max_tokens=64")
+@pytest.mark.parametrize("other", [(), ("reward_timeout=7",)])
+def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path, tmp_path: Path, other: tuple[str]):
+    done = coderl("evaluate", f"checkpoint={run}", "eval_limit=4", f"log_path={tmp_path / 'eval'}", *other)
     assert done.returncode == 0, done.stderr
-    folders = list(run.glob("evals/evaluate-*"))
-    assert len(folders) == 1
-    summary = json.loads((folders[0] / "summary.json").read_text())
+    # What the run's final evaluation measured is taken from there, and what it did not is measured.
+    assert ("with these settings: nothing is sampled" in done.stdout) is not bool(other)
+    assert ("Sandbox: " in done.stdout) is bool(other)
+    summary = json.loads((tmp_path / "eval/summary.json").read_text())
     final = json.loads((run / "evals/final/summary.json").read_text())
     assert {key: summary[key] for key in ("n", "pass_at_1", "by_split")} == {
         key: final[key] for key in ("n", "pass_at_1", "by_split")
