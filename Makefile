@@ -11,8 +11,8 @@ INSTALL := $(BIN)/python tools/install.py
 # What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
-# Enough problems to see it learn. `coderl pipeline preset=nano` takes all.
-DEMO_SIZES := curate.limit=240 train.eval_ends_limit=200 evaluate.eval_limit=200
+# Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
+DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval_ends_limit=200 evaluate.eval_limit=200
 # Processes that run tests, each with servers of its own. A file stays in one; those that take longest come early.
 WORKERS ?= 2
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
