@@ -22,7 +22,7 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, count_drops
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
 from coderl_tasks.screening import (
     DuplicateRules,
     KeptProblems,
@@ -136,7 +136,7 @@ async def curate(settings: CurateSettings) -> str:
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
     require_problems(pool, folder)
-    dropped = ", ".join(f"{count} {reason.split('/')[-1]}" for reason, count in count_drops(pool.dropped).items())
+    dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")

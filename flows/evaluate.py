@@ -151,15 +151,15 @@ def taken_from_the_run(
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()
-    if summary is None or rollouts is None or summary["infra_errors"]:
+    if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
-    measured_with = policy.config | {key: summary[key] for key in ("temperature", "max_tokens")}
+    measured_with = policy.config | {key: summary.get(key) for key in ("temperature", "max_tokens")}
     keys = ("seed", "renderer_name", "thinking", "reward_timeout", "temperature", "max_tokens")
     same_settings = all(measured_with.get(key) == getattr(settings, key) for key in keys)
-    same_policy = summary["policy"] == policy.sampler_path
+    same_policy = summary.get("policy") == policy.sampler_path
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None
-    return rollouts, dict(summary)
+    return rollouts, summary
 
 
 def _record(journal: EvalJournal, name: str) -> EvalRecord:

@@ -17,11 +17,11 @@ from coderl_tasks.curation.find_pool import FoundPool, finished_with, is_finishe
 from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.lock import held_by
-from coderl_tasks.journal.run_config import check_resume, config_changes
-from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
+from coderl_tasks.journal.run_config import config_changes
+from coderl_tasks.journal.run_directory import allowed_changes
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local, shown
@@ -96,8 +96,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     recorded = recorded_config(path)
     if recorded is None:
         settings = with_side_of(pool, settings)
-    elif path is not None and not is_unstarted(path):
-        check_resume(recorded, run_config(settings))
+    elif path is not None:
+        allowed_changes(path, recorded, run_config(settings))
     check_training(settings, path)
     if settings.test_share is not None:
         check_held_out(pool.file, settings.test_share)
@@ -113,14 +113,11 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob("*/config.json")]
     for _, folder in sorted(files, reverse=True):
         try:
-            same = not config_changes(read_json(folder / "config.json"), config)
-            ended = same and has_ended(
-                folder, committed_steps(folder) - 1, max_steps=settings.max_steps, eval_every=settings.eval_every
-            )
+            recorded = read_json(folder / "config.json")
+            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+                return folder
         except DataError:  # a damaged one: naming it says what is wrong with it
             continue
-        if same and not ended and held_by(folder) is None:
-            return folder
     return None
 
 

@@ -62,6 +62,10 @@ class Pool:
                 f"kept {self.pool.height} + dropped {self.dropped.height} is not the {self.read} rows read"
             )
 
+    def drops_in_words(self) -> str:
+        """How many were dropped for which reason, the commonest first; empty if none was."""
+        return ", ".join(f"{n} {reason.split('/')[-1]}" for reason, n in count_drops(self.dropped).items())
+
 
 def build_pool(
     loaded: LoadResult,
@@ -187,7 +191,7 @@ def require_problems(pool: Pool, folder: Path) -> None:
     if pool.pool.height:
         return
     low, high = pool.band
-    reasons = ", ".join(f"{n} {reason.split('/')[-1]}" for reason, n in count_drops(pool.dropped).items())
+    reasons = pool.drops_in_words()
     if pool.dropped.filter(stage="mix").height:
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")

@@ -112,13 +112,14 @@ def parse_report(result: RunResult, n_inputs: int, limits: Limits) -> Report | N
         report = json.loads(data)
         python = str(report.get("python"))
         python = python if _VERSION.fullmatch(python) else ""
+        request_id = str(report.get("id") or "")
         if isinstance(report.get("compile_error"), str):
-            return Report((), report["compile_error"][:300], python, str(report.get("id") or ""))
+            return Report((), report["compile_error"][:300], python, request_id)
         tests = report["tests"]
         if not isinstance(tests, list) or not 0 < len(tests) <= n_inputs:
             return None
         records = tuple(_parse_record(test, limits) for test in tests)
-        return Report(records, None, python, str(report.get("id") or ""))
+        return Report(records, None, python, request_id)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         return None
 

@@ -95,21 +95,22 @@ def _pool_row(folder: Path) -> dict[str, Any]:
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
     return row | {
-        "state": _pool_state(folder, found.get("settings"), found.get("kept")),
+        "state": _pool_state(folder, found if manifest.is_file() else None),
         "model": found.get("model_name"),
         "problems": found.get("kept"),
     }
 
 
-def _pool_state(folder: Path, finished_with: dict[str, Any] | None, kept: int | None) -> str:
-    """Where the curation in `folder` stands, whose manifest has the settings `finished_with` (None: there is none)."""
+def _pool_state(folder: Path, manifest: dict[str, Any] | None) -> str:
+    """Where the curation in `folder` stands, which has this manifest if it was ever finished."""
     if held_by(folder, LOCK_FILE) is not None:
         return "running"
-    if finished_with is None:
+    if manifest is None:
         return "unfinished"
-    if recorded_settings(folder) not in (None, finished_with):
+    finished_with, started_with = manifest.get("settings"), recorded_settings(folder)
+    if None not in (finished_with, started_with) and started_with != finished_with:
         return "finished, then started anew"
-    return "finished" if kept else "finished, empty"
+    return "finished" if manifest.get("kept") else "finished, empty"
 
 
 def _profiled_with(folder: Path) -> str | None:

@@ -84,9 +84,8 @@ class RunDirectory:
             resumed = config_path.exists()
             recorded = read_json(config_path) if resumed else {}
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
-            unstarted = resumed and is_unstarted(folder)
-            changes = check_resume(recorded, config, may_change=("*",) if unstarted else may_change) if resumed else []
-            if unstarted and changes:
+            changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
+            if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # learned from what the settings then named
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
@@ -190,6 +189,16 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int) -> bool
     return (
         summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
     )
+
+
+def allowed_changes(
+    path: Path, recorded: Mapping[str, Any], config: Mapping[str, Any], may_change: Iterable[str] = MAY_CHANGE
+) -> list[ConfigChange]:
+    """What `config` changes of the run at `path`, which has `recorded`. Where nothing was sampled yet, anything may.
+
+    Raises ConfigError as `check_resume` does.
+    """
+    return check_resume(recorded, config, may_change=("*",) if is_unstarted(path) else may_change)
 
 
 def is_unstarted(path: Path) -> bool:

@@ -81,6 +81,8 @@ def test_who_holds_a_run_is_seen_without_taking_the_lock(tmp_path: Path) -> None
 
 def test_pools_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "done").mkdir()
+    write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7})
+    assert pools_table(tmp_path)["state"].to_list() == ["finished"]
     write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7, "settings": {"limit": 7}})
     for state, limit in (("finished", 7), ("finished, then started anew", 9)):
         with working_in(tmp_path / "done", {"limit": limit}, instead=""):

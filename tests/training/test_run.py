@@ -13,6 +13,7 @@ from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.prompts import get_renderer, load_tokenizer
@@ -144,16 +145,17 @@ def test_a_temperature_other_than_the_trainers_is_explained(temperature: float) 
 
 
 @pytest.mark.parametrize(
-    ("address", "changes", "config", "is_read", "is_needed"),
+    ("address", "changes", "config", "steps_done", "is_read", "is_needed"),
     [
-        ("http://x", {}, {}, True, False),
-        ("http://x", {"temperature": 0.9}, {}, False, True),
-        ("http://x", {"model_name": "other"}, {}, False, True),
-        ("http://y", {}, {}, False, True),
-        ("http://y", {"max_steps": 0}, {}, False, False),
-        ("http://x", {}, {"probe": {"gap": 0.1}}, False, True),
-        ("http://x", {}, {"probe": None}, False, True),
-        ("embedded", {}, {}, False, False),
+        ("http://x", {}, {}, 0, True, False),
+        ("http://x", {"temperature": 0.9}, {}, 0, False, True),
+        ("http://x", {"model_name": "other"}, {}, 0, False, True),
+        ("http://y", {}, {}, 0, False, True),
+        ("http://y", {}, {}, 1, False, False),
+        ("http://y", {"max_steps": 2}, {}, 1, False, True),
+        ("http://x", {}, {"probe": {"gap": 0.1}}, 0, False, True),
+        ("http://x", {}, {"probe": None}, 0, False, True),
+        ("embedded", {}, {}, 0, False, False),
     ],
 )
 def test_a_recorded_probe_is_read_for_the_same_service(
@@ -162,6 +164,7 @@ def test_a_recorded_probe_is_read_for_the_same_service(
     address: str,
     changes: dict[str, Any],
     config: dict[str, Any],
+    steps_done: int,
     is_read: bool,
     is_needed: bool,
 ):
@@ -171,6 +174,8 @@ def test_a_recorded_probe_is_read_for_the_same_service(
     renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         directory.config |= {"probe": asdict(found)} | config
+        for step in range(steps_done):
+            directory.step(step).write_commit(Commit(step, {"step": step}))
         session = Session(used, Judge(SandboxClient(["http://z"])), renderer, 512)
         run = TrainingRun(settings, directory, session, {}, [], [], {})
         run.probe = recorded_probe(run)
