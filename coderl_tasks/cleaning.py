@@ -3,6 +3,7 @@
 | what                                                           | removed          |
 |----------------------------------------------------------------|------------------|
 | attempts at a run that recorded neither sample nor step        | always           |
+| curations and evaluations that recorded nothing                | always           |
 | checkpoints of the embedded Tinker server whose time is over   | always           |
 | its checkpoints, a day old, that no run names                  | with `--weights` |
 | what a finished curation recorded on the way                   | with `--parts`   |
@@ -27,7 +28,7 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
-from coderl_tasks.journal.unfinished import LOCK_FILE
+from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import POOLS, coderl_home
@@ -55,7 +56,7 @@ def clean(more_runs: Sequence[Path] = (), *, weights: bool, parts: bool, ask: bo
     missing = [str(folder) for folder in more_runs if not folder.is_dir()]
     if missing:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
-    found = [*unstarted_runs(root), *expired_checkpoints(tinker)]
+    found = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
     unnamed, recorded = unnamed_checkpoints(tinker, [root, *more_runs]), pool_parts(POOLS)
     found += [*(unnamed if weights else ()), *(recorded if parts else ())]
     for removal in found:
@@ -97,6 +98,21 @@ def unstarted_runs(root: Path) -> list[Removal]:
         Removal(f"run that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder]))
         for folder in _folders(root)
         if held_by(folder) is None and is_unstarted(folder)
+    ]
+
+
+def untouched_work(root: Path, pools: Path) -> list[Removal]:
+    """The curations in `pools`, and the evaluations in `root` and of its runs, that were begun and recorded nothing."""
+    kinds = {"pool": _folders(pools), "evaluation": sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])}
+    return [
+        Removal(
+            f"{kind} that never started: {folder}",
+            tree_bytes(folder),
+            partial(_remove_folders, folder, [folder], LOCK_FILE),
+        )
+        for kind, folders in kinds.items()
+        for folder in folders
+        if held_by(folder, LOCK_FILE) is None and is_untouched(folder)
     ]
 
 

@@ -14,6 +14,7 @@ from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.steps import Commit
+from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointKind, LoraSettings, RunRecord
 
@@ -114,6 +115,19 @@ def test_checkpoints_that_no_run_needs_go_when_asked_for(root: Path, tmp_path: P
     assert main(["clean", "--yes", "--weights", "--runs", str(elsewhere)]) == 0
     assert {record.name for record in store.all_checkpoints()} == {"kept", "other", "young"}
     assert len(list((store.root / "abc:train:0" / "data").iterdir())) == 3
+
+
+def test_work_that_recorded_nothing_goes(root: Path, tmp_path: Path) -> None:
+    pools = tmp_path / "pools"
+    gone = [pools / "dead", root / "evals" / "dead", root / "run" / "evals" / "dead"]
+    kept = [pools / "begun", pools / "busy", root / "run" / "evals" / "begun"]
+    for folder in (*gone, *kept):
+        with working_in(folder, {"limit": 1}, instead=""):
+            if folder.name == "begun":
+                write_json(folder / "request.json", {})
+    with working_in(pools / "busy", {"limit": 1}, instead=""):
+        assert main(["clean", "--yes"]) == 0
+    assert [folder.exists() for folder in (*gone, *kept)] == [False] * 3 + [True] * 3
 
 
 def test_the_parts_of_a_finished_pool_go_when_asked_for(root: Path, tmp_path: Path) -> None:

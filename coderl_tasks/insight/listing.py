@@ -13,7 +13,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import held_by
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
-from coderl_tasks.journal.unfinished import LOCK_FILE, recorded_settings
+from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
 from coderl_tasks.paths import shown
 
 RUN_SCHEMA = {
@@ -91,32 +91,27 @@ def _pool_row(folder: Path) -> dict[str, Any]:
     row = {"name": shown(folder.name), **_size_and_age(folder)}
     manifest = folder / "manifest.json"
     try:
-        found: dict[str, Any] = read_json(manifest) if manifest.is_file() else {"model_name": _profiled_with(folder)}
+        finished: dict[str, Any] | None = read_json(manifest) if manifest.is_file() else None
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
+    started = recorded_settings(folder)
     return row | {
-        "state": _pool_state(folder, found if manifest.is_file() else None),
-        "model": found.get("model_name"),
-        "problems": found.get("kept"),
+        "state": _pool_state(folder, finished, started),
+        "model": (finished or started or {}).get("model_name"),
+        "problems": (finished or {}).get("kept"),
     }
 
 
-def _pool_state(folder: Path, manifest: dict[str, Any] | None) -> str:
+def _pool_state(folder: Path, manifest: dict[str, Any] | None, started_with: dict[str, Any] | None) -> str:
     """Where the curation in `folder` stands, which has this manifest if it was ever finished."""
     if held_by(folder, LOCK_FILE) is not None:
         return "running"
     if manifest is None:
-        return "unfinished"
-    finished_with, started_with = manifest.get("settings"), recorded_settings(folder)
+        return "never started" if is_untouched(folder) else "unfinished"
+    finished_with = manifest.get("settings")
     if None not in (finished_with, started_with) and started_with != finished_with:
         return "finished, then started anew"
     return "finished" if manifest.get("kept") else "finished, empty"
-
-
-def _profiled_with(folder: Path) -> str | None:
-    from coderl_tasks.curation.find_pool import recorded_model  # which brings the Tinker SDK: seconds to import
-
-    return recorded_model(folder)
 
 
 def _size_and_age(folder: Path) -> dict[str, Any]:

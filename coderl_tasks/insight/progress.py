@@ -22,7 +22,7 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
         parts.append(f"reward {row['mean_reward']:.3f}")
     parts += _percentages(row, {"mean_correct": "correct", "format_rate": "format", "truncated_rate": "truncated"})
     if row.get("groups_skipped") is not None and row.get("groups_total") is not None:
-        parts.append(f"groups {row['groups_total'] - row['groups_skipped']}/{row['groups_total']}")
+        parts.append(f"trained on {row['groups_total'] - row['groups_skipped']}/{row['groups_total']} groups")
     if row.get("kl_sample_train") is not None:
         parts.append(f"kl {row['kl_sample_train']:.1e}")
     if row.get("infra_errors"):

@@ -99,14 +99,15 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
 
 
 def checks_table(checks: list[Check]) -> RenderableType:
-    """The smoke-test protocol: one line a check."""
+    """The smoke-test protocol: one line per check, and why one did not pass."""
     table = plain_table("Checks")
     for column in ("", "check", "value", "wanted"):
         table.add_column(column)
     for check in checks:
         word, style = MARKS[check.passed]
         table.add_row(Text(word, style=style), check.name, check.value, Text(check.threshold, style="dim"))
-    return table
+    why = [Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed]
+    return Group(table, *why)
 
 
 def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:

@@ -41,6 +41,12 @@ def recorded_settings(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def is_untouched(folder: Path) -> bool:
+    """Whether the work in `folder` was begun and recorded nothing: a service was missing, say."""
+    names = {child.name for child in folder.iterdir()}
+    return SETTINGS_FILE in names and names <= {SETTINGS_FILE, LOCK_FILE}
+
+
 def find_unfinished(
     folders: Iterable[Path], settings: Mapping[str, Any], is_finished: Callable[[Path], bool]
 ) -> Path | None:

@@ -82,9 +82,10 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     raw = _raw_tests(decode_json(raw_tests))
     if not raw:
         raise RowDropped("no_tests")
-    names = {test.function for test in raw if test.function}
-    names = names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
-    kinds = {_kind(test, has_function=bool(names)) for test in raw}
+    own_names = {test.function for test in raw if test.function}
+    names = own_names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
+    # Where tests name their functions themselves, one that names none is not of a function.
+    kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
     if kinds == {"stdin"}:

@@ -91,8 +91,11 @@ def test_pools_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 0, "settings": {"limit": 9}})
     assert pools_table(tmp_path)["state"].to_list() == ["finished, empty"]
     write_json(tmp_path / "done" / "manifest.json", {"model_name": "data/nano", "kept": 7, "settings": {"limit": 9}})
-    (tmp_path / "begun" / "shards" / "0000" / "groups").mkdir(parents=True)
-    write_json(tmp_path / "begun" / "shards" / "0000" / "groups" / "request.json", {"policy": "other"})
+    with working_in(tmp_path / "begun", {"model_name": "other"}, instead=""):
+        pass
+    rows = {row["name"]: row for row in pools_table(tmp_path).iter_rows(named=True)}
+    assert rows["begun"]["state"] == "never started"
+    (tmp_path / "begun" / "screening").mkdir()
     rows = {row["name"]: row for row in pools_table(tmp_path).iter_rows(named=True)}
     assert [rows["done"][key] for key in ("model", "problems")] == ["data/nano", 7]
     assert [rows["begun"][key] for key in ("state", "model", "problems")] == ["unfinished", "other", None]

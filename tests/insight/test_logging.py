@@ -38,7 +38,7 @@ def test_metrics_go_to_the_file_and_the_log(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [(row["step"], row.get("mean_reward")) for row in rows] == [(-1, None), (0, 0.6)]
     log = (tmp_path / "logs.log").read_text()
-    assert "reward 0.500  correct 52%  format 98%  groups 6/8" in log
+    assert "reward 0.500  correct 52%  format 98%  trained on 6/8 groups" in log
     assert "seed=3" in log and "evaluation baseline  Pass@1 25.0%" in log and "grad_norm=1.5" in log
 
 
@@ -128,7 +128,8 @@ def test_wandb_offline_keeps_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_step_line_leaves_out_what_is_not_known() -> None:
     assert step_line({"step": 3, "mean_reward": 0.25}) == "step    3  reward 0.250"
-    assert step_line({"step": 3, "mean_reward": None, "groups_total": 8, "groups_skipped": 8}).endswith("groups 0/8")
+    all_skipped = {"step": 3, "mean_reward": None, "groups_total": 8, "groups_skipped": 8}
+    assert step_line(all_skipped).endswith("trained on 0/8 groups")
     assert "infra errors 2" in step_line({"step": 3, "infra_errors": 2})
     assert step_line({"step": 3, "samples_skipped": 2, "clone_groups": 1}).endswith(
         "samples skipped 2  groups of clones 1"

@@ -125,7 +125,8 @@ DROPS = {
         [
             {"input": "1", "output": "1", "testtype": "stdin"},
             {"input": "1", "output": "1", "testtype": "functional"},
-        ]
+        ],
+        [{"input": "1 2", "output": "3"}, {"input": "1\n2", "output": "3", "fn_name": "add"}],
     ],
     "several_entry_points": [
         [
