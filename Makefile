@@ -56,12 +56,14 @@ test: $(INSTALLED) lint types
 
 # PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.
 test-other-pythons: $(INSTALLED)
-	@for python in $$(sh tools/pythons.sh others $(BIN)/python); do \
-		venv=$(VENV)/other-$$(basename "$$python"); echo "grading on $$($$python --version)"; \
-		test -x $$venv/bin/python || "$$python" -m venv $$venv || exit 1; \
-		PATH="$(CURDIR)/$(BIN):$$PATH" $$venv/bin/python tools/install.py -c constraints.txt $(GRADING) || exit 1; \
-		PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest $(GRADING_TESTS) || exit 1; \
-	done
+	@others=$$(sh tools/pythons.sh others $(BIN)/python | sed 's|^|test-on|'); \
+	test -z "$$others" || $(MAKE) --no-print-directory -j $(WORKERS) --output-sync $$others
+
+test-on/%:
+	@python="/$*"; venv=$(VENV)/other-$$(basename "$$python"); echo "grading on $$($$python --version)"; \
+	test -x $$venv/bin/python || "$$python" -m venv $$venv || exit 1; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $$venv/bin/python tools/install.py -c constraints.txt $(GRADING) || exit 1; \
+	PYTHONPATH=$(CURDIR) $$venv/bin/python -m pytest -p no:cacheprovider $(GRADING_TESTS)
 
 compat: $(INSTALLED)
 	$(BIN)/python tests/compat/run_compat.py

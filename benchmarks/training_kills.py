@@ -1,11 +1,11 @@
 """Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
 
-    python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
+    python benchmarks/training_kills.py [--kills 50] [--variant NAME]...
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
-state to resume from after each step, after every fourth, and after each with sampling one step ahead.
+state to resume from after each step or after every fourth, either with or without sampling one step ahead.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -59,7 +59,8 @@ SETTINGS = (
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
-    "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
+    "overlap-1": ("rolling_save_every=1", "max_steps_off_policy=1"),
+    "overlap-4": ("rolling_save_every=4", "max_steps_off_policy=1"),
 }
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
 FINISH_S = 600.0
@@ -263,12 +264,12 @@ def make_pool(folder: Path, stack: Stack) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50, help="a variant (default: 50)")
+    parser.add_argument("--kills", type=int, default=50, help="per variant (default: 50)")
     parser.add_argument("--steps", type=int, default=12, help="of a run (default: 12)")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
     parser.add_argument("--pool", type=Path, help="train on this one (default: one of 24 problems is made)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print a JSON line a variant instead of a table")
+    parser.add_argument("--json", action="store_true", help="print a JSON line per variant instead of a table")
     arguments = parser.parse_args()
     outcomes = []
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:

@@ -308,30 +308,24 @@ def deploy_all() -> None:
 
     Nothing else of a pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words.
     """
-    if not asyncio.run(_has_work_pool()):
-        _prefect("work-pool", "create", WORK_POOL, "--type", "process")
     asyncio.run(_close_work_pool())
     _prefect("--no-prompt", "deploy", "--all")
 
 
-async def _has_work_pool() -> bool:
+async def _close_work_pool() -> None:
     from prefect import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
 
     async with get_client() as client:
         try:
-            await client.read_work_pool(WORK_POOL)
+            template = (await client.read_work_pool(WORK_POOL)).base_job_template
         except ObjectNotFound:
-            return False
-    return True
-
-
-async def _close_work_pool() -> None:
-    from prefect import get_client
-    from prefect.client.schemas.actions import WorkPoolUpdate
-
-    async with get_client() as client:
-        template = (await client.read_work_pool(WORK_POOL)).base_job_template
+            closed = closed_template(ProcessWorker.get_default_base_job_template())
+            pool = WorkPoolCreate(name=WORK_POOL, type=ProcessWorker.type, base_job_template=closed)
+            await client.create_work_pool(pool)
+            return
         if (closed := closed_template(template)) != template:
             await client.update_work_pool(WORK_POOL, WorkPoolUpdate(base_job_template=closed))
 
@@ -391,7 +385,9 @@ def run_worker(stop: threading.Event) -> int:
 def _one_worker(name: str, stop: threading.Event) -> int:
     worker_command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", WORK_POOL, "--name", name]
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
-    environment = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", **os.environ, **QUIET, WORKER_VARIABLE: name}
+    # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
+    defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
+    environment = {**defaults, **os.environ, **QUIET, WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=PROJECT_ROOT)
     while worker.poll() is None and not stop.wait(0.2):

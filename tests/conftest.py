@@ -1,12 +1,20 @@
-"""Fixtures that several rooms share: one of each server for the whole session, on loopback, with a home of its own."""
+"""Fixtures that several rooms share: one of each server for the whole session, on loopback, with a home of its own.
+
+The processes of a session (`pytest -n`) share the servers: the first one that needs a server starts it.
+"""
 
 import asyncio
+import fcntl
+import json
 import logging
 import os
+import shutil
 import socket
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +33,10 @@ from coderl_tasks.services import (
 )
 
 Serve = Callable[[web.Application], str]
+Found = Any
+"""What JSON holds: what a worker has to know of a server that another one started."""
+
+EMPTY = "empty-prefect.db"
 # Tests talk to their own servers, never to a user's. Empty rather than unset: a `.env` fills in only what is unset.
 for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_API_URL"):
     os.environ[variable] = ""
@@ -44,27 +56,73 @@ def pytest_unconfigure() -> None:
     prefect_home.cleanup()
 
 
+started: list[tuple[Path, ExitStack]] = []
+"""What this worker started for all of them: the file that each user holds a lock of, and what ends it."""
+
+
+def pytest_sessionfinish() -> None:
+    """End what this worker started once no worker uses it. By now it holds no lock itself: none waits for another."""
+    for file, running in started:
+        with file.open() as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            file.with_suffix(".json").unlink()
+            running.close()
+
+
+@contextmanager
+def shared(file: Path, start: Callable[[ExitStack], Found]) -> Iterator[Found]:
+    """What `start` returns, which the first worker that needs it starts; `file` says who uses it."""
+    with file.open("a") as users:
+        with file.with_suffix(".starting").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)
+            record = file.with_suffix(".json")
+            if not record.exists():
+                running = ExitStack()
+                found = start(running)
+                started.append((file, running))
+                record.write_text(json.dumps(found))
+            found = json.loads(record.read_text())
+        yield found
+
+
+@pytest.fixture(scope="session")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the workers of this session have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 @pytest.fixture(scope="session", autouse=True)
-def coderl_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of the session's own, for this process and every server it starts."""
-    home = tmp_path_factory.mktemp("coderl-home")
+def coderl_home(common: Path) -> Iterator[Path]:
+    """A cache of the session's own, for its processes and every server they start."""
+    home = common / "coderl-home"
+    home.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CODERL_HOME", str(home))
         yield home
 
 
 @pytest.fixture(scope="session")
-def embedded(coderl_home: Path) -> Iterator[Services]:
+def embedded(common: Path) -> Iterator[Services]:
     """The embedded Tinker server on the nano model and the embedded sandbox, started as a run starts them."""
-    # Started by themselves: `services` would take a sandbox that a developer runs on port 8080.
-    with embedded_tinker(NANO_MODEL) as tinker, embedded_sandbox() as sandbox:
+
+    def start(running: ExitStack) -> Found:
+        # Started by themselves: `services` would take a sandbox that a developer runs on port 8080.
+        servers = [running.enter_context(server) for server in (embedded_tinker(NANO_MODEL), embedded_sandbox())]
+        return [{"port": server.port, "url": server.url, "key": server.key} for server in servers]
+
+    with shared(common / "embedded.users", start) as found:
+        tinker, sandbox = servers = embedded_tinker(NANO_MODEL), embedded_sandbox()
+        for server, values in zip(servers, found, strict=True):
+            vars(server).update(values)
         yield Services(
             tinker.url,
             tinker.key,
             (sandbox.address,),
             DEFAULT_SANDBOX_CONCURRENCY,
             (f"Tinker: embedded server, {tinker.url}", f"Sandbox: embedded server, {sandbox.url}"),
-            (tinker, sandbox),
+            servers,
         )
 
 
@@ -105,10 +163,30 @@ def closed() -> str:
 
 
 @pytest.fixture(scope="session")
-def prefect_api(coderl_home: Path) -> Iterator[str]:
+def prefect_api(coderl_home: Path, common: Path) -> Iterator[str]:
     """A real Prefect server with a database of its own; flows of this process report to it."""
-    with embedded_prefect() as api_url, used(api_url):
+
+    def start(running: ExitStack) -> Found:
+        api_url = running.enter_context(embedded_prefect())
+        database = coderl_home / "prefect" / "prefect.db"
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(coderl_home / EMPTY)) as copy:
+            source.backup(copy)
+        return api_url
+
+    with shared(common / "prefect.users", start) as api_url, used(api_url):
         yield api_url
+
+
+@pytest.fixture(scope="session")
+def with_database(coderl_home: Path, prefect_api: str) -> Callable[[Path], None]:
+    """Gives another CODERL_HOME a Prefect database without flow runs: to make a new one takes a Prefect server twenty
+    seconds of CPU time, as it took that of the session."""
+
+    def give(home: Path) -> None:
+        (home / "prefect").mkdir(parents=True, mode=0o700)
+        shutil.copyfile(coderl_home / EMPTY, home / "prefect" / "prefect.db")
+
+    return give
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 """Flows as people run them: the command in its own process, on a real Prefect server and the embedded servers."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,21 +75,36 @@ def refused(
     return run
 
 
+@contextmanager
+def making(folder: Path) -> Iterator[bool]:
+    """Whether `folder` is still to be made, in the block: workers share what each of them needs."""
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.seek(0)
+        yield not lock.read()
+        lock.write("made")
+
+
 @pytest.fixture(scope="session")
-def pool(coderl: Coderl, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pool(coderl: Coderl, common: Path) -> Path:
     """A small pool, curated by the command; the band takes all, so that its size is known."""
-    folder = tmp_path_factory.mktemp("pools") / "small"
-    sizes = ("limit=12", "profile_samples=2", "shard_size=8", "max_tests=3")
-    done = coderl("curate", "preset=nano", *sizes, "band_low=0", "band_high=1", f"name={folder}")
-    assert done.returncode == 0, done.stderr
+    folder = common / "pools" / "small"
+    with making(folder) as missing:
+        if missing:
+            sizes = ("limit=12", "profile_samples=2", "shard_size=8", "max_tests=3")
+            done = coderl("curate", "preset=nano", *sizes, "band_low=0", "band_high=1", f"name={folder}")
+            assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture(scope="session")
-def run(coderl: Coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(coderl: Coderl, pool: Path, common: Path) -> Path:
     """A run of three steps that nothing disturbed."""
-    path = tmp_path_factory.mktemp("runs") / "undisturbed"
-    done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    assert done.returncode == 0, done.stderr
-    assert f"coderl train log_path={path}" in done.stdout
+    path = common / "runs" / "undisturbed"
+    with making(path) as missing:
+        if missing:
+            done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
+            assert done.returncode == 0, done.stderr
+            assert f"coderl train log_path={path}" in done.stdout
     return path

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import polars as pl
@@ -31,22 +33,68 @@ from coderl_tasks.services import Services
 DEADLINE_S = 300
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home for `coderl up`, and for this process beside it; nothing that was started with it may live on."""
-    monkeypatch.setenv("CODERL_HOME", str(tmp_path / "coderl"))
-    yield tmp_path
-    deadline = time.monotonic() + DEADLINE_S
-    while processes_in(tmp_path):
-        assert time.monotonic() < deadline, f"still there: {processes_in(tmp_path)}"
-        time.sleep(0.05)
+@dataclass(frozen=True)
+class Up:
+    """`coderl up` at work in its own home. It looks for Tinker on a port where nothing listens unless a test does."""
+
+    process: "subprocess.Popen[str]"
+    home: Path
+    environment: dict[str, str]
+    api_url: str
+    tinker_port: int
+    lines: list[str]
+
+    def next_line(self) -> str:
+        """What it prints next; a test fails where it ended instead."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        return line
+
+    def tinker(self, target: str) -> TestServer:
+        """A context in which the Tinker server at `target` answers it."""
+        return TestServer(FaultProxy(target, rates={}).app(), port=self.tinker_port)
 
 
-@pytest.fixture
-def environment(flow_environment: dict[str, str], home: Path) -> dict[str, str]:
-    """The session's Tinker server and sandbox, but no Prefect server."""
+@pytest.fixture(scope="module")
+def up(
+    flow_environment: dict[str, str],
+    pool: Path,
+    with_database: Callable[[Path], None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Up]:
+    """The session's sandbox, no Prefect server but its own. Interrupted at the end, it leaves nothing behind."""
+    home, port, tinker_port = tmp_path_factory.mktemp("up"), free_port(), free_port()
+    environment = own_home(flow_environment, home) | {"TINKER_BASE_URL": f"http://127.0.0.1:{tinker_port}"}
+    with_database(home / "coderl")
+    process = start_up(environment, port)
+    started = Up(process, home, environment, f"http://127.0.0.1:{port}/api", tinker_port, [])
+    try:
+        while not any("prefect deployment run" in line for line in started.lines):
+            started.lines.append(started.next_line())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CODERL_HOME", environment["CODERL_HOME"])  # where its secret is
+            with used(started.api_url):
+                yield started
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, errors
+    nothing_lives_in(home)
+
+
+def own_home(environment: dict[str, str], home: Path) -> dict[str, str]:
+    """`environment` for a `coderl up` with everything of its own in `home`, its Prefect server too."""
     folders = {"HOME": str(home), "CODERL_HOME": str(home / "coderl"), "PREFECT_HOME": str(home / "prefect")}
-    return {**flow_environment, **folders, "PREFECT_API_URL": ""}
+    return {**environment, **folders, "PREFECT_API_URL": ""}
+
+
+def nothing_lives_in(home: Path) -> None:
+    """Wait until all that was started with this home has ended."""
+    deadline = time.monotonic() + DEADLINE_S
+    while processes_in(home):
+        assert time.monotonic() < deadline, f"still there: {processes_in(home)}"
+        time.sleep(0.05)
 
 
 def processes_in(home: Path) -> list[int]:
@@ -69,46 +117,34 @@ def start_up(environment: dict[str, str], port: int) -> "subprocess.Popen[str]":
     )
 
 
-def test_a_deployment_runs_on_the_worker_and_nothing_is_left_behind(environment: dict[str, str], home: Path):
-    port = free_port()
-    up = start_up(environment, port)
-    assert up.stdout is not None
-    try:
-        lines = []
-        while not any("prefect deployment run" in line for line in lines):
-            lines.append(up.stdout.readline())
-            assert lines[-1], up.communicate()[1]
-        api_url = f"http://127.0.0.1:{port}/api"
-        secret = (home / "coderl" / "prefect" / f"secret-{port}").read_text()
-        assert lines[0] == f"Prefect UI: http://127.0.0.1:{port}/coderl-login#{secret}\n"
-        export = lines[-2].removeprefix("in another terminal: ").strip()
-        sizes = {"limit": 4, "shard_size": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
-        sizes["shards"] = "deployment"
-        settings = {"preset": "nano", "name": str(home / "pool"), **sizes}
-        arguments = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
-        command = shlex.join([sys.executable, "-m", "prefect", *arguments])
-        done = subprocess.run(
-            ["sh", "-c", f"{export}; {command}"],  # as printed
-            env=environment,
+async def test_a_deployment_runs_on_the_worker(up: Up, embedded: Services):
+    secret = (up.home / "coderl" / "prefect" / f"secret-{urlsplit(up.api_url).port}").read_text()
+    assert up.lines[0] == f"Prefect UI: {up.api_url.removesuffix('/api')}/coderl-login#{secret}\n"
+    export = up.lines[-2].removeprefix("in another terminal: ").strip()
+    sizes = {"limit": 4, "shard_size": 2, "profile_samples": 2, "max_tests": 2, "band_low": 0, "band_high": 1}
+    settings = {"preset": "nano", "name": str(up.home / "pool"), **sizes, "shards": "deployment"}
+    arguments = ["deployment", "run", "curate/local", "--params", json.dumps({"settings": settings}), "--watch"]
+    command = f"{export}; {shlex.join([sys.executable, '-m', 'prefect', *arguments])}"  # as printed
+    assert embedded.tinker_url is not None
+    async with up.tinker(embedded.tinker_url):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["sh", "-c", command],
+            env=up.environment,
             capture_output=True,
             text=True,
             check=False,
             timeout=DEADLINE_S,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert (home / "pool" / "manifest.json").is_file()
-        with used(api_url):
-            kind, markdown, states, logs = asyncio.run(recorded())
-        assert kind == "process"
-        assert "4 problems kept, 0 dropped, 4 read" in markdown
-        assert states == ["Completed"] * 3  # the curation and its two shards
-        shards = [pl.read_parquet(home / "pool" / "shards" / f"{n:04d}" / "profile.parquet") for n in range(2)]
-        assert pl.concat(shards).equals(pl.read_parquet(home / "pool" / "profile.parquet"))
-        assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
-    finally:
-        up.send_signal(signal.SIGINT)
-        _, errors = up.communicate(timeout=DEADLINE_S)
-    assert up.returncode == 0, errors
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (up.home / "pool" / "manifest.json").is_file()
+    kind, markdown, states, logs = await recorded()
+    assert kind == "process"
+    assert "4 problems kept, 0 dropped, 4 read" in markdown
+    assert states == ["Completed"] * 3  # the curation and its two shards
+    shards = [pl.read_parquet(up.home / "pool" / "shards" / f"{n:04d}" / "profile.parquet") for n in range(2)]
+    assert pl.concat(shards).equals(pl.read_parquet(up.home / "pool" / "profile.parquet"))
+    assert any(line.startswith("4 rows read from ") for line in logs) and "4 of 4 problems kept" in logs
 
 
 async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
@@ -123,64 +159,57 @@ async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
 
 
 async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancelled_and_loses_nothing(
-    environment: dict[str, str], home: Path, pool: Path, embedded: Services
+    up: Up, pool: Path, embedded: Services
 ):
-    tinker, port = free_port(), free_port()
-    up = start_up({**environment, "TINKER_BASE_URL": f"http://127.0.0.1:{tinker}"}, port)
-    assert up.stdout is not None
-    api_url = f"http://127.0.0.1:{port}/api"
-    try:
-        while "prefect deployment run" not in (line := await asyncio.to_thread(up.stdout.readline)):
-            assert line, up.communicate()[1]
-        with used(api_url):
-            settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
-            waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
-            run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
-            await state_is(run.id, "Suspended")
-            await logged(run.id, "no answer from Tinker")
-            await logged(run.id, f"`prefect flow-run resume {run.id}`")
-            await aresume_flow_run(run.id)
-            await state_is(run.id, "Running")
-            await state_is(run.id, "Suspended")
-            assert embedded.tinker_url is not None
-            async with TestServer(FaultProxy(embedded.tinker_url, rates={}).app(), port=tinker):
-                await aresume_flow_run(run.id)
-                await state_is(run.id, "Completed")
-                assert (home / "waiting/steps/000000/commit.json").is_file()
-                endless = {**settings, "log_path": str(home / "endless"), "max_steps": -1}
-                run = await arun_deployment("train/local", parameters={"settings": endless}, timeout=0)
-                await until(lambda: (home / "endless/steps/000000/commit.json").is_file())
-                os.kill(holder_of(home / "endless"), signal.SIGKILL)
-                await state_is(run.id, "Crashed")
-                steps = len(list(home.glob("endless/steps/*/commit.json")))
-                async with get_client() as client:  # what the UI's Retry does
-                    await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
-                await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
-                kill_the_worker_of(holder_of(home / "endless"))
-                while "the worker ended" not in (said := await asyncio.to_thread(up.stdout.readline)):
-                    assert said  # what the worker itself said before
-                assert said == "the worker ended (SIGKILL): starting another one\n"
-                said = await asyncio.to_thread(up.stdout.readline)
-                assert said.startswith("flow run endless ended with it (Crashed): `prefect flow-run retry ")
-                assert holder_of(home / "endless") not in processes_in(home)
-                await state_is(run.id, "Crashed")
-                steps = len(list(home.glob("endless/steps/*/commit.json")))
-                retry = [sys.executable, "-m", *said.split("`")[1].split()]
-                environment = {**environment, "PREFECT_API_URL": api_url}
-                environment["PREFECT_API_AUTH_STRING"] = os.environ["PREFECT_API_AUTH_STRING"]
-                await asyncio.to_thread(subprocess.run, retry, env=environment, check=True, capture_output=True)
-                await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
-                cancelled = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run.id)]
-                await asyncio.to_thread(subprocess.run, cancelled, env=environment, check=True, capture_output=True)
-                await state_is(run.id, "Cancelled")
-                async with get_client() as client:
-                    assert (await client.read_flow_run(run.id)).name == "endless"
-                await logged(run.id, f"coderl train log_path={home / 'endless'} resume=must goes on")
-            RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
-    finally:
-        up.send_signal(signal.SIGINT)
-        _, errors = await asyncio.to_thread(up.communicate, timeout=DEADLINE_S)
-    assert up.returncode == 0, errors
+    home = up.home
+    settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
+    waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
+    run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
+    await state_is(run.id, "Suspended")
+    await logged(run.id, "no answer from Tinker")
+    await logged(run.id, f"`prefect flow-run resume {run.id}`")
+    await aresume_flow_run(run.id)
+    await state_is(run.id, "Running")
+    await state_is(run.id, "Suspended")
+    assert embedded.tinker_url is not None
+    async with up.tinker(embedded.tinker_url):
+        await aresume_flow_run(run.id)
+        await state_is(run.id, "Completed")
+        assert (home / "waiting/steps/000000/commit.json").is_file()
+        endless = {**settings, "log_path": str(home / "endless"), "max_steps": -1}
+        run = await arun_deployment("train/local", parameters={"settings": endless}, timeout=0)
+        await until(lambda: (home / "endless/steps/000000/commit.json").is_file())
+        os.kill(holder_of(home / "endless"), signal.SIGKILL)
+        await state_is(run.id, "Crashed")
+        steps = len(list(home.glob("endless/steps/*/commit.json")))
+        async with get_client() as client:  # what the UI's Retry does
+            await client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
+        await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
+        kill_the_worker_of(holder_of(home / "endless"))
+        while "the worker ended" not in (said := await asyncio.to_thread(up.next_line)):
+            continue  # what the worker itself said before
+        assert said == "the worker ended (SIGKILL): starting another one\n"
+        said = await asyncio.to_thread(up.next_line)
+        assert said.startswith("flow run endless ended with it (Crashed): `prefect flow-run retry ")
+        assert holder_of(home / "endless") not in processes_in(home)
+        await state_is(run.id, "Crashed")
+        steps = len(list(home.glob("endless/steps/*/commit.json")))
+        await prefect_command(up, *said.split("`")[1].split()[1:])
+        await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
+        await prefect_command(up, "flow-run", "cancel", str(run.id))
+        await state_is(run.id, "Cancelled")
+        async with get_client() as client:
+            assert (await client.read_flow_run(run.id)).name == "endless"
+        await logged(run.id, f"coderl train log_path={home / 'endless'} resume=must goes on")
+    RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
+
+
+async def prefect_command(up: Up, *words: str) -> None:
+    """`prefect WORDS` on the server of `coderl up`."""
+    names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+    environment = up.environment | {name: os.environ[name] for name in names}
+    command = [sys.executable, "-m", "prefect", *words]
+    await asyncio.to_thread(subprocess.run, command, env=environment, check=True, capture_output=True)
 
 
 async def state_is(run: UUID, name: str) -> None:
@@ -222,15 +251,16 @@ async def logged(run: UUID, words: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_an_interrupt_while_it_starts_is_one_line(environment: dict[str, str], home: Path):
-    up = start_up(environment, free_port())
+def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path):
+    up = start_up(own_home(flow_environment, tmp_path), free_port())
     deadline = time.monotonic() + DEADLINE_S
-    while not (home / "coderl" / "logs" / "prefect.log").exists():  # the server is starting
+    while not (tmp_path / "coderl" / "logs" / "prefect.log").exists():  # the server is starting
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(up.pid, signal.SIGINT)
     output, errors = up.communicate(timeout=DEADLINE_S)
     assert (up.returncode, output, errors) == (130, "", "coderl up: interrupted\n")
+    nothing_lives_in(tmp_path)
 
 
 def test_a_server_that_is_not_there_is_one_line_and_exit_1(flow_environment: dict[str, str], tmp_path: Path):
