@@ -22,7 +22,9 @@ from coderl_tasks.server_addresses import without_credentials
 PATIENCE_S = 30.0
 SDK_PATIENCE_S = 300.0
 NOTICE_S = 10.0
-ATTEMPT_S = 10.0
+CONNECT_S = 10.0
+ANSWER_S = 60.0
+"""So long one answer may take. A service that is slow is not silent: its work goes on, and so does the run."""
 PAUSE_S = 1.0
 PROBE_EVERY_S = 20.0
 OUTAGE_S = 600.0
@@ -83,7 +85,7 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
 async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
-        async with httpx.AsyncClient(timeout=ATTEMPT_S) as client:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
             await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.local.supervisor import free_port
+from coderl_tasks.policy import reachable
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.services import Services
 
@@ -39,6 +41,29 @@ async def test_what_is_no_address_is_a_configuration_error() -> None:
 async def test_a_service_that_stays_silent_is_lost(closed: str) -> None:
     with pytest.raises(InfraError, match=f"no answer from Tinker at {closed} for 0.05 s"):
         await lost(closed, outage_s=0.05, every_s=0.01)
+
+
+async def test_a_service_that_answers_slowly_is_neither_silent_nor_lost(
+    serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reachable, "CONNECT_S", 0.1)
+    answered = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal answered
+        await asyncio.sleep(0.3)
+        answered += 1
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    url = serve(app)
+    await require_answer(url)
+    waiting = asyncio.create_task(lost(url, outage_s=0.1, every_s=0.01))
+    while answered < 4:
+        await asyncio.sleep(0.05)
+    assert not waiting.done() and not caplog.records
+    waiting.cancel()
 
 
 async def test_a_service_that_comes_back_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
