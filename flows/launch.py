@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.planning import plan
 
 DELIVERY_S = 30.0
+SIGTERM_GRACE_S = 5.0
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
@@ -82,10 +84,38 @@ def _end(*_: object) -> NoReturn:
     raise TerminatedError("terminated")
 
 
+async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
+    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM.
+
+    Prefect's handler raises wherever the main thread is. Where that is a callback or a side task, asyncio takes it for
+    a fault of that one and goes on; the event loop learns of the signal all the same. Prefect's way has `grace_s`
+    seconds, in which it reports how the flow ended; then the work is cancelled.
+    """
+    told, running = asyncio.Event(), asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    hearing = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait({running, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await asyncio.wait({running}, timeout=grace_s)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+            raise TerminatedError("terminated")
+        return await running
+    finally:
+        hearing.cancel()
+        if not running.done():  # cancelled from outside, by Ctrl-C
+            running.cancel()
+            await asyncio.wait({running})
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _end)
+
+
 async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: str) -> Any:
     """The flow's result, with its logs and events delivered before the server it reports to may stop."""
     try:
-        return await flow(settings)
+        return await ended_by_sigterm(flow(settings))
     finally:
         if is_up(api_url):  # else each event would be tried for minutes
             for worker in (APILogWorker, EventsWorker):

@@ -1,5 +1,6 @@
 """A flow that is told to stop: one line says why, one how to go on, and the record is whole."""
 
+import asyncio
 import os
 import re
 import shlex
@@ -12,8 +13,9 @@ import pytest
 from prefect.exceptions import TerminationSignal
 from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
+from coderl_tasks.errors import TerminatedError
 from coderl_tasks.journal.atomic import read_json
-from flows.launch import was_terminated
+from flows.launch import ended_by_sigterm, was_terminated
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,22 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     assert paid_for == {path: path.stat().st_mtime_ns for path in paid_for}
     assert [folder.name for folder in run.glob("evals/evaluate-*")] == [f"evaluate-{record.name}"]
     assert read_json(record / "summary.json") == {"pool": str(pool), "run": str(run)}
+
+
+async def test_sigterm_ends_what_did_not_notice_it() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def deaf() -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # as where asyncio keeps what Prefect's handler raises
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(600)
+
+    try:
+        with pytest.raises(TerminatedError):
+            await ended_by_sigterm(deaf(), grace_s=0.1)
+        assert await ended_by_sigterm(asyncio.sleep(0, "done")) == "done"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_sigterm_is_told_from_what_prefect_makes_of_it():

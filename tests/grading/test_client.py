@@ -103,12 +103,12 @@ async def test_a_long_queue_of_ours_is_waited_for(serve: Serve) -> None:
 
     async def one_by_one(request: web.Request) -> web.StreamResponse:
         async with turn:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
             return await answers(request)
 
     server = FaultyServer(one_by_one)
     request = RunRequest("pass", run_timeout_s=0.2)
-    async with SandboxClient([serve(server.app())], grace_s=0.3, attempts=1, **QUICK) as client:
+    async with SandboxClient([serve(server.app())], grace_s=1.3, attempts=1, **QUICK) as client:
         await asyncio.gather(*(client.run_code(request) for _ in range(20)))
     assert server.requests == 20
 
