@@ -308,11 +308,12 @@ def deploy_all() -> None:
 
     Nothing else of a pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words.
     """
-    asyncio.run(_close_work_pool())
+    asyncio.run(_provide_work_pool())
     _prefect("--no-prompt", "deploy", "--all")
 
 
-async def _close_work_pool() -> None:
+async def _provide_work_pool() -> None:
+    """See to it that the pool is there and closed; it is never there without being closed."""
     from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectNotFound

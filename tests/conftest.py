@@ -60,6 +60,7 @@ started: list[tuple[Path, ExitStack]] = []
 """What this worker started for all of them: the file that each user holds a lock of, and what ends it."""
 
 
+@pytest.hookimpl(trylast=True)  # after the fixtures have ended, which after Ctrl-C they do in the same hook
 def pytest_sessionfinish() -> None:
     """End what this worker started once no worker uses it. By now it holds no lock itself: none waits for another."""
     for file, running in started:
@@ -78,9 +79,9 @@ def shared(file: Path, start: Callable[[ExitStack], Found]) -> Iterator[Found]:
             fcntl.flock(users, fcntl.LOCK_SH)
             record = file.with_suffix(".json")
             if not record.exists():
-                running = ExitStack()
-                found = start(running)
-                started.append((file, running))
+                with ExitStack() as running:
+                    found = start(running)
+                    started.append((file, running.pop_all()))
                 record.write_text(json.dumps(found))
             found = json.loads(record.read_text())
         yield found
