@@ -23,7 +23,7 @@ from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_config import config_changes
 from coderl_tasks.journal.run_directory import allowed_changes
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
-from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
+from coderl_tasks.journal.unfinished import SETTINGS_FILE, find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local, shown
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
@@ -275,7 +275,8 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 def check_place(folder: Path, setting: str) -> None:
     """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
-    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left."""
+    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left; for this InfraError where a run
+    or a curation was begun there."""
     folder = folder.expanduser().resolve()
     if shown(folder) != str(folder):
         raise ConfigError(
@@ -290,6 +291,8 @@ def check_place(folder: Path, setting: str) -> None:
     except OSError as error:
         raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
     if free < disk.LEAST_FREE:
+        if any((folder / name).is_file() for name in ("config.json", SETTINGS_FILE)):
+            disk.require_room([folder])  # what is begun there can wait for room
         raise ConfigError(
             f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
             f"choose another {setting}"

@@ -30,9 +30,11 @@ async def _suspend(error: InfraError, hours: float) -> None:
         return
     display = Display()
     display.say(str(error))
+    # Prefect's command line can retry a flow run, but not resume one.
+    in_a_shell = f"python -c \"from prefect.flow_runs import resume_flow_run; resume_flow_run('{flow_run.id}')\""
     display.say(
         f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
-        f"`prefect flow-run resume {flow_run.id}`, goes on where this run stopped"
+        f"`{in_a_shell}`, goes on where this run stopped"
     )
     # With a key of its own: Prefect numbers a process's suspensions, and refuses a number that it has seen before.
     await asuspend_flow_run(timeout=round(hours * 3600), key=uuid4().hex)

@@ -167,8 +167,8 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
     run = await arun_deployment("train/local", parameters={"settings": waiting}, timeout=0)
     await state_is(run.id, "Suspended")
     await logged(run.id, "no answer from Tinker")
-    await logged(run.id, f"`prefect flow-run resume {run.id}`")
-    await aresume_flow_run(run.id)
+    said = await logged(run.id, "Resume in the UI, or")
+    await in_a_shell(up, shlex.split(said.split("`")[1])[1:])
     await state_is(run.id, "Running")
     await state_is(run.id, "Suspended")
     assert embedded.tinker_url is not None
@@ -194,9 +194,9 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
         assert holder_of(home / "endless") not in processes_in(home)
         await state_is(run.id, "Crashed")
         steps = len(list(home.glob("endless/steps/*/commit.json")))
-        await prefect_command(up, *said.split("`")[1].split()[1:])
+        await in_a_shell(up, ["-m", *said.split("`")[1].split()])
         await until(lambda: (home / f"endless/steps/{steps:06d}/commit.json").is_file())
-        await prefect_command(up, "flow-run", "cancel", str(run.id))
+        await in_a_shell(up, ["-m", "prefect", "flow-run", "cancel", str(run.id)])
         await state_is(run.id, "Cancelled")
         async with get_client() as client:
             assert (await client.read_flow_run(run.id)).name == "endless"
@@ -204,11 +204,11 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
     RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
 
 
-async def prefect_command(up: Up, *words: str) -> None:
-    """`prefect WORDS` on the server of `coderl up`."""
+async def in_a_shell(up: Up, words: list[str]) -> None:
+    """`python WORDS` where the server of `coderl up` is exported."""
     names = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
     environment = up.environment | {name: os.environ[name] for name in names}
-    command = [sys.executable, "-m", "prefect", *words]
+    command = [sys.executable, *words]
     await asyncio.to_thread(subprocess.run, command, env=environment, check=True, capture_output=True)
 
 
@@ -241,14 +241,16 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def logged(run: UUID, words: str) -> None:
-    """Wait until the flow run has logged `words`: logs are delivered in the background, a state may be there first."""
+async def logged(run: UUID, words: str) -> str:
+    """What the flow run has logged, once `words` are in it: logs are delivered in the background, a state may be there
+    first."""
     of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
     deadline = time.monotonic() + DEADLINE_S
     async with get_client() as client:
         while words not in (text := "\n".join(log.message for log in await client.read_logs(of_run))):
             assert time.monotonic() < deadline, text
             await asyncio.sleep(0.1)
+    return text[text.index(words) :]
 
 
 def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 
 from coderl_tasks import disk
 from coderl_tasks.arguments import parse_key_values
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
@@ -151,4 +151,8 @@ def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path):
 async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
     with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
+        await plan(CurateSettings(name=str(tmp_path / "pool")))
+    (tmp_path / "pool").mkdir()
+    write_json(tmp_path / "pool" / "settings.json", {})
+    with pytest.raises(InfraError, match=r"MiB are free at .*: free some space"):  # a deployment's run waits for it
         await plan(CurateSettings(name=str(tmp_path / "pool")))
