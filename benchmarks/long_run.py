@@ -19,8 +19,6 @@ from collections import Counter
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console
-from rich.table import Table
 
 from coderl_tasks.insight.listing import tree_bytes
 from coderl_tasks.journal.run_directory import committed_steps
@@ -54,6 +52,10 @@ def resident_mb(home: Path) -> Counter[str]:
     return found
 
 
+def print_row(*cells: str) -> None:
+    print("  ".join(f"{cell:>8}" for cell in cells), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000)
@@ -71,30 +73,26 @@ def main() -> None:
         environment = {**os.environ, **dict.fromkeys(names, ""), "CODERL_HOME": str(home)}
         command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"eval_every={arguments.steps}"]
         begun = time.monotonic()
-        table = Table(
-            title=f"{arguments.steps} steps of nano, {arguments.problems} x {arguments.completions} per step; MB"
-        )
         columns = ("run", "Prefect", "Tinker", "sandbox")
-        for title in ("step", "min", *columns, "states", "database", "folder"):
-            table.add_column(title, justify="right")
+        print(f"{arguments.steps} steps of nano, {arguments.problems} x {arguments.completions} per step; MB")
+        print_row("step", "min", *columns, "states", "database", "folder")
         with (folder / "output").open("w") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             due = arguments.every
             while process.poll() is None:
                 time.sleep(LOOK_S)
-                steps, memory = committed_steps(run) if run.is_dir() else 0, resident_mb(home)
-                if steps < due or not memory["run"]:
+                steps = committed_steps(run) if run.is_dir() else 0
+                if steps < due or not (memory := resident_mb(home))["run"]:
                     continue
                 database = sum(file.stat().st_size for file in (home / "prefect").glob("prefect.db*"))
                 disk = (tree_bytes(home / "tinker"), database, tree_bytes(run))
-                table.add_row(
+                print_row(
                     str(steps),
                     f"{(time.monotonic() - begun) / 60:.0f}",
                     *(str(memory[name]) for name in columns),
                     *(f"{size / 1e6:.0f}" for size in disk),
                 )
                 due = steps + arguments.every
-        Console().print(table)
         if process.returncode:
             sys.exit(f"the run ended with {process.returncode}:\n{(folder / 'output').read_text()[-2000:]}")
 

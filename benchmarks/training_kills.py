@@ -1,11 +1,11 @@
 """Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
 
-    python benchmarks/training_kills.py [--kills 50] [--variant NAME]...
+    python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
-state to resume from after each step or after every fourth, either with or without sampling one step ahead.
+state to resume from after each step, after every fourth, and after each with sampling one step ahead.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -59,8 +59,7 @@ SETTINGS = (
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
-    "overlap-1": ("rolling_save_every=1", "max_steps_off_policy=1"),
-    "overlap-4": ("rolling_save_every=4", "max_steps_off_policy=1"),
+    "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
 }
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
 FINISH_S = 600.0

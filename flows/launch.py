@@ -99,13 +99,11 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
         if not running.done():
             await asyncio.wait({running}, timeout=grace_s)
         if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
             raise TerminatedError("terminated")
         return await running
     finally:
         hearing.cancel()
-        if not running.done():  # cancelled from outside, by Ctrl-C
+        if not running.done():  # here SIGTERM's time is up, or Ctrl-C cancelled the waiting
             running.cancel()
             await asyncio.wait({running})
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)

@@ -47,7 +47,7 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
 
     Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
     """
-    fault: str | None = "no answer"
+    fault: str | None = "nothing came back"
     try:
         with notice(base_url, patience_s, after_s=notice_s):
             async with asyncio.timeout(patience_s):

@@ -6,15 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from coderl_tasks.paths import PROJECT_ROOT
 
-KILLS = int(os.environ.get("TRAINING_KILLS", "6"))
+KILLS = int(os.environ.get("TRAINING_KILLS", "4"))
 
 
-def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(flow_environment: dict[str, str], pool: Path):
+@pytest.mark.parametrize("variant", ["rolling-4", "overlap"])
+def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(flow_environment: dict[str, str], pool: Path, variant: str):
     script = PROJECT_ROOT / "benchmarks" / "training_kills.py"
-    # The variant with most to go wrong: a step sampled ahead, and up to four steps replayed from their records.
-    options = ("--json", "--kills", str(KILLS), "--steps", "6", "--variant", "overlap-4", "--pool", str(pool))
+    options = ("--json", "--kills", str(KILLS), "--steps", "6", "--variant", variant, "--pool", str(pool))
     done = subprocess.run(
         [sys.executable, str(script), *options], env=flow_environment, capture_output=True, text=True, check=False
     )
