@@ -24,8 +24,8 @@ from pathlib import Path
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
-from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
@@ -155,7 +155,8 @@ def _named_in(root: Path) -> Iterable[str]:
 
 def _is_finished(run: Path) -> bool:
     try:
-        return (run / "config.json").is_file() and run_state(run, read_json(run / "config.json")) == "finished"
+        config = recorded_config(run)
+        return config is not None and run_state(run, config) == "finished"
     except DataError:
         return False  # whoever mends it needs all that it names
 

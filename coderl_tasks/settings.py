@@ -173,6 +173,12 @@ class FlowSettings(BaseModel):
         """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
         return self.model_dump(mode="json", exclude=set(self.no_content))
 
+    @classmethod
+    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """What an earlier version recorded of `content`: settings that it did not have are as by default, which leaves
+        everything as it was."""
+        return {**cls().content(), **recorded}
+
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""
         plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
@@ -476,6 +482,17 @@ class PipelineSettings(BaseModel):
             }
             return {**values, **parts}
         return values
+
+    def content(self) -> dict[str, Any]:
+        """All settings, for the record: those of where it goes too, as a pipeline goes on with all three parts."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as `FlowSettings.completed`, part by part."""
+        plain = cls().content()
+        parts = ("curate", "train", "evaluate")
+        return {**plain, **recorded, **{name: {**plain[name], **recorded.get(name, {})} for name in parts}}
 
     def changed(self) -> dict[str, Any]:
         """What `FlowSettings.changed` says of the parts, by dotted key; a preset of all three as one."""

@@ -130,7 +130,7 @@ async def curate(settings: CurateSettings) -> str:
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
-    if recorded_settings(folder) == content and not is_finished(folder, content):
+    if recorded_settings(folder, CurateSettings) == content and not is_finished(folder, content):
         display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):

@@ -82,7 +82,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
-    if recorded_settings(folder) == content:
+    if recorded_settings(folder, EvaluateSettings) == content:
         if (folder / "summary.json").is_file():
             display.say("evaluated before with these settings: nothing is sampled (another log_path starts anew)")
         else:

@@ -39,9 +39,9 @@ async def pipeline(settings: PipelineSettings) -> str:
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
-        content = settings.model_dump(mode="json")
+        content = settings.content()
         folder = record_folder(content)
-        if recorded_settings(folder) == content:
+        if recorded_settings(folder, PipelineSettings) == content:
             display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
         command = command_line("pipeline", settings)
         with (
@@ -61,7 +61,8 @@ def record_folder(content: Mapping[str, Any]) -> Path:
     root = runs_root() / "pipelines"
     if name := deployed_name():
         return root / name
-    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
+    folders, kind = root.glob("*"), PipelineSettings
+    unfinished = find_unfinished(folders, content, kind, lambda folder: (folder / SUMMARY_FILE).is_file())
     return unfinished or new_run_path(root)
 
 

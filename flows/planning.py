@@ -18,9 +18,8 @@ from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.insight.listing import run_state
-from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.run_config import config_changes
+from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import allowed_changes
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.unfinished import SETTINGS_FILE, find_unfinished, recorded_settings
@@ -35,7 +34,7 @@ from coderl_tasks.problems.sides import (
 from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.training.run import check_held_out, planned, recorded_config, run_config, run_record
+from coderl_tasks.training.run import check_held_out, planned, run_config, run_record
 from coderl_tasks.training.test_order import require_run
 from flows.naming import deployed_name, training_path
 
@@ -65,7 +64,7 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     check_curation(settings, folder or POOLS)
     if folder is None:
         content = settings.content()
-        unfinished = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+        unfinished = find_unfinished(POOLS.glob("*"), content, CurateSettings, partial(is_finished, settings=content))
         folder = (unfinished or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
     return settings, folder
 
@@ -110,10 +109,10 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
     """The newest run below the default root that was started with these complete settings, whatever its directory, and
     has steps left; None if there is none that nobody works in."""
     config = run_config(settings)
-    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob("*/config.json")]
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
         try:
-            recorded = read_json(folder / "config.json")
+            recorded = recorded_config(folder) or {}
             if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
                 return folder
         except DataError:  # a damaged one: naming it says what is wrong with it
@@ -140,7 +139,8 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
-    if named is not None and _is_evaluated(named) and recorded_settings(named) != evaluation_content(settings, policy):
+    content = evaluation_content(settings, policy)
+    if named is not None and _is_evaluated(named) and recorded_settings(named, EvaluateSettings) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
     return settings, policy
 
@@ -178,7 +178,7 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
-    unfinished = find_unfinished(root.glob("*"), evaluation_content(settings, policy), _is_evaluated)
+    unfinished = find_unfinished(root.glob("*"), evaluation_content(settings, policy), EvaluateSettings, _is_evaluated)
     return unfinished or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
@@ -240,7 +240,7 @@ def check_replaced(settings: CurateSettings, folder: Path) -> None:
     runs that were trained on it could not be resumed."""
     content = settings.content()
     made_with = finished_with(folder)
-    if settings.replace or made_with is None or recorded_settings(folder) == content:
+    if settings.replace or made_with is None or recorded_settings(folder, CurateSettings) == content:
         return
     changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
     if changed:

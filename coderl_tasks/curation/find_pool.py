@@ -10,6 +10,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_names import did_you_mean, near_names
 from coderl_tasks.paths import POOLS, find_local, same_model
+from coderl_tasks.settings import CurateSettings
 
 LATEST = "latest"
 POOL_FILE = "pool.parquet"
@@ -117,7 +118,7 @@ def finished_with(folder: Path) -> dict[str, Any] | None:
         found = read_json(folder / MANIFEST_FILE).get("settings")
     except (FileNotFoundError, DataError):
         return None
-    return found if isinstance(found, dict) else None
+    return CurateSettings.completed(found) if isinstance(found, dict) else None
 
 
 def recorded_model(folder: Path) -> str | None:

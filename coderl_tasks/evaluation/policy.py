@@ -7,6 +7,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.journal.run_names import did_you_mean, is_name, near_runs, run_path
 from coderl_tasks.journal.steps import step_name
@@ -70,15 +71,17 @@ def _latest(model_name: str | None, root: Path) -> Path:
 
 def _is_candidate(run: Path, model_name: str | None) -> bool:
     try:
-        config = read_json(run / "config.json")
-    except (FileNotFoundError, DataError):
-        return False  # not a run, or a damaged one: naming it says what is wrong with it
-    same_model = model_name is None or config.get("model_name") == model_name
+        config = recorded_config(run)
+    except DataError:
+        return False  # naming it says what is wrong with it
+    same_model = config is not None and (model_name is None or config.get("model_name") == model_name)
     return same_model and any(row.get("sampler_path") for row in read_checkpoints(run))
 
 
 def _of_run(run: Path) -> FoundPolicy:
-    config = read_json(run / "config.json")
+    config = recorded_config(run)
+    if config is None:
+        raise ConfigError(f"{run} is no run directory: it has no config.json")
     rows = [row for row in read_checkpoints(run) if row.get("sampler_path")]
     if not rows:
         raise ConfigError(f"{run} has no checkpoint to sample from yet")

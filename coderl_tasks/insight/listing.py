@@ -12,9 +12,11 @@ from coderl_tasks.insight.progress import duration
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import held_by
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
 from coderl_tasks.paths import shown
+from coderl_tasks.settings import CurateSettings
 
 RUN_SCHEMA = {
     "name": pl.String(),
@@ -71,7 +73,7 @@ def tree_bytes(folder: Path) -> int:
 def _run_row(folder: Path) -> dict[str, Any]:
     row = {"name": shown(folder.name), **_size_and_age(folder)}
     try:
-        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        config = recorded_config(folder) or {}
         evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
         state = run_state(folder, config)
     except DataError as error:
@@ -94,7 +96,7 @@ def _pool_row(folder: Path) -> dict[str, Any]:
         finished: dict[str, Any] | None = read_json(manifest) if manifest.is_file() else None
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
-    started = recorded_settings(folder)
+    started = recorded_settings(folder, CurateSettings)
     return row | {
         "state": _pool_state(folder, finished, started),
         "model": (finished or started or {}).get("model_name"),
@@ -109,7 +111,7 @@ def _pool_state(folder: Path, manifest: dict[str, Any] | None, started_with: dic
     if manifest is None:
         return "never started" if is_untouched(folder) else "unfinished"
     finished_with = manifest.get("settings")
-    if None not in (finished_with, started_with) and started_with != finished_with:
+    if finished_with and started_with not in (None, CurateSettings.completed(finished_with)):
         return "finished, then started anew"
     return "finished" if manifest.get("kept") else "finished, empty"
 

@@ -17,6 +17,7 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 MAX_POINTS = 250
@@ -90,7 +91,10 @@ class RunRecord:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
-        return pl.scan_parquet(self.scored_files).select(columns)
+        scan = pl.scan_parquet(
+            self.scored_files, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore"
+        )  # files of an earlier or a later version lie beside this one's in a run that went on
+        return scan.select(columns)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ def load_run(path: Path) -> RunRecord:
     last = int(metrics["step"][-1]) if len(metrics) else -1
     return RunRecord(
         path=path,
-        config=read_json(path / "config.json") if (path / "config.json").is_file() else {},
+        config=recorded_config(path) or {},
         metrics=metrics,
         evals=load_evals(path / "evals", last),
         checkpoints=read_rows(path / "checkpoints.jsonl"),

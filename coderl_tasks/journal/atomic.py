@@ -9,7 +9,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,18 +90,26 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_parquet(path: Path, schema: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
+def read_parquet(
+    path: Path, schema: Mapping[str, pl.DataType] | None = None, *, never_lacking: Container[str] | None = None
+) -> pl.DataFrame:
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
-    `schema`, or has it in another type."""
+    `schema`, or has it in another type.
+
+    With `never_lacking` only these may not be missing; any other missing column is null, and comes last.
+    """
     data = path.read_bytes()
     try:
         frame = pl.read_parquet(io.BytesIO(data))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error
+    missing = {}
     for name, kind in (schema or {}).items():
-        if frame.schema.get(name) != kind:
+        if name not in frame.schema and never_lacking is not None and name not in never_lacking:
+            missing[name] = pl.lit(None, dtype=kind)
+        elif frame.schema.get(name) != kind:
             raise DamagedFileError(path, f"column {name!r} is {frame.schema.get(name)}, expected {kind}")
-    return frame
+    return frame.with_columns(**missing)
 
 
 def set_aside(path: Path) -> Path:

@@ -1,11 +1,19 @@
-"""What may change when a run goes on, and what may not."""
+"""config.json: its format, and what of it may change when a run goes on."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.settings import TrainSettings
+
+CONFIG_FILE = "config.json"
+FORMAT = 1
+"""Version of the run directory's format. A new setting or column needs none: an older run takes its default, or null.
+What an older coderl would read wrongly does. Run directories without a version were written before there was one."""
 
 MAY_CHANGE = (
     "learning_rate",
@@ -30,12 +38,10 @@ MAY_CHANGE = (
 CHANGE_THE_TRAINING = ("learning_rate", "max_tokens", "temperature")
 """Those of them that make the steps from here on other ones: what a resumed run changes of these is a warning."""
 
-MADE_WITH: Mapping[str, Any] = {"thinking": None, "evaluation_dataset": None, "test_share": None}
-"""What runs were made with that do not record a key, because they began before there was such a setting."""
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
-NOT_COMPARED = (*FINDINGS, "log_path")
-"""Nor does it matter whether the directory was named, or how."""
+NOT_COMPARED = (*FINDINGS, "log_path", "format")
+"""Nor does it matter whether the directory was named, or how, nor which version wrote it."""
 
 IN_OTHER_WORDS = {"group_size": "problems per step", "batch_size": "completions per step"}
 """What a key means whose name, the recipe's, says something else elsewhere."""
@@ -61,9 +67,35 @@ class ConfigChange:
         return f"warning: {said}" if self.key in CHANGE_THE_TRAINING else said
 
 
+def recorded_config(run: Path | None) -> dict[str, Any] | None:
+    """What config.json says of the run in the folder `run`; None if there is none (yet).
+
+    Raises DataError if it is damaged or was written by a newer version than this one.
+    """
+    file = run.expanduser() / CONFIG_FILE if run is not None else None
+    if file is None or not file.is_file():
+        return None
+    config = read_json(file)
+    written = config.get("format", 0)
+    if not isinstance(written, int) or written > FORMAT:
+        raise DataError(
+            f"{run} was written by a newer coderl (format {written}, and this one reads up to {FORMAT}): update coderl"
+        )
+    return config
+
+
+def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `config` that the run which recorded `recorded` was begun without, there being none of that name
+    then, and what it is trained with for them: the default, which is to leave everything as it was."""
+    defaults = TrainSettings().content()
+    return {key: defaults[key] for key in config if key in defaults and key not in recorded}
+
+
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = ({**MADE_WITH, **_flatten(_settings(config))} for config in (old, new))
+    before, after = (
+        _flatten(_settings({**added_settings(config, other), **config})) for config, other in ((old, new), (new, old))
+    )
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
     return [ConfigChange(*item) for item in values if item[1] != item[2]]

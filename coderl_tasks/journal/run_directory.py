@@ -19,13 +19,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import make_folder, read_json, remove_leftovers, write_json
+from coderl_tasks.journal.atomic import make_folder, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluations import FINAL, EvalJournal
 from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
-from coderl_tasks.journal.run_config import FINDINGS, MAY_CHANGE, ConfigChange, check_resume
+from coderl_tasks.journal.run_config import (
+    CONFIG_FILE,
+    FINDINGS,
+    FORMAT,
+    MAY_CHANGE,
+    ConfigChange,
+    added_settings,
+    check_resume,
+    recorded_config,
+)
 from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
 from coderl_tasks.paths import PRIVATE
 
@@ -39,16 +48,25 @@ class RunDirectory:
     """A run's directory, held by this process until `close` (or the end of a `with` block).
 
     `config` is what config.json says: the settings, and what was found out (FINDINGS). `changes` are the settings that
-    differ from the recorded ones, for the log; `resumed` says whether there were any; `finished` that nothing was left
-    to do when it was opened.
+    differ from the recorded ones, and `added` those that an earlier version did not record, with their defaults, both
+    for the log; `resumed` says whether there were recorded ones; `finished` that nothing was left to do when it was
+    opened.
     """
 
     def __init__(
-        self, path: Path, config: dict[str, Any], lock: DirectoryLock, changes: list[ConfigChange], resumed: bool
+        self,
+        path: Path,
+        config: dict[str, Any],
+        lock: DirectoryLock,
+        *,
+        changes: list[ConfigChange],
+        added: dict[str, Any],
+        resumed: bool,
     ):
         self.path = path
         self.config = config
         self.changes = changes
+        self.added = added
         self.resumed = resumed
         self.finished = False
         self.metrics = MetricsLog(path / "metrics.jsonl")
@@ -74,24 +92,26 @@ class RunDirectory:
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
-        config_path = folder / "config.json"
+        config_path = folder / CONFIG_FILE
         if folder.is_dir() and not config_path.exists() and any(_visible(folder)):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
         lock = DirectoryLock(folder)
         try:
-            remove_leftovers(folder)
             resumed = config_path.exists()
-            recorded = read_json(config_path) if resumed else {}
+            recorded = recorded_config(folder) or {}
+            remove_leftovers(folder)
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
+            added = added_settings(recorded, config) if resumed else {}
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # learned from what the settings then named
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
-            run = cls(folder, {**config, **findings}, lock, changes, resumed)
+            complete = {"format": FORMAT, **config, **findings}
+            run = cls(folder, complete, lock, changes=changes, added=added, resumed=resumed)
             run.finished = resumed and is_finished(run)
-            if not resumed or (changes and not run.finished):
+            if not resumed or ((changes or added) and not run.finished):
                 write_json(config_path, run.config)
             run._remove_recorded_groups()
             run.reconcile_metrics()
@@ -127,7 +147,7 @@ class RunDirectory:
         if key not in FINDINGS:
             raise ValueError(f"{key} is no finding: {', '.join(FINDINGS)}")
         self.config[key] = value
-        write_json(self.path / "config.json", self.config)
+        write_json(self.path / CONFIG_FILE, self.config)
 
     def commits(self) -> list[Commit]:
         """The commits of steps 0, 1, ... up to the first step without one. Each is read once: it never changes."""

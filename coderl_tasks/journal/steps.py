@@ -28,7 +28,7 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -149,11 +149,12 @@ class StepJournal:
 
 
 def read_frame(path: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
-    """The table at `path`, None if it is missing or was damaged and is now set aside."""
+    """The rollouts at `path`, None if they are missing or were damaged and are now set aside. What a file of an earlier
+    version has no column for is null."""
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema)
+        return read_parquet(path, schema, never_lacking=NEVER_LACKING)
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None

@@ -38,3 +38,8 @@ GRADED_SCHEMA: dict[str, pl.DataType] = {
 group: it is not graded, so that all of these are null but `trained`, which is false."""
 
 ROLLOUT_SCHEMA: dict[str, pl.DataType] = SAMPLED_SCHEMA | GRADED_SCHEMA
+
+NEVER_LACKING = frozenset(
+    ("problem_id", "group_index", "sample_index", "prompt_tokens", "completion_tokens", "completion", "stop_reason")
+)
+"""Columns without which a file is damaged. Any other one that a file lacks came after it, and is null there."""

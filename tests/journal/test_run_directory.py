@@ -13,11 +13,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal import Commit, RunDirectory
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
 from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryMovedError
-from coderl_tasks.journal.run_config import check_resume
+from coderl_tasks.journal.run_config import FORMAT, check_resume
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import is_open_to_others, private_folder
@@ -33,7 +33,7 @@ def test_a_new_run(tmp_path: Path, config: Config) -> None:
     with RunDirectory.open(tmp_path / "a" / "run", config) as run:
         assert not run.resumed
         assert (run.last_committed_step, run.next_step) == (-1, 0)
-        assert json.loads((run.path / "config.json").read_text()) == config
+        assert json.loads((run.path / "config.json").read_text()) == {"format": 1, **config}
         assert run.step(12).folder == run.path / "steps" / "000012"
         with pytest.raises(ValueError):
             run.step(-1)
@@ -104,7 +104,7 @@ def test_some_settings_may_change(tmp_path: Path, config: Config) -> None:
             "learning_rate: 4e-05 -> 1e-05",
             "max_steps: -1 -> 100",
         ]
-        assert json.loads((run.path / "config.json").read_text()) == changed
+        assert json.loads((run.path / "config.json").read_text()) == {"format": 1, **changed}
 
 
 def test_what_a_start_found_out_outlives_changed_settings(tmp_path: Path, config: Config) -> None:
@@ -115,9 +115,9 @@ def test_what_a_start_found_out_outlives_changed_settings(tmp_path: Path, config
             run.record_finding("seed", 1)
     for changed in (config, config | {"max_steps": 100}):
         with RunDirectory.open(tmp_path / "run", changed) as run:
-            assert run.config == changed | {"probe": found}
+            assert run.config == {"format": 1, **changed, "probe": found}
             assert [change.key for change in run.changes] == ["max_steps"] * (changed != config)
-        assert json.loads((tmp_path / "run" / "config.json").read_text()) == changed | {"probe": found}
+        assert json.loads((tmp_path / "run" / "config.json").read_text()) == run.config
 
 
 def begin(path: Path, config: Config) -> None:
@@ -140,7 +140,7 @@ def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, conf
         (run.path / "test_order.json").write_text("{}")
     changed = config | {"seed": 1, "order_from": ["another"]}
     with RunDirectory.open(tmp_path / "run", changed) as run:
-        assert (run.config, run.resumed) == (changed, True)
+        assert (run.config, run.resumed) == ({"format": 1, **changed}, True)
         assert not (run.path / "test_order.json").exists()  # its order was learned from what is no longer named
     (tmp_path / "run" / "test_order.json").write_text("{}")
     RunDirectory.open(tmp_path / "run", changed).close()
@@ -150,10 +150,25 @@ def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, conf
 def test_runs_from_before_there_was_a_setting_go_on(tmp_path: Path, config: Config) -> None:
     assert "thinking" not in config
     begin(tmp_path / "run", config)
-    with RunDirectory.open(tmp_path / "run", config | {"thinking": None, "test_share": None}) as run:
-        assert run.resumed and run.changes == []
     with pytest.raises(ConfigError, match="thinking: None -> False"):
         RunDirectory.open(tmp_path / "run", config | {"thinking": False})
+    now = config | {"thinking": None, "test_share": None}
+    with RunDirectory.open(tmp_path / "run", now) as run:
+        assert (run.changes, run.added) == ([], {"thinking": None, "test_share": None})
+    with RunDirectory.open(tmp_path / "run", now) as run:
+        assert run.added == {}  # it is recorded from then on
+
+
+def test_a_run_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path, config: Config) -> None:
+    begin(tmp_path / "run", config)
+    file = tmp_path / "run" / "config.json"
+    file.write_text(json.dumps(config | {"format": FORMAT + 1}))
+    (tmp_path / "run" / ".metrics.jsonl.1-a.tmp").touch()
+    files = (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "run.lock")
+    before = {path: path.read_bytes() for path in files}
+    with pytest.raises(DataError, match=rf"written by a newer coderl \(format {FORMAT + 1}, .*: update coderl$"):
+        RunDirectory.open(tmp_path / "run", config)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_config_comparison() -> None:
@@ -161,8 +176,10 @@ def test_config_comparison() -> None:
     assert check_resume(old, {"pool": {"name": "x", "hash": "a"}, "splits": ["a", "b"], "save_every": 1}) == []
     with pytest.raises(ConfigError, match=r"pool\.hash: 'a' -> 'b'"):
         check_resume(old, old | {"pool": {"hash": "b", "name": "x"}})
-    with pytest.raises(ConfigError, match="lora_rank: not set -> 32"):
-        check_resume(old, old | {"lora_rank": 32})
+    with pytest.raises(ConfigError, match="no_longer: 32 -> not set"):
+        check_resume(old | {"no_longer": 32}, old)
+    with pytest.raises(ConfigError, match="lora_rank: 32 -> 16"):
+        check_resume(old, old | {"lora_rank": 16})
     for key in (
         "temperature",
         "max_tokens",
@@ -171,9 +188,9 @@ def test_config_comparison() -> None:
         "wandb_name",
         "rolling_save_every",
     ):
-        assert [change.key for change in check_resume({}, {key: 1})] == [key]
+        assert [change.key for change in check_resume({}, {key: 2})] == [key]
     assert check_resume({}, {"log_path": 1}) == []
-    assert check_resume(old, old | {"lora_rank": 32}, may_change=["lora_*"])[0].new == 32
+    assert check_resume(old, old | {"lora_rank": 16}, may_change=["lora_*"])[0].new == 16
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, config: Config) -> None:

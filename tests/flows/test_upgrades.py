@@ -1,0 +1,66 @@
+"""Runs that earlier versions began, and a SIGKILL ended in their second step, go on with this one.
+
+`recorded_runs/` has them as they were recorded, without what names a machine, and the pool they were trained on.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coderl_tasks.insight.query import connect
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.run_config import FORMAT
+from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+
+RECORDED = Path(__file__).with_name("recorded_runs")
+RUNS = sorted(file.parent for file in RECORDED.glob("*/config.json"))
+
+
+@pytest.mark.parametrize("recorded", RUNS, ids=lambda run: run.name)
+def test_a_run_of_an_earlier_version_goes_on(
+    recorded: Path, coderl: Callable[..., "subprocess.CompletedProcess[str]"], run: Path, tmp_path: Path
+):
+    """Its states are gone: it gets those of `run` to begin with, and replays what it recorded."""
+    initial = read_rows(run / "checkpoints.jsonl")[0]
+    run = shutil.copytree(recorded, tmp_path / "run")
+    (run / "checkpoints.jsonl").write_text(json.dumps(initial) + "\n")
+    first, group = run / "steps" / "000000", pl.read_parquet(run / "steps/000001/groups/00.parquet")
+    before = {path: path.read_bytes() for path in first.iterdir()}
+    asked_for = json.loads((run / "config.json").read_text())
+
+    done = coderl("train", f"log_path={run}", "resume=must", f"pool={RECORDED / 'pool.parquet'}")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resuming at step 1" in done.stdout
+    assert {path: path.read_bytes() for path in before} == before
+    sampled = pl.read_parquet(run / "steps/000001/sampled.parquet")
+    assert sampled.filter(group_index=0).select(group.columns).equals(group)
+    assert load_run(run).metrics["step"].to_list() == [0, 1]
+    config = json.loads((run / "config.json").read_text())
+    assert config["format"] == FORMAT
+    assert {key: value for key, value in asked_for.items() if config[key] != value}.keys() <= {"pool", "log_path"}
+    added = config.keys() - asked_for.keys() - {"format", "probe"}
+    said = next((line for line in done.stdout.splitlines() if line.startswith("settings that were not there")), "")
+    assert all(f"{key}=" in said for key in added)
+    assert bool(said) == bool(added)
+
+
+def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = shutil.copytree(RUNS[0], tmp_path / "run")
+    monkeypatch.setitem(ROLLOUT_SCHEMA, "later", pl.Int32())
+    monkeypatch.setitem(SAMPLED_SCHEMA, "later", pl.Int32())
+    step = StepJournal(run / "steps" / "000000", 0)
+    for frame in (step.read_sampled(), step.read_scored(), load_run(run).rollouts(["later"]).collect()):
+        assert frame is not None
+        assert frame["later"].dtype == pl.Int32 and frame["later"].to_list() == [None] * 8
+    assert StepJournal(run / "steps" / "000001", 1).read_groups()[0]["later"].null_count() == 4
+    with connect(run) as connection:
+        found = connection.execute("SELECT count(*), count(later), max(later) + 1 FROM rollouts").fetchone()
+    assert found == (8, 0, None)
