@@ -34,8 +34,8 @@ from coderl_tasks.problems.sides import (
 from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_held_out, planned, run_config, run_record
-from coderl_tasks.training.test_order import require_run
 from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")

@@ -19,7 +19,7 @@ from coderl_tasks.curation.measure import (
 )
 from coderl_tasks.curation.sampling_plan import SamplingPlan
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.test_order import count_catches
+from coderl_tasks.grading.learned_order import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA

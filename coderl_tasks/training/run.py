@@ -26,10 +26,10 @@ from coderl_tasks.problems.sides import evaluation_side, is_held_out
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, TrainSettings
+from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.session import Session, open_session
-from coderl_tasks.training.test_order import Orders, frozen_orders
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """What the learned order of tests saves on a wrong program, over the programs of a pool's profile.
 
-    python benchmarks/test_order.py data/pools/NAME
+    python benchmarks/order_of_tests.py data/pools/NAME
 
 The order is learned from every other completion of the profile, as it was graded: each wrong program tells of its first
 failing test only. The wrong programs among the other completions are then graded in the problems' own order and in the
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, RunRequest, RunResult, SandboxClient
-from coderl_tasks.grading.test_order import count_catches, learned_order
+from coderl_tasks.grading.learned_order import count_catches, learned_order
 from coderl_tasks.policy.rollout_frames import HISTORY_COLUMNS, first_failures
 from coderl_tasks.problems.problem import Problem, problems_from_frame
 from coderl_tasks.services import embedded_sandbox

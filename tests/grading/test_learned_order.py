@@ -4,7 +4,7 @@ import pytest
 from programs import stdin_problem
 
 from coderl_tasks.grading import Judge, Verdict
-from coderl_tasks.grading.test_order import CatchCounts, count_catches, learned_order
+from coderl_tasks.grading.learned_order import CatchCounts, count_catches, learned_order
 
 
 def test_only_what_is_known_is_counted() -> None:

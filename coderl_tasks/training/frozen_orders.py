@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.test_order import CatchCounts, count_catches, learned_order
+from coderl_tasks.grading.learned_order import CatchCounts, count_catches, learned_order
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
