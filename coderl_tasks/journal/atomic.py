@@ -96,7 +96,8 @@ def read_parquet(
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
     `schema`, or has it in another type.
 
-    With `never_lacking` only these may not be missing; any other missing column is null, and comes last.
+    With `never_lacking` only these may not be missing: any other missing column is null, and the columns are in the
+    order of `schema`.
     """
     data = path.read_bytes()
     try:
@@ -109,7 +110,9 @@ def read_parquet(
             missing[name] = pl.lit(None, dtype=kind)
         elif frame.schema.get(name) != kind:
             raise DamagedFileError(path, f"column {name!r} is {frame.schema.get(name)}, expected {kind}")
-    return frame.with_columns(**missing)
+    if not missing:
+        return frame
+    return frame.with_columns(**missing).select(*(schema or {}), pl.exclude(*(schema or {})))
 
 
 def set_aside(path: Path) -> Path:
