@@ -1,5 +1,7 @@
 """Command line to settings: `key=value`, `--key=value`, `--key value`, nested with dots; and the help."""
 
+import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
@@ -9,6 +11,8 @@ from pydantic.fields import FieldInfo
 from coderl_tasks.errors import ConfigError
 
 NONE_WORDS = ("", "none", "null")
+HELP_INDENT = 34
+LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
@@ -83,16 +87,25 @@ def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", field
 
 
-def settings_help(command: str, model: type[BaseModel]) -> str:
-    """The help text of a flow command: usage, what it does, and a line for every knob."""
-    rows = [
-        (f"{key}={_type_name(field)}", f"{field.description or ''} [{_default(field)}]".strip())
-        for key, field in all_settings(model)
-    ]
-    width = max(len(left) for left, _ in rows) + 2
-    lines = [f"  {left:<{width}}{right}" for left, right in rows]
+def settings_help(command: str, model: type[BaseModel], columns: int | None = None) -> str:
+    """The help text of a flow command: usage, what it does, every setting, and what the preset fills in.
+
+    Lines are at most `columns` long, by default as the terminal is wide.
+    """
+    terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
+    width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
+    lines = []
+    for key, field in all_settings(model):
+        head, text = f"  {key}={_type_name(field)}", f"{field.description or ''} [{_default(field)}]".strip()
+        fits = len(head) + 2 <= HELP_INDENT
+        lines += [] if fits else [head]
+        first = f"{head if fits else '':<{HELP_INDENT}}"
+        later = " " * HELP_INDENT
+        lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
-    return "\n".join([usage, "", f"  {(model.__doc__ or '').strip()}", "", "settings [default]:", *lines])
+    text = "\n".join([usage, "", f"  {(model.__doc__ or '').strip()}", "", "settings [default]:", *lines])
+    preset = " ".join(f"{key}={value}" for key, value in getattr(model, "nano_preset", {}).items())
+    return f"{text}\n\npreset=nano fills in what is not given: {preset}" if preset else text
 
 
 def _type_name(field: FieldInfo) -> str:

@@ -269,7 +269,10 @@ def _doctor(arguments: list[str]) -> int:
 def _grade(arguments: list[str]) -> int:
     parser = _parser("grade", "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names.")
     parser.add_argument(
-        "--problems", type=Path, required=True, help="parquet or JSONL: a pool, or rows as `coderl validate` takes them"
+        "--problems",
+        type=Path,
+        required=True,
+        help="a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
     )
     parser.add_argument(
         "--completions",
@@ -350,9 +353,13 @@ def _query(arguments: list[str]) -> int:
         help="of an answer (default: table; csv is whole)",
     )
     options = parser.parse_intermixed_args(arguments)
+    from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
     from coderl_tasks.journal.run_names import record_path
 
-    run = record_path(options.run) if options.run is not None else None
+    # A pool and a run of one name, as a pipeline makes them: the query says which is meant.
+    query = NAMED_QUERIES.get(options.name)
+    pools_first = query is not None and query.over == CURATION
+    run = record_path(options.run, pools_first=pools_first) if options.run is not None else None
     from coderl_tasks.insight.query import print_query  # which takes seconds to import
 
     print_query(run, options.sql, options.name, list_names=options.list, output=options.format)

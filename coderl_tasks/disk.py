@@ -73,7 +73,7 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
     return total, (
         f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_save_keep} "
         f"(rolling_save_keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
-        f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} steps"
+        f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} step{'s' if steps > 1 else ''}"
     )
 
 

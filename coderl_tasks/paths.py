@@ -7,6 +7,8 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 DATA = PROJECT_ROOT / "data"
 POOLS = DATA / "pools"
+POOL_FILE, MANIFEST_FILE = "pool.parquet", "manifest.json"
+"""What a finished pool's folder has."""
 PRIVATE = 0o700
 """Mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's."""
 NANO_MODEL = "data/nano"

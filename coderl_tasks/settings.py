@@ -72,7 +72,9 @@ def _split_at_commas(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def _none_if_said(value: Any) -> Any:
+def _preset(value: Any) -> Any:
+    if value not in (None, "none", "nano"):
+        raise ValueError("must be nano or none")
     return None if value == "none" else value
 
 
@@ -97,7 +99,7 @@ def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
 
 Preset = Annotated[
     Literal["nano"] | None,
-    BeforeValidator(_none_if_said),
+    BeforeValidator(_preset),
     WithJsonSchema({"type": "string", "enum": ["none", "nano"]}),
     Field(json_schema_extra={"default": "none"}),
 ]
@@ -126,7 +128,11 @@ class FlowSettings(BaseModel):
     nano_preset: ClassVar[Mapping[str, Any]] = {}
     no_content: ClassVar[tuple[str, ...]] = ("sample_concurrency",)
 
-    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
+    preset: Preset = Field(
+        None,
+        description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
+        "named); or none",
+    )
     model_name: str = Field(
         DEFAULT_MODEL,
         description="base model: a name of the Tinker service, or a local model folder; "

@@ -130,12 +130,15 @@ async def curate(settings: CurateSettings) -> str:
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
-    if recorded_settings(folder, CurateSettings) == content and not is_finished(folder, content):
-        display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
+    if recorded_settings(folder, CurateSettings) == content:
+        if is_finished(folder, content):
+            display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
+        else:
+            display.say("going on where an earlier start with these settings stopped (name=NAME starts another pool)")
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    require_problems(pool, folder)
+    require_problems(pool, folder, settings.model_name)
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:

@@ -1,6 +1,7 @@
 """evaluate: Pass@1 of a checkpoint on the test splits, with 95% intervals, and against the run's baseline."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
     if recorded_settings(folder, EvaluateSettings) == content:
         if (folder / "summary.json").is_file():
-            display.say("evaluated before with these settings: nothing is sampled (another log_path starts anew)")
+            display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")
         else:
             display.say("going on where an earlier start with these settings stopped (log_path=DIR starts anew)")
     pinned = {"checkpoint": str(policy.run)} if policy.run else {}
@@ -127,6 +128,12 @@ async def _measured(
     if not problems:
         why = loaded.unusable or "there are no rows"
         raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
+    before = compared_with(settings, policy.run) if "compare_to" in settings.given else None
+    if before is not None and not shares_problems(before, problems):
+        raise ConfigError(
+            f"compare_to={settings.compare_to}: {before.folder} has none of these {len(problems)} problems: there is "
+            "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
+        )
     if (found := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "
@@ -140,6 +147,12 @@ async def _measured(
             evaluation = Evaluation(settings, policy, session, problems, folder)
             with display.bar("evaluation") as on_progress:
                 return await measure(evaluation, on_progress)
+
+
+def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> bool:
+    """Whether a finished evaluation is of any of these problems."""
+    rollouts = evaluation.read_rollouts()
+    return rollouts is not None and not set(rollouts["problem_id"]).isdisjoint(item.problem_id for item in problems)
 
 
 def taken_from_the_run(

@@ -172,14 +172,16 @@ def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[
 
 def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     """Where the record goes: `log_path`, else a folder under the run's (or the default root's) evals/: the one of an
-    earlier start that was not finished, or a new one."""
+    earlier start with these settings, finished or not, or a new one."""
     if (named := _named_evaluation(settings, policy.run)) is not None:
         return named
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
-    unfinished = find_unfinished(root.glob("*"), evaluation_content(settings, policy), EvaluateSettings, _is_evaluated)
-    return unfinished or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
+    earlier = find_unfinished(
+        root.glob("*"), evaluation_content(settings, policy), EvaluateSettings, _lacks_grades
+    )  # with a finished one nothing is sampled: it may be compared with another evaluation
+    return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
 def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | None:
@@ -196,6 +198,11 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
 
 def _is_evaluated(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
+
+
+def _lacks_grades(folder: Path) -> bool:
+    """Whether the finished evaluation in `folder` has completions that could not be graded: a new one may have none."""
+    return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:

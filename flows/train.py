@@ -38,6 +38,7 @@ from coderl_tasks.training.run import (
     pool_warning,
     probe_run,
     run_config,
+    side_warning,
     steps_note,
     temperature_note,
 )
@@ -122,7 +123,7 @@ async def _run(settings: TrainSettings) -> str:
             display.say(line)
         if settings.eval_every != -1:
             display.say(f"evaluated on: {evaluation_side(settings)}")
-        if warning := pool_warning(pool, settings.model_name):
+        for warning in filter(None, (pool_warning(pool, settings.model_name), side_warning(pool, settings))):
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")

@@ -169,6 +169,10 @@ def test_help_lists_every_knob(model):
     assert all(f"  {key}=" in text for key, _ in all_settings(model))
     assert all(field.description for _, field in all_settings(model))
     assert "Undefined" not in text
+    for columns in (80, 120):
+        lines = settings_help("train", model, columns).partition("[default]:")[2].partition("preset=nano fills")[0]
+        described = [line for line in lines.splitlines() if " " in line.strip()]  # long keys stand by themselves
+        assert max(map(len, described)) <= columns
 
 
 def test_what_was_changed_can_be_given_again_as_words():

@@ -9,12 +9,10 @@ from coderl_tasks.curation.measure import read_fingerprint
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_names import did_you_mean, near_names
-from coderl_tasks.paths import POOLS, find_local, same_model
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
 from coderl_tasks.settings import CurateSettings
 
 LATEST = "latest"
-POOL_FILE = "pool.parquet"
-MANIFEST_FILE = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
-from coderl_tasks.insight.named_queries import NAMED_QUERIES
+from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
 from coderl_tasks.insight.view_schemas import (
     CHECKPOINT_SCHEMA,
@@ -92,7 +92,9 @@ def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.Dat
     if name is not None:
         if name not in NAMED_QUERIES:
             raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
-        sql = NAMED_QUERIES[name].sql
+        sql, over = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over
+        if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
+            raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
     assert sql is not None
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")

@@ -91,7 +91,7 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
     sides = [
-        Text(f"{record.name}: {side}", style="dim")
+        Text(f"{record.name}: {side}", style="dim", overflow="ignore", no_wrap=True)  # a path is for copying
         for record, side in zip((before, after), comparison.sides, strict=True)
     ]
     warning = [Text(f"warning: {comparison.warning}", style="yellow")] if comparison.warning else []

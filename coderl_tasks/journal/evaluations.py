@@ -1,6 +1,7 @@
 """The record of one evaluation: evals/NAME/{groups/ while sampling, rollouts.parquet, summary.json}."""
 
 import logging
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from coderl_tasks.journal.atomic import (
     make_folder,
     read_json,
     set_aside,
+    sync_folder,
     write_json,
     write_parquet,
 )
@@ -39,9 +41,12 @@ class EvalJournal:
         write_json(self.folder / "summary.json", summary)
         self.groups.remove()
 
-    def reopen(self) -> None:
-        """Take back that the evaluation is done, so that one of another policy may be recorded in its place."""
-        (self.folder / "summary.json").unlink(missing_ok=True)
+    def keep_as(self, name: str) -> None:
+        """Give this finished evaluation another name, with -2, -3, ... if taken, so that one of another policy may be
+        recorded in its place."""
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        self.folder.rename(next(path for name in names if not (path := self.folder.with_name(name)).exists()))
+        sync_folder(self.folder.parent)
 
     def read_summary(self) -> dict[str, Any] | None:
         """The summary, None if the evaluation has to be done (again)."""

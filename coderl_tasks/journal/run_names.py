@@ -33,13 +33,14 @@ def run_path(given: str) -> Path:
     return runs_root() / given
 
 
-def record_path(given: str) -> Path:
-    """The existing directory that `given` names: a run, else a pool, else a folder here.
+def record_path(given: str, *, pools_first: bool = False) -> Path:
+    """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here.
 
     Raises ConfigError, with the near names, if there is none.
     """
     path = Path(given).expanduser()
-    places = (run_path(given), POOLS / given, path) if is_name(given) else (path,)
+    named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
+    places = (*named, path) if is_name(given) else (path,)
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"

@@ -16,6 +16,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
 MAX_TIME_LIMIT_S = 60.0
+SHOWN_CHARS = 60
 ID_HEX_DIGITS = 16
 STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
 """In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
@@ -147,6 +148,9 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
             if drop.reason != "no_tests":
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not found:
+        held = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
+        if held:
+            raise RowDropped("no_tests", f"no tests are in {' and '.join(held)}")
         raise RowDropped("no_tests", f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}")
     first, *others = found
     for other in others:
@@ -158,9 +162,7 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
 def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What TEST_COLUMNS hold, by name. In all but the first, only a list or an object are taken for tests: others may
     hold an answer as text."""
-    for name in TEST_COLUMNS:
-        column, _, key = name.partition(".")
-        value = row.get(column, {}).get(key) if key else row.get(column)
+    for name, value in _test_cells(row):
         if name == "tests":
             yield name, value
             continue
@@ -170,6 +172,13 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, list | Mapping):
             yield name, value
+
+
+def _test_cells(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What lies in TEST_COLUMNS, by name, as it is."""
+    for name in TEST_COLUMNS:
+        column, _, key = name.partition(".")
+        yield name, row.get(column, {}).get(key) if key else row.get(column)
 
 
 def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.paths import find_local
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
 from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, RawRow, Segment, read_segment, unreadable, whole_file
 from coderl_tasks.settings import HUB_DATASET
@@ -63,13 +63,14 @@ class RowSource:
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
     """The splits of `source`, their rows still to be read.
 
-    A parquet or JSONL file is one source whose rows name their split in a column `split`, else the file's name does;
-    `splits` then keeps the rows that are in one of them. Anything else is a data set folder or hub name for
-    `datasets`, config by config, `role` being the split that is read: the configs named in `splits`, by default those
-    of the project's `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of these, all.
+    A parquet or JSONL file, or a pool by its folder or its name, is one source whose rows name their split in a column
+    `split`, else the file's name does; `splits` then keeps the rows that are in one of them. Anything else is a data
+    set folder or hub name for `datasets`, config by config, `role` being the split that is read: the configs named in
+    `splits`, by default those of the project's `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of
+    these, all.
     Raises DataError; NoSplitsError where nothing was named and there is nothing on that side.
     """
-    path = find_local(source)
+    path = find_source(source)
     if path is not None and path.is_file():
         if path.suffix not in SUFFIXES:
             raise DataError(f"{path}: expected a .parquet or .jsonl file, or a data set folder.")
@@ -93,6 +94,14 @@ def revision_of(source: str) -> str | None:
     return PINNED_REVISIONS.get(source)
 
 
+def find_source(source: str) -> Path | None:
+    """The file or folder on this machine that `source` means, of a pool the file of its problems; None if neither."""
+    path = find_local(source) or find_local(str(POOLS / source))
+    if path is not None and (path / MANIFEST_FILE).is_file() and (path / POOL_FILE).is_file():
+        return path / POOL_FILE
+    return path
+
+
 def may_be_on_the_hub(source: str) -> bool:
     """Whether `source` can be the name of a hub data set: it does not look like a path."""
     return Path(source).suffix not in SUFFIXES and not source.startswith(("/", ".", "~"))
@@ -100,7 +109,7 @@ def may_be_on_the_hub(source: str) -> bool:
 
 def is_file(source: str) -> bool:
     """Whether `source` is one file, which has no other side."""
-    path = find_local(source)
+    path = find_source(source)
     return path is not None and path.is_file()
 
 

@@ -70,7 +70,7 @@ def sanity(problem: Problem, rules: ScreenRules) -> tuple[str, str] | None:
         return "statement_too_long", f"{len(problem.statement)} characters, at most {rules.max_statement_chars}"
     different = len({(test.input, test.expected) for test in problem.tests})
     if different < rules.min_tests:
-        return "too_few_tests", f"{different} different tests, at least {rules.min_tests}"
+        return "too_few_tests", f"{different} different test{'s' if different != 1 else ''}, at least {rules.min_tests}"
     if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
     return _contradiction(problem)

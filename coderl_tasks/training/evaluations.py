@@ -6,6 +6,7 @@ from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluations import BASELINE, FINAL
+from coderl_tasks.journal.steps import step_name
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.training.run import TrainingRun
 
@@ -18,7 +19,8 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     recorded = journal.read_summary()
     if recorded is not None and recorded.get("step") == step:
         return recorded
-    journal.reopen()
+    if recorded is not None:  # the final one of a run that goes on with more steps
+        journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
     settings = run.settings
     rollouts, summary = await evaluate_policy(
         evaluated_problems(run, name),

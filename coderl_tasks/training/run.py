@@ -22,10 +22,10 @@ from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import coderl_home, file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
-from coderl_tasks.problems.sides import evaluation_side, is_held_out
+from coderl_tasks.problems.sides import NO_EVALUATION, evaluation_side, is_held_out, same_source
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import SERVICE_STEPS, TrainSettings
+from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
@@ -213,6 +213,8 @@ def check_pool(path: Path) -> None:
 
     Raises DataError if it cannot be read or is no pool, ConfigError if it is empty.
     """
+    if path.suffix == ".jsonl":
+        raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
         schema = pl.read_parquet_schema(path)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
@@ -308,6 +310,24 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
     return (
         f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
         "(coderl curate makes a pool for it)"
+    )
+
+
+def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
+    """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
+    nothing is evaluated, or nothing says what the pool was made of."""
+    recorded = pool.manifest.get("settings")
+    if settings.eval_every == -1 or not isinstance(recorded, dict):
+        return None
+    made_with = CurateSettings.model_validate(CurateSettings.completed(recorded))
+    kept_from, side = evaluation_side(made_with), evaluation_side(settings)
+    if same_source(kept_from.source, side.source) and kept_from.share == side.share:
+        return None
+    apart = "nothing" if made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
+    return (
+        f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
+        f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "
+        "nothing)"
     )
 
 

@@ -14,6 +14,7 @@ from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
 
+from coderl_tasks.insight.record import load_run
 from flows.train import is_history_due
 
 
@@ -60,11 +61,14 @@ def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, t
     assert first.returncode == 0, first.stderr
     assert f"run directory: {path} (new run)" in first.stdout
     assert "steps: 1\n" in first.stdout and "(preset nano)" in first.stdout
+    final = (path / "evals/final/rollouts.parquet").read_bytes()
     second = coderl("train", f"log_path={path}", "max_steps=3", "resume=must")
     assert second.returncode == 0, second.stderr
     assert f"run directory: {path} (resuming at step 1)" in second.stdout
     assert "changed on resume: resume" not in second.stdout
     assert "max_steps: 1 -> 3" in second.stdout
+    assert (path / "evals/final-step-000000/rollouts.parquet").read_bytes() == final
+    assert list(load_run(path).evals) == ["baseline", "final-step-000000", "step-000001", "final"]
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
 
@@ -225,6 +229,10 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, ref
     assert f"against {run.name}/baseline: " in again.stdout
     assert (tmp_path / "base/rollouts.parquet").read_bytes() == rollouts
     assert "base holds an evaluation with other settings" in refused(*words, "seed=5")
+
+    other = coderl("evaluate", f"checkpoint={run}", "test_share=0.02", "temperature=0.5", f"compare_to={run}")
+    assert other.returncode == 2
+    assert "has none of these" in other.stderr and "Sandbox: " not in other.stdout
 
 
 def published_at(seconds_per_step: float, steps: int) -> list[int]:

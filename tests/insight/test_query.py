@@ -31,7 +31,7 @@ def test_every_named_query_answers(name: str, run_dir: Path, pool_dir: Path, run
     assert "run" not in frame.columns
     assert len(frame) or name == "losses"
     assert "run" in query(runs_dir, name=name).columns
-    query(run_dir if over_curation else pool_dir, name=name)
+    query(run_dir if over_curation else pool_dir, NAMED_QUERIES[name].sql)  # its views are there, and empty
 
 
 def test_sql_sees_all_rollouts(run_dir: Path) -> None:
@@ -106,6 +106,13 @@ def test_bad_questions_are_one_clear_line(run_dir: Path, sql: str | None, name: 
     with pytest.raises(ConfigError, match=words) as raised:
         query(run_dir, sql, name)
     assert "\n" not in str(raised.value)
+
+
+def test_a_query_of_the_other_kind_is_refused(run_dir: Path, pool_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--name funnel reads a curation, and .* is none"):
+        query(run_dir, name="funnel")
+    with pytest.raises(ConfigError, match=r"--name steps reads a run, and .* is none"):
+        query(pool_dir, name="steps")
 
 
 def test_a_missing_run_is_a_configuration_error(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import DROPPED_SCHEMA, load_problems, load_rows, problems_frame
+from coderl_tasks.problems import DROPPED_SCHEMA, load_problems, load_rows, problems_frame, sources
+from coderl_tasks.problems.sources import find_source, is_file
 
 OLYMPIAD = PROJECT_ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
 
@@ -18,6 +19,24 @@ def row(statement: str, answer: str = "1\n") -> dict:
 def write_lines(path: Path, lines: list) -> Path:
     path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def test_a_pool_is_read_as_data_by_its_folder_and_its_name(tmp_path, monkeypatch):
+    """Not the other tables that lie there: dropped.parquet has rows without a statement."""
+    monkeypatch.setattr(sources, "POOLS", tmp_path)
+    pool = tmp_path / "mine"
+    pool.mkdir()
+    problems = load_problems(str(write_lines(tmp_path / "rows.jsonl", [row("A"), row("B")])), role="train").problems
+    problems_frame(problems).write_parquet(pool / "pool.parquet")
+    pl.DataFrame(schema=DROPPED_SCHEMA).write_parquet(pool / "dropped.parquet")
+    assert [find_source(str(pool)), find_source("mine")] == [pool, pool]  # not finished
+    (pool / "manifest.json").write_text("{}")
+    for source in (str(pool), "mine"):
+        assert (
+            load_problems(source, role="test").problems
+            == load_problems(str(pool / "pool.parquet"), role="test").problems
+        )
+        assert is_file(source)
 
 
 @pytest.fixture

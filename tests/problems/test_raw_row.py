@@ -166,7 +166,12 @@ def test_a_reference_in_the_singular():
         ({"text": "p", "tests": TESTS}, "no_statement", "question, prompt, .* columns: text, tests"),
         ({"problem": " ", "tests": TESTS}, "no_statement", r"columns: problem \(blank\), tests"),
         ({"prompt": "p", "cases": TESTS}, "no_tests", "none in tests, reward_model.* columns: prompt, cases"),
-        ({"prompt": "p", "ground_truth": "42"}, "no_tests", "columns: prompt, ground_truth"),
+        ({"prompt": "p", "ground_truth": "42"}, "no_tests", "^no tests are in ground_truth, which is '42'$"),
+        (
+            {"prompt": "p", "reward_model": {"ground_truth": "[]"}},
+            "no_tests",
+            r"reward_model.ground_truth, which is '\[\]'",
+        ),
         ({"prompt": [CHAT[1]] * 2, "tests": TESTS}, "ambiguous_prompt", "roles: user, user"),
         ({"prompt": [*CHAT, {"role": "assistant", "content": "2"}]}, "ambiguous_prompt", "system, user, assistant"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "ambiguous_prompt", "prompt needs one"),

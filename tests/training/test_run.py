@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coderl_tasks.curation.find_pool import find_pool
+from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
@@ -28,6 +28,7 @@ from coderl_tasks.training.run import (
     read_pool,
     recorded_probe,
     run_config,
+    side_warning,
     split_validation,
     temperature_note,
 )
@@ -76,6 +77,26 @@ async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
     assert warning is not None and "profiled with another/model, and data/nano is trained" in warning
     assert pool_warning(pool, "another/model") is None
     assert pool_warning(find_pool(str(tmp_path / "pool.parquet"), "x"), "another/model") is None
+
+
+@pytest.mark.parametrize(
+    ("made_with", "given", "apart_from"),
+    [
+        ({"dataset": "data/mini"}, {}, None),
+        ({"dataset": "rows.jsonl", "test_share": 0.1}, {"dataset": "rows.jsonl", "test_share": 0.1}, None),
+        ({"dataset": "rows.jsonl", "evaluation_dataset": "data/mini"}, {}, None),
+        ({"dataset": "rows.jsonl"}, {"eval_every": -1}, None),
+        ({"dataset": "rows.jsonl"}, {}, "rows.jsonl"),
+        ({"dataset": "rows.jsonl", "evaluation_dataset": "none"}, {}, "nothing"),
+        ({"dataset": "rows.jsonl", "test_share": 0.1}, {}, "rows.jsonl, of which test_share=0.1 is held out"),
+    ],
+)
+def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(made_with, given, apart_from: str | None):
+    settings = parse_settings(TrainSettings, {"preset": "nano", **given})
+    warning = side_warning(FoundPool(Path("pool.parquet"), {"settings": made_with}), settings)
+    assert (warning is None) is (apart_from is None)
+    assert warning is None or f"it was kept apart from {apart_from} (curate with" in warning
+    assert side_warning(FoundPool(Path("pool.parquet"), {}), settings) is None
 
 
 @pytest.mark.parametrize("renderer_name", ["qwen3_instruct", "chat_template"])
