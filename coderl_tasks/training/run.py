@@ -23,6 +23,7 @@ from coderl_tasks.paths import coderl_home, file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import NO_EVALUATION, evaluation_side, is_held_out, same_source
+from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
@@ -319,11 +320,12 @@ def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
     recorded = pool.manifest.get("settings")
     if settings.eval_every == -1 or not isinstance(recorded, dict):
         return None
-    made_with = CurateSettings.model_validate(CurateSettings.completed(recorded))
+    made_with = CurateSettings().filled_from(recorded)
     kept_from, side = evaluation_side(made_with), evaluation_side(settings)
     if same_source(kept_from.source, side.source) and kept_from.share == side.share:
         return None
-    apart = "nothing" if made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
+    no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
+    apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
     return (
         f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
         f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "

@@ -89,6 +89,7 @@ async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
         ({"dataset": "rows.jsonl"}, {}, "rows.jsonl"),
         ({"dataset": "rows.jsonl", "evaluation_dataset": "none"}, {}, "nothing"),
         ({"dataset": "rows.jsonl", "test_share": 0.1}, {}, "rows.jsonl, of which test_share=0.1 is held out"),
+        ({"dataset": __file__, "a_setting_that_is_gone": 1}, {}, "nothing"),
     ],
 )
 def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(made_with, given, apart_from: str | None):
