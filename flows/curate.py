@@ -21,8 +21,10 @@ from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
+from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, same_model
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
+from coderl_tasks.problems.sides import same_source
 from coderl_tasks.screening import (
     DuplicateRules,
     KeptProblems,
@@ -138,7 +140,8 @@ async def curate(settings: CurateSettings) -> str:
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    require_problems(pool, folder, settings.model_name)
+    is_nano = same_model(settings.model_name, NANO_MODEL) and not same_source(settings.dataset, MINI_DATASET)
+    require_problems(pool, folder, f" ({NANO_MODEL} solves only problems like {MINI_DATASET}'s)" if is_nano else "")
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:

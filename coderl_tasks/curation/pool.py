@@ -18,7 +18,7 @@ from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, file_sha256, same_model
+from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems import (
     PROBLEM_SCHEMA,
     PROFILE_COLUMNS,
@@ -186,8 +186,9 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def require_problems(pool: Pool, folder: Path, model_name: str) -> None:
-    """Raise EmptyPoolError, one line that says why, if the pool kept nothing of what `model_name` was profiled on."""
+def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
+    """Raise EmptyPoolError, one line that says why, if the pool kept nothing. `if_too_hard` is said besides where the
+    problems were."""
     if pool.pool.height:
         return
     low, high = pool.band
@@ -198,8 +199,8 @@ def require_problems(pool: Pool, folder: Path, model_name: str) -> None:
     of_band = count_drops(pool.dropped.filter(stage="band"))
     hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
     advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"
-    if hard >= easy and same_model(model_name, NANO_MODEL):
-        advice += f" ({NANO_MODEL} solves nothing but problems like those of {MINI_DATASET})"
+    if hard >= easy:
+        advice += if_too_hard
     raise EmptyPoolError(
         f"Nothing lies in the band: of {pool.read} rows none has a pass rate from {low:g} to {high:g} "
         f"({reasons or 'nothing was read'}){f': {advice}' if hard or easy else ''}. Profile and report are in {folder}."

@@ -16,7 +16,6 @@ from coderl_tasks.curation import (
 )
 from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.problems import (
     DROPPED_SCHEMA,
     PROFILE_SCHEMA,
@@ -118,7 +117,7 @@ def test_a_mix_leaves_out_and_says_so(pool, loaded, tmp_path):
     assert manifest["spent"]["samples"] == 7 * 8 + 8
     nothing = build_pool(loaded, profile, drops=drops, mix=Mix(split={"primeintellect": 1}))
     with pytest.raises(EmptyPoolError, match="The mix leaves nothing: a cell"):
-        require_problems(nothing, tmp_path, NANO_MODEL)
+        require_problems(nothing, tmp_path, " (as it is small)")
 
 
 def test_what_could_not_be_graded_is_not_judged_by_the_rest(loaded):
@@ -206,13 +205,13 @@ def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_
 
 
 def test_an_empty_pool_says_why_in_one_line(loaded, tmp_path, pool):
-    require_problems(pool, tmp_path, NANO_MODEL)
+    require_problems(pool, tmp_path)
     rows = [profiled(problem, 0) for problem in loaded.problems]
     nothing = build_pool(loaded, pl.DataFrame(rows, schema=PROFILE_SCHEMA))
     write_pool(tmp_path, nothing, SETTINGS)
     with pytest.raises(EmptyPoolError) as caught:
-        require_problems(nothing, tmp_path, NANO_MODEL)
+        require_problems(nothing, tmp_path, " (as it is small)")
     message = str(caught.value)
     assert "Nothing lies in the band" in message and "9 too_hard" in message and "\n" not in message
-    assert "data/nano solves nothing but problems like those of data/mini" in message
+    assert "a model that solves some of them (as it is small). Profile and report" in message
     assert caught.value.exit_code == 1

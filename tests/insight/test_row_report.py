@@ -34,7 +34,7 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
         "row 0  kept: stdin, 5 tests",
         "row 1  dropped, parse/no_statement: no text in question, prompt, problem, statement, problem_statement; "
         "columns: text, tests",
-        "row 2  dropped, sanity/too_few_tests: 1 different tests, at least 5",
+        "row 2  dropped, sanity/too_few_tests: 1 different test, at least 5",
         "row 3  kept: call of f, 6 tests",
         "4 rows: 2 kept, 2 dropped (1 parse/no_statement, 1 sanity/too_few_tests)",
     ]
