@@ -28,7 +28,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
         parts += [pool_table(load_curation(pool_dir)), ""]
     parts += [pass_at_1_table(run), "", checks_table(smoke_checks(run))]
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
-    console.print(Group(*parts, ""))
+    console.print(Group(*parts, ""), crop=False)  # nor is a path cut
     console.print(next_steps(run, ui_url), soft_wrap=True)  # commands are for copying: no line break but the terminal's
 
 

@@ -184,6 +184,10 @@ def test_the_summary_names_everything(run_dir: Path, pool_dir: Path) -> None:
     ):
         assert words in text
     assert '"SELECT verdict, count(*) AS n FROM rollouts GROUP BY ALL ORDER BY n DESC"\n' in text
+    narrow = StringIO()
+    print_summary(Console(file=narrow, width=60), run_dir)
+    policies = [line for line in narrow.getvalue().splitlines() if line.startswith("final: tinker://")]
+    assert len(policies) == 1 and len(policies[0]) > 60 and ", n=" in policies[0]  # a path is neither broken nor cut
 
 
 def test_the_pool_is_named_with_its_size_and_age(tmp_path: Path) -> None:
