@@ -100,11 +100,22 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     """The summary of the evaluation recorded in `folder`, which this process holds."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    if summary is None or rollouts is None:
-        rollouts, summary = await _measured(settings, policy, folder, display)
-        summary["step"] = policy.step
-    summary.pop("compare", None)  # of an earlier start, perhaps with something else
+    problems = _problems(settings)
     before = compared_with(settings, policy.run)
+    if before is not None and "compare_to" in settings.given and not shares_problems(before, problems):
+        raise ConfigError(
+            f"compare_to={settings.compare_to}: {before.folder} has none of these {len(problems)} problems: there is "
+            "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
+        )
+    if summary is None or rollouts is None:
+        rollouts, summary = await _measured(settings, policy, problems, folder, display)
+        summary["step"] = policy.step
+    elif rollouts["problem_id"].to_list() != [problem.problem_id for problem in problems]:
+        raise ConfigError(
+            f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
+            "anew"
+        )
+    summary.pop("compare", None)  # of an earlier start, perhaps with something else
     earlier = _record(before, compared_name(before, policy.run)) if before else None
     if before is not None and earlier is not None:
         found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
@@ -118,22 +129,21 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     return summary
 
 
-async def _measured(
-    settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display
-) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The rollouts and what they say, of test problems sampled and graded now or by an earlier start."""
+def _problems(settings: EvaluateSettings) -> list[Problem]:
+    """The test problems that `settings` ask for; ConfigError if there are none."""
     side = evaluation_side(settings)
     loaded = side.load(settings.splits)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or "there are no rows"
         raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
-    before = compared_with(settings, policy.run) if "compare_to" in settings.given else None
-    if before is not None and not shares_problems(before, problems):
-        raise ConfigError(
-            f"compare_to={settings.compare_to}: {before.folder} has none of these {len(problems)} problems: there is "
-            "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
-        )
+    return problems
+
+
+async def _measured(
+    settings: EvaluateSettings, policy: FoundPolicy, problems: list[Problem], folder: Path, display: Display
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The rollouts and what they say, of the test problems, sampled and graded now or by an earlier start."""
     if (found := taken_from_the_run(settings, policy, [problem.problem_id for problem in problems])) is not None:
         display.say(
             f"the run's evaluation {FINAL} is of these problems with these settings: nothing is sampled (another seed "

@@ -31,7 +31,7 @@ from coderl_tasks.problems.sides import (
     require_other_problems,
     same_source,
 )
-from coderl_tasks.problems.sources import Role, may_be_on_the_hub, open_source
+from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import require_run
@@ -298,7 +298,7 @@ def check_place(folder: Path, setting: str) -> None:
     except OSError as error:
         raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
     if free < disk.LEAST_FREE:
-        if any((folder / name).is_file() for name in ("config.json", SETTINGS_FILE)):
+        if any((folder / name).is_file() for name in (CONFIG_FILE, SETTINGS_FILE)):
             disk.require_room([folder])  # what is begun there can wait for room
         raise ConfigError(
             f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
@@ -309,7 +309,7 @@ def check_place(folder: Path, setting: str) -> None:
 def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
     """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked here:
     its files are read, as all are, before anything is sampled."""
-    if find_local(source) is not None or not may_be_on_the_hub(source):
+    if find_source(source) is not None or not may_be_on_the_hub(source):
         open_source(source, splits, role)
 
 

@@ -87,15 +87,13 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `config` that the run which recorded `recorded` was begun without, there being none of that name
     then, and what it is trained with for them: the default, which is to leave everything as it was."""
-    defaults = TrainSettings().content()
-    return {key: defaults[key] for key in config if key in defaults and key not in recorded}
+    complete = TrainSettings.completed(recorded)
+    return {key: complete[key] for key in config if key in complete and key not in recorded}
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = (
-        _flatten(_settings({**added_settings(config, other), **config})) for config, other in ((old, new), (new, old))
-    )
+    before, after = (_flatten(_settings(TrainSettings.completed(config))) for config in (old, new))
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
     return [ConfigChange(*item) for item in values if item[1] != item[2]]

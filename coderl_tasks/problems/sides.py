@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import find_local
 from coderl_tasks.problems.loading import LoadResult, load_problems
-from coderl_tasks.problems.sources import Role, is_file
+from coderl_tasks.problems.sources import Role, find_source, is_file
 from coderl_tasks.settings import FlowSettings
 
 SIDES = ("dataset", "evaluation_dataset", "test_share")
@@ -78,7 +77,7 @@ def require_other_problems(settings: FlowSettings, trained_on: str | None, other
 
 def same_source(one: str, other: str) -> bool:
     """Whether two names mean the same data set."""
-    return one == other or (find_local(one) is not None and find_local(one) == find_local(other))
+    return one == other or (find_source(one) is not None and find_source(one) == find_source(other))
 
 
 def is_held_out(problem_id: str, share: float) -> bool:

@@ -17,7 +17,7 @@ from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading.scoring import score_group
-from coderl_tasks.journal.run_config import added_settings, recorded_config
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import coderl_home, file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
@@ -354,7 +354,7 @@ def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettin
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     config = recorded_config(path)
     if config is not None:
-        return settings.filled_from({**added_settings(config, settings.content()), **config})
+        return settings.filled_from(TrainSettings.completed(config))
     settings = for_this_machine(settings)
     if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
         return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given

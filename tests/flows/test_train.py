@@ -235,6 +235,21 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, ref
     assert "has none of these" in other.stderr and "Sandbox: " not in other.stdout
 
 
+def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(coderl, tmp_path: Path):
+    tests = [{"input": f"{number}\n", "output": f"{number}\n"} for number in range(5)]
+    lines = [json.dumps({"statement": f"Print the number{mark}", "tests": tests}) for mark in ".!"]
+    data = tmp_path / "mine.jsonl"
+    data.write_text(lines[0])
+    words = ("preset=nano", "checkpoint=data/nano", f"evaluation_dataset={data}", "max_tokens=64")
+    assert coderl("evaluate", *words).returncode == 0
+    again = coderl("evaluate", *words)
+    assert "evaluated before with these settings: nothing is sampled" in again.stdout, again.stderr
+    data.write_text("\n".join(lines))
+    changed = coderl("evaluate", *words)
+    assert changed.returncode == 2
+    assert "has other problems than when " in changed.stderr and "log_path=NAME evaluates anew" in changed.stderr
+
+
 def published_at(seconds_per_step: float, steps: int) -> list[int]:
     """The lengths of the histories that a run of so many steps publishes."""
     found: list[int] = []
