@@ -32,15 +32,16 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.curation.difficulty import Band, difficulty
-from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.curation.profile import profile_shard
-from coderl_tasks.curation.sampling_plan import RISK_DROP, RISK_KEEP, ROUND_SIZE, SamplingPlan, StoppingRule
+from coderl_tasks.curation.stopping_rule import RISK_DROP, RISK_KEEP, StoppingRule
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import ROUND_SIZE, SamplingPlan
+from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import BetaPosterior, beta_posterior, jeffreys_interval
-from coderl_tasks.training.session import open_session
 
 BAND = Band(0.1, 0.9)
 N = 16
@@ -238,10 +239,11 @@ async def draws(settings: CurateSettings, used: Services, plan: SamplingPlan, se
     problems = load_problems(settings.dataset, role="train", max_tests=settings.max_tests).problems
     async with open_session(settings, used) as session:
         sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
-        measured = MeasureSettings(
+        sampled = RolloutSettings(
             "profile", settings.model_name, settings.temperature, settings.max_tokens, session.context, seed=seed
         )
-        await profile_shard(problems, sampler, session.judge, session.renderer, measured, sampling=plan, folder=folder)
+        engine = RolloutEngine(session.judge, session.renderer, sampled)
+        await profile_shard(problems, sampler, engine, plan, folder=folder)
     rollouts = pl.read_parquet(
         folder / "rollouts.parquet", columns=["group_index", "sample_index", "correctness_score"]
     )

@@ -2,122 +2,43 @@
 
 import math
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import polars as pl
-from prefect import flow, task
+from prefect import flow
 
-from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.find_pool import is_finished
-from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
-from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_shard
-from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule
+from coderl_tasks.curation.profile import drop_long_prompts
+from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
 from coderl_tasks.curation.solutions import split_by_solutions
+from coderl_tasks.curation.tasks import Shard, check_shard, profile, screen
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
+from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, same_model
-from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult
 from coderl_tasks.problems.sides import same_source
-from coderl_tasks.screening import (
-    DuplicateRules,
-    KeptProblems,
-    OnRows,
-    OverlapRules,
-    Screening,
-    ScreeningRequest,
-    ScreenRules,
-    screen_dataset,
-)
+from coderl_tasks.rollouts.session import Session, open_session
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.naming import name_flow_run, pool_name
+from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
+from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
+from coderl_tasks.runtime.stopping import command_line, saying_what_next
+from coderl_tasks.screening import KeptProblems
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
-from coderl_tasks.training.session import Session, open_session
-from flows.check_solutions import check_all
-from flows.display import Display
-from flows.naming import name_flow_run, pool_name
 from flows.planning import plan_curation
-from flows.publishing import courtesy, publish_or_warn
-from flows.retries import PHASE
-from flows.shard_dispatch import profile_elsewhere
-from flows.stopping import command_line, saying_what_next
-
-
-@task(name="screen", **PHASE)
-def screen(settings: CurateSettings, folder: Path, on_rows: OnRows) -> Screening:
-    return screen_dataset(folder, screening_request(settings), on_rows)
-
-
-def screening_request(settings: CurateSettings) -> ScreeningRequest:
-    """The stages that need no model, as `settings` want them."""
-    return ScreeningRequest(
-        settings.dataset,
-        settings.splits,
-        settings.limit,
-        settings.evaluation_dataset,
-        settings.test_share,
-        ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
-        DuplicateRules(settings.near_duplicate),
-        OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
-        settings.readers,
-    )
-
-
-@task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
-async def profile(
-    session: Session, settings: CurateSettings, shard: "Shard", number: int, on_progress: Progress
-) -> pl.DataFrame:
-    return await session.supervised(_measure(session, settings, shard, on_progress))
-
-
-async def _measure(session: Session, settings: CurateSettings, shard: "Shard", on_progress: Progress) -> pl.DataFrame:
-    sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
-    return await profile_shard(
-        list(shard.problems),
-        sampler,
-        session.judge,
-        session.renderer,
-        MeasureSettings(
-            purpose="profile",
-            policy=settings.model_name,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            seed=settings.seed,
-            concurrency=settings.sample_concurrency,
-        ),
-        sampling=_sampling_plan(settings),
-        prices=Prices(settings.price_prompt, settings.price_completion),
-        folder=shard.folder,
-        on_progress=on_progress,
-    )
-
-
-def _sampling_plan(settings: CurateSettings) -> SamplingPlan:
-    rule = StoppingRule(
-        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
-    )
-    adaptive = settings.profile_mode == "adaptive"
-    return SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None)
 
 
 def _mix(settings: CurateSettings) -> Mix:
     size = None if settings.pool_size == -1 else settings.pool_size
     shares: dict[str, float] = dict(settings.mix.items())
     return Mix(shares, settings.mix_splits, size, settings.seed)
-
-
-class Shard:
-    """Some hundred problems profiled in one task, read when it runs, and the folder that records them."""
-
-    def __init__(self, problems: Iterable[Problem], folder: Path) -> None:
-        self.problems = problems
-        self.folder = folder
 
 
 @flow(name="curate")
@@ -162,7 +83,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             screening.require_problems()
             # The stages that follow need the problems' tests only shard by shard, and to write the pool.
             loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
-            checks = await check_all(session, settings, screening.kept.shards(settings.shard_size), folder, display)
+            checks = await _check_solutions(session, settings, screening.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
                 sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
@@ -183,20 +104,46 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     return pool
 
 
+async def _check_solutions(
+    session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
+) -> pl.DataFrame:
+    """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard; none if that is off.
+
+    They are written to `folder`/solutions.parquet, and recorded in its solutions/ as they end.
+    """
+    frames = [pl.DataFrame(schema=SOLUTION_SCHEMA)]
+    if not settings.check_solutions:
+        return frames[0]
+    shards = _shards(session, settings, problems, folder / "solutions")
+    for number, shard in enumerate(shards):
+        with display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
+            frames.append(await check_shard(shard, number, on_progress))
+    checks = pl.concat(frames)
+    write_parquet(make_folder(folder) / "solutions.parquet", checks)
+    if undecided := checks.filter(status=Status.UNDECIDED.value).height:
+        display.say(f"{undecided} problems stay in unchecked: the sandbox could not run their solutions")
+    return checks
+
+
+def _shards(session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path) -> list[Shard]:
+    """`problems` in shards, each recorded in a folder of its own below `folder`."""
+    return [
+        Shard(session, settings, part, folder / f"{number:04d}")
+        for number, part in enumerate(problems.shards(settings.shard_size))
+    ]
+
+
 async def _profile(
     session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
 ) -> pl.DataFrame:
     """The profiles of all `problems`, shard by shard."""
-    shards = [
-        Shard(part, folder / "shards" / f"{number:04d}")
-        for number, part in enumerate(problems.shards(settings.shard_size))
-    ]
+    shards = _shards(session, settings, problems, folder / "shards")
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
     frames = []
     for number, shard in enumerate(shards):
         with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
-            frames.append(await profile(session, settings, shard, number, on_progress))
+            frames.append(await profile(shard, number, on_progress))
     return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
 
 

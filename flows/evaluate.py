@@ -7,71 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from prefect import flow, task
+from prefect import flow
 
-from coderl_tasks.curation.measure import MeasureSettings, Progress
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset, side_text, unlike
+from coderl_tasks.evaluation import Evaluation, compared, evaluate_checkpoint, evaluation_subset, side_text, unlike
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.evaluations import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.naming import name_flow_run
+from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
+from coderl_tasks.runtime.stopping import command_line, saying_what_next
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
-from coderl_tasks.training.session import Session, open_session
-from flows.display import Display
-from flows.naming import name_flow_run
 from flows.planning import compared_name, compared_with, evaluation_content, evaluation_folder, plan_evaluation
-from flows.publishing import courtesy, publish_or_warn
-from flows.retries import PHASE
-from flows.stopping import command_line, saying_what_next
-
-
-class Evaluation:
-    """One evaluation in this process: what is evaluated, on which problems, and where the record goes."""
-
-    def __init__(
-        self, settings: EvaluateSettings, policy: FoundPolicy, session: Session, problems: list[Problem], folder: Path
-    ) -> None:
-        self.settings = settings
-        self.policy = policy
-        self.session = session
-        self.problems = problems
-        self.journal = EvalJournal(folder)
-
-
-@task(name="measure", **PHASE)
-async def measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.DataFrame, dict[str, Any]]:
-    return await evaluation.session.supervised(_measure(evaluation, on_progress))
-
-
-async def _measure(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.DataFrame, dict[str, Any]]:
-    settings, session, path = evaluation.settings, evaluation.session, evaluation.policy.sampler_path
-    sampler = await create_sampling_client(
-        await session.service(), sampler_path=path, base_model=None if path else settings.model_name
-    )
-    return await evaluate_policy(
-        evaluation.problems,
-        sampler,
-        session.judge,
-        session.renderer,
-        MeasureSettings(
-            purpose="evaluate",
-            policy=path or settings.model_name,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            seed=settings.seed,
-            concurrency=settings.sample_concurrency,
-            sampler_step=evaluation.policy.step,
-        ),
-        groups=evaluation.journal.groups,
-        on_progress=on_progress,
-    )
 
 
 @flow(name="evaluate")
@@ -154,9 +108,9 @@ async def _measured(
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:
-            evaluation = Evaluation(settings, policy, session, problems, folder)
+            evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
             with display.bar("evaluation") as on_progress:
-                return await measure(evaluation, on_progress)
+                return await evaluate_checkpoint(evaluation, on_progress)
 
 
 def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> bool:

@@ -14,15 +14,15 @@ from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
 from coderl_tasks.paths import POOLS
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.naming import deployed_name
+from coderl_tasks.runtime.stopping import command_line, saying_what_next
+from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate
-from flows.display import Display
 from flows.evaluate import evaluate
-from flows.naming import deployed_name
 from flows.planning import plan_pipeline
-from flows.stopping import command_line, saying_what_next
-from flows.suspension import suspended_in_outages
 from flows.train import train
 
 SUMMARY_FILE, POOL_FILE = "summary.json", "pool.json"

@@ -32,11 +32,11 @@ from coderl_tasks.problems.sides import (
     same_source,
 )
 from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source
+from coderl_tasks.runtime.naming import deployed_name, training_path
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_held_out, planned, run_config, run_record
-from flows.naming import deployed_name, training_path
 
 INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""

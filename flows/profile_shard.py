@@ -7,15 +7,15 @@ from prefect import flow
 from prefect.concurrency.asyncio import concurrency
 
 from coderl_tasks.base_model import with_decided_model
+from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.mirror import recorded_at
 from coderl_tasks.problems import read_problem_rows
+from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.shard_dispatch import PROFILE
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
-from coderl_tasks.training.session import open_session
-from flows.curate import Shard, profile
-from flows.display import Display
-from flows.shard_dispatch import PROFILE
 
 LIMITS = ["coderl-sampler", "coderl-sandbox"]
 """Prefect's global concurrency limits of which a shard takes a slot each while it runs, where they have been made."""
@@ -42,7 +42,7 @@ async def profile_shard(
                 def on_progress(done: int, total: int) -> None:
                     folder.changed()
 
-                frame = await profile(session, settings, Shard(shard, folder.path), start, on_progress)
+                frame = await profile(Shard(session, settings, shard, folder.path), start, on_progress)
         write_parquet(folder.path / PROFILE, frame)
     display.say(f"{frame.height} problems profiled: {output}")
     return frame.height

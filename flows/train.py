@@ -6,11 +6,9 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from prefect import flow, task
+from prefect import flow
 
-from coderl_tasks.curation.measure import Progress
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
@@ -21,13 +19,17 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import MARKS, pool_lines
 from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.journal.steps import Commit, step_name
+from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.policy.probe import Probe, duplicates_warning
+from coderl_tasks.policy.probe import duplicates_warning
 from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.naming import deployed_name, doubt_of, name_flow_run
+from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
+from coderl_tasks.runtime.stopping import saying_what_next
+from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training import phases
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
 from coderl_tasks.training.repair import differences, lost_scores
 from coderl_tasks.training.run import (
@@ -42,14 +44,9 @@ from coderl_tasks.training.run import (
     steps_note,
     temperature_note,
 )
-from flows.display import Display
-from flows.naming import deployed_name, doubt_of, name_flow_run
+from coderl_tasks.training.sampling_ahead import SamplingAhead
+from coderl_tasks.training.step import checkpoint, delete_old_states, sample, score, update
 from flows.planning import plan_training
-from flows.publishing import courtesy, publish_or_warn
-from flows.retries import PHASE
-from flows.sampling_ahead import SamplingAhead
-from flows.stopping import saying_what_next
-from flows.suspension import suspended_in_outages
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
@@ -57,41 +54,6 @@ ARTIFACT_EVERY = 10
 ARTIFACT_GROWTH = 0.1
 ARTIFACT_PAUSE_S = 30.0
 LATER_PAUSE_S = 600.0
-
-
-@task(name="probe", **PHASE)
-async def probe(run: TrainingRun) -> Probe:
-    return await run.session.supervised(probe_run(run))
-
-
-@task(name="sample", task_run_name="step-{step}-sample", **PHASE)
-async def sample(run: TrainingRun, step: int) -> None:
-    await run.session.supervised(phases.sample_step(run, step))
-
-
-@task(name="score", task_run_name="step-{step}-score", **PHASE)
-async def score(run: TrainingRun, step: int) -> None:
-    await run.session.supervised(phases.score_step(run, step))
-
-
-@task(name="update", task_run_name="step-{step}-update", **PHASE)
-async def update(run: TrainingRun, step: int) -> Commit:
-    return await run.session.supervised(phases.update_step(run, step))
-
-
-@task(name="delete-old-states", **PHASE)
-async def delete_old_states(run: TrainingRun) -> None:
-    await run.session.supervised(run.learner.delete_outdated())
-
-
-@task(name="checkpoint", task_run_name="step-{step}-checkpoint", **PHASE)
-async def checkpoint(run: TrainingRun, step: int) -> None:
-    await run.session.supervised(run.learner.save(step))
-
-
-@task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
-async def evaluate_policy(run: TrainingRun, name: str, step: int, on_progress: Progress) -> dict[str, Any]:
-    return await run.session.supervised(evaluate_run(run, name, step, on_progress))
 
 
 @flow(name="train")
@@ -170,12 +132,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
     for step in lost_scores(run):
         display.say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
-        await score(run, step)
-        scored = run.directory.step(step).read_scored()
-        if scored is not None and (different := differences(run, step, scored)):
+        sampled = await sample(run, step)
+        scored = (await score(run, step, sampled.rollouts)).rollouts
+        if different := differences(run, step, scored):
             display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
     if needs_probe(run):
-        found = await probe(run)
+        found = await probe_run(run)
         display.say(f"probe: {found.summary()}")
         logger.log.info("probe: %s", found.summary())
         for warning in found.warnings():
@@ -227,16 +189,15 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
 
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
     run.require_room()
-    run.begin_step()
+    begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     display.phase(f"step {step}: sampling")
-    await ahead.sampled(step)
+    sampled = await ahead.sampled(step)
     display.phase(f"step {step}: scoring")
-    await score(run, step)
+    scored = await score(run, step, sampled.rollouts)
     display.phase(f"step {step}: updating")
-    commit = await update(run, step)
-    scored = run.directory.step(step).read_scored()
-    if scored is not None:
-        logger.log_groups(scored)
+    seconds = {"sample": sampled.seconds, "score": scored.seconds}
+    commit = await update(run, step, scored.rollouts, begun, seconds)
+    logger.log_groups(scored.rollouts)
     logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
     if warning := duplicates_warning(commit.metrics, run.probe):
@@ -255,7 +216,7 @@ async def _save(run: TrainingRun, step: int) -> None:
 
 async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> None:
     with display.bar(f"evaluation {name}") as on_progress:
-        summary = await evaluate_policy(run, name, step, on_progress)
+        summary = await evaluate_run(run, name, step, on_progress)
     row = eval_metrics(name, summary)
     logger.log_metrics(row, step)
     display.row({"step": step, **row})

@@ -5,7 +5,7 @@ from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import EmptyPoolError, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_frame, profile_shard
-from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule
+from coderl_tasks.curation.stopping_rule import StoppingRule
 
 __all__ = [
     "Band",
@@ -14,7 +14,6 @@ __all__ = [
     "Mix",
     "Pool",
     "Prices",
-    "SamplingPlan",
     "StoppingRule",
     "build_pool",
     "difficulty",

@@ -9,24 +9,23 @@ import polars as pl
 import tinker
 
 from coderl_tasks.curation.difficulty import difficulty
-from coderl_tasks.curation.measure import (
-    FINGERPRINT_FILE,
-    MeasureSettings,
-    Progress,
-    fingerprint,
-    is_recorded,
-    measure,
-)
-from coderl_tasks.curation.sampling_plan import SamplingPlan
-from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.learned_order import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import ORDER, TRUNCATED, first_failures
-from coderl_tasks.policy.sampling import cap_max_tokens
+from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer, problem_prompt
+from coderl_tasks.rollouts.engine import RolloutEngine
+from coderl_tasks.rollouts.rounds import (
+    FINGERPRINT_FILE,
+    Progress,
+    SamplingPlan,
+    fingerprint,
+    is_recorded,
+    sample_in_rounds,
+)
 from coderl_tasks.stats import jeffreys_interval
 
 
@@ -54,7 +53,7 @@ def drop_long_prompts(
     kept, drops = [], []
     for problem in problems:
         length = len(problem_prompt(problem, renderer))
-        if cap_max_tokens(length, max_tokens, context) > 0:
+        if completion_budget(length, max_tokens, context) > 0:
             kept.append(problem)
         else:
             detail = f"{length} tokens in a context of {context}"
@@ -65,11 +64,9 @@ def drop_long_prompts(
 async def profile_shard(
     problems: Sequence[Problem],
     sampler: tinker.SamplingClient,
-    judge: Judge,
-    renderer: Renderer,
-    settings: MeasureSettings,
+    engine: RolloutEngine,
+    plan: SamplingPlan,
     *,
-    sampling: SamplingPlan,
     prices: Prices = NO_PRICES,
     folder: Path | None = None,
     on_progress: Progress | None = None,
@@ -81,14 +78,14 @@ async def profile_shard(
     graded is graded again. Another stopping rule uses what there is, and leaves alone what it does not need. Raises
     InfraError if sampling fails.
     """
-    arguments = (problems, sampler, judge, renderer, settings, sampling)
+    work = (problems, sampler, engine, plan)
     if folder is None:
-        return profile_frame(problems, await measure(*arguments, on_progress=on_progress), prices)
-    request = fingerprint(problems, settings, sampling, renderer)
+        return profile_frame(problems, await sample_in_rounds(*work, on_progress=on_progress), prices)
+    request = fingerprint(problems, engine, plan)
     file = folder / "rollouts.parquet"
     recorded = read_frame(file, ROLLOUT_SCHEMA) if is_recorded(folder, request) else None
     groups = GroupFiles(folder / "groups")
-    rollouts = await measure(*arguments, groups=groups, recorded=recorded, on_progress=on_progress)
+    rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
     everything = rollouts
     if recorded is None:
         (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # it belongs to the file that is replaced now

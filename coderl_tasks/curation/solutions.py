@@ -16,7 +16,6 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.measure import FINGERPRINT_FILE, Progress, read_fingerprint
 from coderl_tasks.curation.solution_check import (
     SOLUTION_SCHEMA,
     SolutionCheck,
@@ -30,6 +29,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, set_aside, write_json
 from coderl_tasks.journal.json_lines import append_row, read_rows
 from coderl_tasks.problems import Drop, Problem, Test
+from coderl_tasks.rollouts.rounds import FINGERPRINT_FILE, Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
 

@@ -1,27 +1,31 @@
-"""Pass@1 of a policy: one completion a problem, all tests, with honest intervals."""
+"""Pass@1 of a policy: one completion per problem, all tests, with honest intervals."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import tinker
+from prefect import task
 
-from coderl_tasks.curation.measure import MeasureSettings, Progress, measure
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading.judge import Judge
+from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.journal.steps import GroupFiles
+from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.rollout_frames import TRUNCATED
 from coderl_tasks.problems import Problem
-from coderl_tasks.prompts import Renderer
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import Progress, sample_in_rounds
+from coderl_tasks.rollouts.session import Session, supervised
+from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.stats import wilson_interval
 
 
 async def evaluate_policy(
     problems: Sequence[Problem],
     sampler: tinker.SamplingClient,
-    judge: Judge,
-    renderer: Renderer,
-    settings: MeasureSettings,
+    engine: RolloutEngine,
     *,
     groups: GroupFiles | None = None,
     on_progress: Progress | None = None,
@@ -35,14 +39,55 @@ async def evaluate_policy(
     """
     if not problems:
         raise ValueError("there are no problems to evaluate on")
-    rollouts = await measure(problems, sampler, judge, renderer, settings, groups=groups, on_progress=on_progress)
+    rollouts = await sample_in_rounds(problems, sampler, engine, groups=groups, on_progress=on_progress)
+    settings = engine.settings
     return rollouts, summarize(
         rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens, policy=settings.policy
     )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluation:
+    """The evaluation of a checkpoint: of which policy, on which problems, and what records it while it is sampled."""
+
+    session: Session
+    settings: EvaluateSettings
+    policy: FoundPolicy
+    problems: Sequence[Problem]
+    groups: GroupFiles
+
+
+@task(name="evaluate", **PHASE)
+@supervised
+async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """`evaluate_policy` of a checkpoint, or of a base model."""
+    settings, session, path = evaluation.settings, evaluation.session, evaluation.policy.sampler_path
+    return await evaluate_policy(
+        evaluation.problems,
+        await create_sampling_client(
+            await session.service(), sampler_path=path, base_model=None if path else settings.model_name
+        ),
+        RolloutEngine(
+            session.judge,
+            session.renderer,
+            RolloutSettings(
+                purpose="evaluate",
+                policy=path or settings.model_name,
+                temperature=settings.temperature,
+                max_tokens=settings.max_tokens,
+                context=session.context,
+                seed=settings.seed,
+                concurrency=settings.sample_concurrency,
+                sampler_step=evaluation.policy.step,
+            ),
+        ),
+        groups=evaluation.groups,
+        on_progress=on_progress,
+    )
+
+
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts, one a problem.
+    """The summary of an evaluation's rollouts, one per problem.
 
     n, pass_at_1, ci_low, ci_high (Wilson's 95%), format_rate: over the graded completions, whole and by_split;
     truncated_rate: over all; infra_errors: how many could not be graded. A split without any graded one is left out.

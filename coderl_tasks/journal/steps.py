@@ -101,14 +101,6 @@ class StepJournal:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
         return self.path(phase).is_file()
 
-    def write_group(self, index: int, frame: pl.DataFrame) -> None:
-        """Record one sampled group (SAMPLED_SCHEMA)."""
-        self.groups.write(index, frame)
-
-    def read_groups(self) -> dict[int, pl.DataFrame]:
-        """The groups recorded so far, by index; those of a step that is sampled are in `read_sampled`."""
-        return self.groups.read()
-
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""
         write_parquet(make_folder(self.folder) / _FILES["sampled"], frame)

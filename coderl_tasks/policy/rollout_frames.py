@@ -1,8 +1,8 @@
 """Rollouts as frames: sampled groups, the join with their grades, and the advantages of a training step.
 
 group_frame         GroupRequest + completions         -> SAMPLED_SCHEMA, one group
-sampled_frame       groups                             -> SAMPLED_SCHEMA, in group and sample order
-graded_frame        sampled + ScoredCompletions        -> ROLLOUT_SCHEMA, advantage null, trained false
+graded_group        group + ScoredCompletions          -> ROLLOUT_SCHEMA, advantage null, trained false
+in_order            groups                             -> one frame, in group and sample order
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
 require_sampled     sampled                            -> InfraError if too much of it cannot be trained on
@@ -23,6 +23,8 @@ from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_S
 from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
 
 ORDER = ("group_index", "sample_index")
+OUTSIDE_TRAINING = -1
+"""The step of what a profile or an evaluation samples."""
 MIN_GRADABLE = 2
 """A group with fewer graded members has no mean to deviate from."""
 
@@ -36,58 +38,47 @@ HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "test
 
 
 def group_frame(
-    request: GroupRequest,
-    completions: Sequence[Completion],
-    *,
-    step: int,
-    attempt: int,
-    sampler_step: int,
-    decode: Callable[[list[int]], str],
-    first_sample: int = 0,
+    request: GroupRequest, completions: Sequence[Completion], *, decode: Callable[[list[int]], str]
 ) -> pl.DataFrame:
-    """One sampled group as a frame of SAMPLED_SCHEMA, a row a completion, numbered from `first_sample`.
+    """One sampled group as a frame of SAMPLED_SCHEMA, one row per completion, numbered from `request.first_sample`.
 
-    `sampler_step` is the last step trained into the policy that sampled (-1: the base model). `decode` turns completion
-    tokens into the text that is graded.
+    `decode` turns completion tokens into the text that is graded.
     """
     rows = [
         {
-            "step": step,
-            "attempt": attempt,
+            "step": request.step,
+            "attempt": request.attempt,
             "problem_id": request.problem_id,
             "split": request.split,
             "group_index": request.group_index,
             "sample_index": sample_index,
-            "sampler_step": sampler_step,
+            "sampler_step": request.sampler_step,
             "prompt_tokens": request.prompt_tokens,
             "completion_tokens": completion.tokens,
             "logprobs": completion.logprobs,
             "completion": decode(completion.tokens),
             "stop_reason": completion.stop_reason,
         }
-        for sample_index, completion in enumerate(completions, first_sample)
+        for sample_index, completion in enumerate(completions, request.first_sample)
     ]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
 
-def sampled_frame(groups: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """The groups of a step (or evaluation) as one frame of SAMPLED_SCHEMA, in group and sample order."""
-    return pl.concat([pl.DataFrame(schema=SAMPLED_SCHEMA), *groups]).sort(ORDER)
+def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None]) -> pl.DataFrame:
+    """One sampled group with what grading says of it: ROLLOUT_SCHEMA, in the group's order.
 
-
-def graded_frame(sampled: pl.DataFrame, scored: Mapping[int, Sequence[ScoredCompletion | None]]) -> pl.DataFrame:
-    """`sampled` with what grading says: ROLLOUT_SCHEMA, in group and sample order.
-
-    `scored` has, by group_index, one ScoredCompletion a sample, in sample order, None for one that was left out. Infra
-    errors get null scores and reward. Raises ValueError if a group is missing or has another size.
+    `scored` has one ScoredCompletion per sample, None for one that was left out. Infra errors get null scores and
+    reward. Raises ValueError if it has another number.
     """
-    ordered = sampled.sort(ORDER)
-    sizes = dict(ordered.group_by("group_index").len().iter_rows())
-    wrong = [index for index, size in sorted(sizes.items()) if len(scored.get(index, ())) != size]
-    if wrong:
-        raise ValueError(f"groups {wrong} were not scored completion by completion")
-    rows = [_graded_row(scored[index][position]) for index in sorted(sizes) for position in range(sizes[index])]
-    return pl.concat([ordered, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))
+    rows = [_graded_row(one) for one in scored]
+    if len(rows) != sampled.height:
+        raise ValueError(f"{len(rows)} of {sampled.height} completions of a group were scored")
+    return pl.concat([sampled, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))
+
+
+def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The groups of a step as one frame of `schema`, in group and sample order."""
+    return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
 
 
 def with_advantages(graded: pl.DataFrame) -> pl.DataFrame:

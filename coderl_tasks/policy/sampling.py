@@ -1,14 +1,10 @@
-"""Sampling groups of completions: one SDK call a problem, bounded concurrency, each group handed on as it arrives.
+"""Sampling one group of completions: one SDK call per prompt.
 
-1. A group's seed is part of its request, so a group that has to be drawn again is drawn the same.
-2. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
-   Only an error that no retry can cure stops the rest at once.
-3. One bad completion does not fail its group: drawn again with its seed it would come the same. It is handed on without
-   log-probabilities, and whoever trains leaves it out.
+One bad completion does not fail its group: drawn again with its seed it would come the same. It is handed on without
+log-probabilities, and whoever trains leaves it out.
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -45,7 +41,9 @@ MISSING = Completion([], None, "missing")
 class GroupRequest:
     """What to sample for one problem. `max_tokens` is the completion's limit, already capped at the context.
 
-    `seed` None leaves the draw to the service.
+    `seed` None leaves the draw to the service. The rest says what the group is, for its record: the training step (-1
+    outside training), which attempt at the problem it is (from 0), the last step trained into the policy that samples
+    (-1: the base model), and the number of its first completion.
     """
 
     group_index: int
@@ -55,12 +53,13 @@ class GroupRequest:
     num_samples: int
     max_tokens: int
     seed: int | None
+    step: int = -1
+    attempt: int = 0
+    sampler_step: int = -1
+    first_sample: int = 0
 
 
-OnGroup = Callable[[GroupRequest, list[Completion]], Awaitable[None] | None]
-
-
-def cap_max_tokens(prompt_len: int, max_tokens: int, context: int) -> int:
+def completion_budget(prompt_len: int, max_tokens: int, context: int) -> int:
     """`max_tokens`, lowered so that prompt and completion fit in `context` tokens; 0 if the prompt leaves no room."""
     return max(0, min(max_tokens, context - prompt_len))
 
@@ -102,45 +101,6 @@ async def sample_group(
     if len(came) > num_samples:
         raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(came)} came")
     return came + [MISSING] * (num_samples - len(came))
-
-
-async def sample_groups(
-    sampling_client: tinker.SamplingClient,
-    requests: Sequence[GroupRequest],
-    *,
-    temperature: float,
-    stop: Stop = None,
-    max_concurrency: int = 64,
-    on_group: OnGroup | None = None,
-) -> list[list[Completion]]:
-    """The completions of each request, in the order of `requests`, at most `max_concurrency` calls in flight.
-
-    `on_group(request, completions)` is called as each group arrives, one call at a time if it is a plain function; if
-    it is a coroutine function, it is awaited without holding up further sampling. Raises the first failure in request
-    order once all groups have had their try; a ConfigError, or any other error, stops the others at once.
-    """
-    if max_concurrency < 1:
-        raise ValueError(f"max_concurrency must be at least 1, got {max_concurrency}")
-    slots = asyncio.Semaphore(max_concurrency)
-
-    async def one(request: GroupRequest) -> list[Completion]:
-        async with slots:
-            completions = await sample_group(
-                sampling_client,
-                request.prompt_tokens,
-                num_samples=request.num_samples,
-                max_tokens=request.max_tokens,
-                temperature=temperature,
-                seed=request.seed,
-                stop=stop,
-            )
-        if on_group is not None:
-            outcome = on_group(request, completions)
-            if inspect.isawaitable(outcome):
-                await outcome
-        return completions
-
-    return await try_all(one, requests)
 
 
 async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT]) -> list[ResultT]:

@@ -2,17 +2,24 @@
 
 from typing import Any
 
-from coderl_tasks.curation.measure import MeasureSettings, Progress
+from prefect import task
+
 from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluations import BASELINE, FINAL
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import Progress
+from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.run import TrainingRun
 
 BEFORE_TRAINING = -1
 
 
+@task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
+@supervised
 async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Progress | None = None) -> dict[str, Any]:
     """Evaluate the policy after `step` (-1: before training) as `name`; its summary, recorded or new."""
     journal = run.directory.evaluation(name)
@@ -25,17 +32,19 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     rollouts, summary = await evaluate_policy(
         evaluated_problems(run, name),
         await run.learner.sampling_client(step + 1),
-        run.session.judge,
-        run.session.renderer,
-        MeasureSettings(
-            purpose="evaluate",
-            policy=policy_name(run, step),
-            temperature=0.0,
-            max_tokens=settings.max_tokens,
-            context=run.session.context,
-            seed=settings.seed,
-            concurrency=settings.sample_concurrency,
-            sampler_step=step,
+        RolloutEngine(
+            run.session.judge,
+            run.session.renderer,
+            RolloutSettings(
+                purpose="evaluate",
+                policy=policy_name(run, step),
+                temperature=0.0,
+                max_tokens=settings.max_tokens,
+                context=run.session.context,
+                seed=settings.seed,
+                concurrency=settings.sample_concurrency,
+                sampler_step=step,
+            ),
         ),
         groups=journal.groups,
         on_progress=on_progress,

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
 import tinker
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -35,8 +36,8 @@ from coderl_tasks.policy.clients import (
 )
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy_async
+from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.session import Session
 
 logger = logging.getLogger(__name__)
 INITIAL = "initial"
@@ -104,15 +105,16 @@ class Learner:
         async with self._turn:
             yield (await self._after(updates)).client
 
-    async def update(self, step: int, save: Kind | None) -> AppliedUpdate:
-        """Apply the recorded rollouts of `step` to the policy before it, and save what the commit is to name.
+    async def update(self, step: int, scored: pl.DataFrame, save: Kind | None) -> AppliedUpdate:
+        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and save what the
+        commit is to name.
 
         What is saved, to train from, to sample from or both, lives as long as the settings say.
         """
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(trained, step, self.adam_params())
+            result = await self._apply(trained, step, scored, self.adam_params())
             applied = time.monotonic()
             saved = {}
             if save is not None:
@@ -234,10 +236,11 @@ class Learner:
             if commit is None:
                 raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
-            await self._apply(trained, trained.updates, tinker.AdamParams(**commit.adam))
+            scored = self._recorded_scores(trained.updates)
+            await self._apply(trained, trained.updates, scored, tinker.AdamParams(**commit.adam))
         return trained
 
-    async def _apply(self, trained: _Trained, step: int, adam: tinker.AdamParams) -> UpdateResult:
+    def _recorded_scores(self, step: int) -> pl.DataFrame:
         scored = self._directory.step(step).read_scored()
         if scored is None:
             require_in_place(self._directory.path)
@@ -246,6 +249,9 @@ class Learner:
                 "again to score its samples again; where they are lost too, remove the folders of the steps from "
                 f"{step:06d} on, to train these steps anew"
             )
+        return scored
+
+    async def _apply(self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams) -> UpdateResult:
         self._trained = None  # not trusted again unless the update succeeds
         result = await update_policy_async(trained.client, scored, adam)
         trained.updates = step + 1

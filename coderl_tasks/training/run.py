@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
@@ -11,34 +10,36 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from prefect import task
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended
 from coderl_tasks.paths import coderl_home, file_sha256, same_model
 from coderl_tasks.policy.probe import Probe, probe_service
+from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import NO_EVALUATION, evaluation_side, is_held_out, same_source
 from coderl_tasks.problems.sources import is_file
+from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.session import Session, open_session, supervised
 from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import Orders, frozen_orders
-from coderl_tasks.training.group_grader import Grades, GroupGrader
 from coderl_tasks.training.learner import Learner
-from coderl_tasks.training.session import Session, open_session
 
 logger = logging.getLogger(__name__)
 
 
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
-    their tests are run; `seconds` times the phases done here; `probe` is what the Tinker service was found to do, None
-    for an embedded one."""
+    their tests are run; `probe` is what the Tinker service was found to do, None for an embedded one."""
 
     def __init__(
         self,
@@ -56,20 +57,25 @@ class TrainingRun:
         self.pool = pool
         self.test_problems = test_problems
         self.validation_problems = validation_problems
-        self.test_orders = test_orders
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
-        self.grader = GroupGrader(self._score_group)
-        self.seconds: dict[tuple[int, str], float] = {}
-        self._begun = time.monotonic()
-
-    def begin_step(self) -> None:
-        """Start the clock of a step: from here to its commit it is the step that holds up the run."""
-        self._begun = time.monotonic()
-
-    def step_seconds(self) -> float:
-        """Seconds since `begin_step`."""
-        return time.monotonic() - self._begun
+        self.engine = RolloutEngine(
+            session.judge,
+            session.renderer,
+            RolloutSettings(
+                purpose="train",
+                policy=settings.model_name,
+                temperature=settings.temperature,
+                max_tokens=settings.max_tokens,
+                context=session.context,
+                seed=settings.seed,
+                concurrency=settings.sample_concurrency,
+                format_coef=settings.format_coef,
+            ),
+            priorities=test_orders,
+            fraction=settings.reward == "fraction",
+        )
+        self.graded_ahead = GradedAhead(self._grade)
 
     @property
     def last_step(self) -> int | None:
@@ -102,21 +108,8 @@ class TrainingRun:
         state = 4 * (weights or 0) if self.session.service_address is None else 0  # with weights to sample from
         require_room((self.directory.path, coderl_home()), state)
 
-    async def _score_group(self, group: pl.DataFrame) -> Grades:
-        """The grades of one sampled group, completion by completion; None for what cannot be trained on."""
-        problem = self.pool[group["problem_id"][0]]
-        usable = group["logprobs"].is_not_null()
-        scored = iter(
-            await score_group(
-                self.session.judge,
-                problem,
-                group.filter(usable)["completion"].to_list(),
-                self.settings.format_coef,
-                order=self.test_orders.get(problem.problem_id),
-                fraction=self.settings.reward == "fraction",
-            )
-        )
-        return [next(scored) if is_usable else None for is_usable in usable]
+    async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
+        return await self.engine.grade(self.pool[group["problem_id"][0]], group)
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""
@@ -141,7 +134,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         try:
             yield run
         finally:
-            await run.grader.close()
+            await run.graded_ahead.close()
 
 
 def recorded_probe(run: TrainingRun) -> Probe | None:
@@ -158,6 +151,8 @@ def needs_probe(run: TrainingRun) -> bool:
     return steps_left and run.probe is None and run.session.service_address is not None
 
 
+@task(name="probe", **PHASE)
+@supervised
 async def probe_run(run: TrainingRun) -> Probe:
     """Probe the Tinker service with the policy that is trained next, and record what it does.
 
@@ -255,13 +250,16 @@ def fitting_problems(session: Session, problems: list[Problem], max_tokens: int)
 
     Raises ConfigError if none is left.
     """
-    rooms = [session.room(session.prompt(problem), max_tokens) for problem in problems]
-    kept = [problem for problem, room in zip(problems, rooms, strict=True) if room]
+    budgets = [
+        completion_budget(len(problem_prompt(problem, session.renderer)), max_tokens, session.context)
+        for problem in problems
+    ]
+    kept = [problem for problem, budget in zip(problems, budgets, strict=True) if budget]
     if not kept:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
     if len(kept) < len(problems):
         logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
-    capped = sum(0 < room < max_tokens for room in rooms)
+    capped = sum(0 < budget < max_tokens for budget in budgets)
     if capped:
         logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", max_tokens, capped, session.context)
     return kept

@@ -13,15 +13,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.curation.profile import profile_shard
-from coderl_tasks.curation.sampling_plan import SamplingPlan
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import SamplingPlan
+from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
 from coderl_tasks.settings import EvaluateSettings
-from coderl_tasks.training.session import open_session
 from data.recipes.make_nano import FOLDER
 
 SAMPLES = 8
@@ -38,17 +38,17 @@ async def measure(settings: EvaluateSettings, used: Services) -> None:
         profile = await profile_shard(
             train,
             sampler,
-            session.judge,
-            session.renderer,
-            MeasureSettings("profile", settings.model_name, 1.0, **common),
-            sampling=SamplingPlan(SAMPLES),
+            RolloutEngine(
+                session.judge, session.renderer, RolloutSettings("profile", settings.model_name, 1.0, **common)
+            ),
+            SamplingPlan(SAMPLES),
         )
         _, summary = await evaluate_policy(
             test,
             sampler,
-            session.judge,
-            session.renderer,
-            MeasureSettings("evaluate", settings.model_name, 0.0, **common),
+            RolloutEngine(
+                session.judge, session.renderer, RolloutSettings("evaluate", settings.model_name, 0.0, **common)
+            ),
         )
     solved = Counter(profile["n_correct"].to_list())
     print(f"\n| of {SAMPLES} samples right | train problems | share |\n|---|---|---|")

@@ -4,25 +4,18 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from coderl_tasks.curation import (
-    Band,
-    Prices,
-    SamplingPlan,
-    StoppingRule,
-    drop_long_prompts,
-    profile_frame,
-    profile_shard,
-)
-from coderl_tasks.curation.measure import MeasureSettings, measure
+from coderl_tasks.curation import Band, Prices, StoppingRule, drop_long_prompts, profile_frame, profile_shard
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import PROFILE_SCHEMA
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import SamplingPlan, sample_in_rounds
 
 CONTEXT = 256
-SETTINGS = MeasureSettings("profile", "two answers", 1.0, 24, CONTEXT, seed=5)
+SETTINGS = RolloutSettings("profile", "two answers", 1.0, 24, CONTEXT, seed=5)
 FIXED = SamplingPlan(24, 24)
 
 
@@ -50,10 +43,8 @@ async def profile(measuring, problems, sampler=None, *, folder=None, on_progress
     return await profile_shard(
         problems,
         sampler or measuring.sampler,
-        measuring.judge,
-        measuring.renderer,
-        replace(SETTINGS, **changes),
-        sampling=sampling,
+        RolloutEngine(measuring.judge, measuring.renderer, replace(SETTINGS, **changes)),
+        sampling,
         folder=folder,
         on_progress=on_progress,
     )
@@ -129,9 +120,8 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     eight = SamplingPlan(8, 8)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
         with pytest.raises(InfraError, match=r"profile: \d+ of \d+ programs could not be graded"):
-            await measure(
-                problems, measuring.sampler, Judge(nowhere), measuring.renderer, SETTINGS, eight, groups=groups
-            )
+            engine = RolloutEngine(Judge(nowhere), measuring.renderer, SETTINGS)
+            await sample_in_rounds(problems, measuring.sampler, engine, eight, groups=groups)
     out = pl.concat(frame.select(ROLLOUT_SCHEMA.keys()) for _, frame in sorted(groups.read().items()))
     assert set(out["verdict"]) == {"infra_error", "format_error"}
     assert (
@@ -140,7 +130,8 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     row = profile_frame(problems, out).row(0, named=True)
     assert row["infra_errors"] + row["n_samples"] == 8 and row["infra_errors"] > 0
     counting = CountingSampler(measuring.sampler)
-    again = await measure(problems, counting, measuring.judge, measuring.renderer, SETTINGS, eight, groups=groups)
+    engine = RolloutEngine(measuring.judge, measuring.renderer, SETTINGS)
+    again = await sample_in_rounds(problems, counting, engine, eight, groups=groups)
     assert counting.calls == 0
     assert "infra_error" not in set(again["verdict"])
     assert again["completion_tokens"].equals(out["completion_tokens"])
@@ -243,10 +234,9 @@ async def test_another_stopping_rule_uses_what_is_recorded(measuring, problems, 
 
 
 async def test_costs_are_tokens_by_price(measuring, problems):
-    plan = SamplingPlan(2)
-    arguments = (measuring.sampler, measuring.judge, measuring.renderer, SETTINGS)
-    free = await profile_shard(problems[:1], *arguments, sampling=plan)
+    work = (problems[:1], measuring.sampler, RolloutEngine(measuring.judge, measuring.renderer, SETTINGS))
+    free = await profile_shard(*work, SamplingPlan(2))
     assert free["cost"].to_list() == [None]
-    row = (await profile_shard(problems[:1], *arguments, sampling=plan, prices=Prices(2.0, 5.0))).row(0, named=True)
+    row = (await profile_shard(*work, SamplingPlan(2), prices=Prices(2.0, 5.0))).row(0, named=True)
     spent = 2.0 * row["prompt_tokens_spent"] + 5.0 * row["completion_tokens_spent"]
     assert row["cost"] == pytest.approx(spent / 1e6)

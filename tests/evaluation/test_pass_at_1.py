@@ -1,6 +1,5 @@
 import pytest
 
-from coderl_tasks.curation.measure import MeasureSettings
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
@@ -9,6 +8,7 @@ from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import load_problems
 from coderl_tasks.prompts import get_renderer, load_tokenizer, recommended_renderer
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 
 MODEL = "data/nano"
 
@@ -22,8 +22,9 @@ async def evaluate(embedded):
     async with SandboxClient(embedded.sandbox_urls) as client:
 
         async def run(problems, sampler=sampler, concurrency=64, **recording):
-            settings = MeasureSettings("evaluate", MODEL, 0.0, 128, 8192, seed=0, concurrency=concurrency)
-            return await evaluate_policy(problems, sampler, Judge(client), renderer, settings, **recording)
+            settings = RolloutSettings("evaluate", MODEL, 0.0, 128, 8192, seed=0, concurrency=concurrency)
+            engine = RolloutEngine(Judge(client), renderer, settings)
+            return await evaluate_policy(problems, sampler, engine, **recording)
 
         yield run
     await clients.disconnect(service)

@@ -4,8 +4,8 @@ import re
 import pytest
 from rich.console import Console
 
+from coderl_tasks.runtime.display import Display
 from coderl_tasks.screening import RowsProgress
-from flows.display import Display
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,9 @@ from flows.display import Display
 )
 def test_the_bar_of_reading_says_what_is_going_on(monkeypatch, read, bar):
     shown = io.StringIO()
-    monkeypatch.setattr("flows.display.Console", lambda: Console(file=shown, force_terminal=True, width=80))
+    monkeypatch.setattr(
+        "coderl_tasks.runtime.display.Console", lambda: Console(file=shown, force_terminal=True, width=80)
+    )
     with Display().reading("reading /a/long/path/of/a/data/set/that/would/leave/no/room/for/a/bar") as on_rows:
         on_rows(read)
     lines = [re.sub(r"\x1b\[[0-9;?]*\w", "", line).strip() for line in re.split(r"[\r\n]+", shown.getvalue())]

@@ -20,9 +20,9 @@ from benchmarks.sampling_gateway import Gateway
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.problems import PROFILE_SCHEMA, Problem, load_problems, problems_frame
+from coderl_tasks.runtime.shard_dispatch import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
-from flows.shard_dispatch import PROBLEMS, put_job, read_profile
 
 SERVERS = ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL")
 IN_A_PROCESS = """

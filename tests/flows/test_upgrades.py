@@ -60,7 +60,7 @@ def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path, monke
     for frame in (step.read_sampled(), step.read_scored(), load_run(run).rollouts(["later"]).collect()):
         assert frame is not None
         assert frame["later"].dtype == pl.Int32 and frame["later"].to_list() == [None] * 8
-    assert StepJournal(run / "steps" / "000001", 1).read_groups()[0]["later"].null_count() == 4
+    assert StepJournal(run / "steps" / "000001", 1).groups.read()[0]["later"].null_count() == 4
     with connect(run) as connection:
         found = connection.execute("SELECT count(*), count(later), max(later) + 1 FROM rollouts").fetchone()
     assert found == (8, 0, None)

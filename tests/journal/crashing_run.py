@@ -43,10 +43,10 @@ def run_to_the_end(path: Path) -> None:
             journal = run.step(step)
             sampled = journal.read_sampled()
             if sampled is None:
-                groups = journal.read_groups()
+                groups = journal.groups.read()
                 for group in set(range(GROUPS)) - groups.keys():
                     groups[group] = sample(path, step, group)
-                    journal.write_group(group, groups[group])
+                    journal.groups.write(group, groups[group])
                 sampled = pl.concat(groups[group] for group in sorted(groups))
                 journal.write_sampled(sampled)
             if journal.read_scored() is None:

@@ -43,11 +43,11 @@ def test_resume_goes_on_at_the_first_step_without_commit(tmp_path: Path, config:
     with RunDirectory.open(tmp_path / "run", config) as run:
         commit(run, 0)
         commit(run, 1)
-        run.step(2).write_group(4, group)
+        run.step(2).groups.write(4, group)
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert run.resumed and run.changes == []
         assert run.next_step == 2
-        assert list(run.step(2).read_groups()) == [4]
+        assert list(run.step(2).groups.read()) == [4]
         assert run.metrics.read()["step"].to_list() == [0, 1]
 
 
@@ -269,7 +269,7 @@ def test_a_directory_that_is_moved_removed_or_replaced_takes_no_more(
         with pytest.raises(DirectoryMovedError, match=says):
             commit(run, 1)
         for write in (
-            lambda: run.step(1).write_group(0, group),
+            lambda: run.step(1).groups.write(0, group),
             lambda: run.evaluation("final").write(group, {}),
             lambda: run.metrics.append({"step": 1}),
             lambda: record_checkpoint(run.path, "x", {"step": 1}, {}),

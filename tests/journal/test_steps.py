@@ -15,27 +15,27 @@ def journal(tmp_path: Path) -> StepJournal:
 
 
 def test_groups_are_recorded_until_the_step_is_sampled(journal: StepJournal, group: pl.DataFrame) -> None:
-    assert journal.read_groups() == {}
+    assert journal.groups.read() == {}
     for index in (11, 3, 104):
-        journal.write_group(index, group)
-    assert list(journal.read_groups()) == [3, 11, 104]
+        journal.groups.write(index, group)
+    assert list(journal.groups.read()) == [3, 11, 104]
     assert (journal.folder / "groups" / "03.parquet").is_file()
     journal.write_sampled(group)
-    assert journal.read_groups() == {}
+    assert journal.groups.read() == {}
     assert not (journal.folder / "groups").exists()
     sampled = journal.read_sampled()
     assert sampled is not None and sampled.equals(group)
 
 
 def test_a_damaged_group_is_drawn_again(journal: StepJournal, group: pl.DataFrame) -> None:
-    journal.write_group(0, group)
-    journal.write_group(1, group)
+    journal.groups.write(0, group)
+    journal.groups.write(1, group)
     path = journal.folder / "groups" / "01.parquet"
     path.write_bytes(path.read_bytes()[:100])
-    assert list(journal.read_groups()) == [0]
+    assert list(journal.groups.read()) == [0]
     assert (path.parent / "01.parquet.damaged-1").is_file()
-    journal.write_group(1, group)
-    assert list(journal.read_groups()) == [0, 1]
+    journal.groups.write(1, group)
+    assert list(journal.groups.read()) == [0, 1]
 
 
 def test_every_phase_reads_as_none_until_written(

@@ -10,12 +10,12 @@ from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     first_failures,
-    graded_frame,
+    graded_group,
     group_frame,
+    in_order,
     require_graded,
     require_sampled,
     rollout_metrics,
-    sampled_frame,
     with_advantages,
 )
 from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
@@ -27,14 +27,14 @@ LETTERS = {"P": Verdict.PASSED, "W": Verdict.WRONG_ANSWER, "F": Verdict.FORMAT_E
 def sampled_group(
     index: int, size: int, *, empty: frozenset[int] = frozenset(), bad: frozenset[int] = frozenset()
 ) -> pl.DataFrame:
-    request = GroupRequest(index, f"p{index}", "taco", [1, 2, 3], size, 8, seed=index)
+    request = GroupRequest(index, f"p{index}", "taco", [1, 2, 3], size, 8, seed=index, step=2, sampler_step=1)
     completions = [
         Completion([], [], "length")
         if i in empty
         else Completion([10 + i, 1], None if i in bad else [-0.5, -0.25], "stop")
         for i in range(size)
     ]
-    return group_frame(request, completions, step=2, attempt=0, sampler_step=1, decode=lambda tokens: f"text {tokens}")
+    return group_frame(request, completions, decode=lambda tokens: f"text {tokens}")
 
 
 def scored_group(verdicts: str) -> list[ScoredCompletion | None]:
@@ -50,22 +50,25 @@ def scored_group(verdicts: str) -> list[ScoredCompletion | None]:
 
 
 def step_frame(*groups: str) -> pl.DataFrame:
-    sampled = sampled_frame(sampled_group(index, len(verdicts)) for index, verdicts in enumerate(groups))
-    return with_advantages(graded_frame(sampled, {index: scored_group(text) for index, text in enumerate(groups)}))
+    graded = (graded_group(sampled_group(index, len(text)), scored_group(text)) for index, text in enumerate(groups))
+    return with_advantages(in_order(graded, ROLLOUT_SCHEMA))
 
 
 def test_a_sampled_frame_is_in_group_and_sample_order() -> None:
-    frame = sampled_frame([sampled_group(1, 2), sampled_group(0, 2)])
+    frame = in_order([sampled_group(1, 2), sampled_group(0, 2)], SAMPLED_SCHEMA)
     assert frame.schema == pl.Schema(SAMPLED_SCHEMA)
     assert frame.select("group_index", "sample_index").rows() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert frame["completion"][1] == "text [11, 1]"
     assert set(frame["step"]) == {2} and set(frame["sampler_step"]) == {1}
-    assert sampled_frame([]).is_empty()
+    assert in_order([], SAMPLED_SCHEMA).is_empty()
 
 
 def test_grades_are_joined_and_not_yet_trained_on() -> None:
-    sampled = sampled_frame([sampled_group(1, 4), sampled_group(0, 1)])
-    graded = graded_frame(sampled, {1: scored_group("PWFI"), 0: scored_group("P")})
+    first, second = (
+        graded_group(sampled_group(0, 1), scored_group("P")),
+        graded_group(sampled_group(1, 4), scored_group("PWFI")),
+    )
+    graded = in_order([second, first], ROLLOUT_SCHEMA)
     assert graded.schema == pl.Schema(ROLLOUT_SCHEMA)
     assert graded["verdict"].to_list() == ["passed", "passed", "wrong_answer", "format_error", "infra_error"]
     assert graded["reward"].to_list() == [1.0, 1.0, 0.0, -0.1, None]
@@ -76,10 +79,10 @@ def test_grades_are_joined_and_not_yet_trained_on() -> None:
     assert graded["advantage"].null_count() == 5 and not graded["trained"].any()
 
 
-@pytest.mark.parametrize("scored", [{}, {0: scored_group("P")}, {0: scored_group("PPP")}])
-def test_a_group_is_scored_whole(scored: dict[int, list[ScoredCompletion | None]]) -> None:
-    with pytest.raises(ValueError, match=r"groups \[0\]"):
-        graded_frame(sampled_group(0, 2), scored)
+@pytest.mark.parametrize("scored", ["", "P", "PPP"])
+def test_a_group_is_scored_whole(scored: str) -> None:
+    with pytest.raises(ValueError, match=f"{len(scored)} of 2 completions of a group were scored"):
+        graded_group(sampled_group(0, 2), scored_group(scored))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_groups_do_not_mix() -> None:
 
 def test_an_empty_completion_counts_in_its_group_but_is_not_trained_on() -> None:
     sampled = sampled_group(0, 3, empty=frozenset({2}))
-    frame = with_advantages(graded_frame(sampled, {0: scored_group("PWF")}))
+    frame = with_advantages(graded_group(sampled, scored_group("PWF")))
     assert frame["advantage"].null_count() == 0
     assert frame["trained"].to_list() == [True, True, False]
     assert len(build_datums(frame)) == 2
@@ -117,7 +120,7 @@ def test_an_empty_completion_counts_in_its_group_but_is_not_trained_on() -> None
 
 def test_a_sample_without_log_probabilities_is_left_out_of_its_group() -> None:
     sampled = sampled_group(0, 4, bad=frozenset({1}))
-    graded = graded_frame(sampled, {0: scored_group("P-WW")})
+    graded = graded_group(sampled, scored_group("P-WW"))
     assert graded.schema == pl.Schema(ROLLOUT_SCHEMA)
     row = graded.row(1, named=True)
     assert row["completion_tokens"] == [11, 1] and row["logprobs"] is None
@@ -133,8 +136,8 @@ def test_a_sample_without_log_probabilities_is_left_out_of_its_group() -> None:
 def test_a_sample_that_never_came_counts_for_nothing_else() -> None:
     request = GroupRequest(0, "p", "taco", [1], 3, 8, seed=0)
     completions = [Completion([10, 11, 1], [-0.5] * 3, "stop"), Completion([12], [-0.5], "length"), MISSING]
-    sampled = group_frame(request, completions, step=0, attempt=0, sampler_step=-1, decode=str)
-    metrics = rollout_metrics(with_advantages(graded_frame(sampled, {0: scored_group("PW-")})))
+    sampled = group_frame(request, completions, decode=str)
+    metrics = rollout_metrics(with_advantages(graded_group(sampled, scored_group("PW-"))))
     assert (metrics["samples_skipped"], metrics["truncated_rate"], metrics["mean_completion_tokens"]) == (1, 0.5, 2.0)
 
 
@@ -178,9 +181,11 @@ def partial_group(passed_of_15: list[int]) -> list[ScoredCompletion | None]:
 
 
 def test_fractions_of_the_reward() -> None:
-    sampled = sampled_frame([sampled_group(0, 4), sampled_group(1, 7)])
-    groups = {0: partial_group([15, 14, 1, 0]), 1: partial_group([1] * 7)}
-    frame = with_advantages(graded_frame(sampled, groups))
+    graded = [
+        graded_group(sampled_group(0, 4), partial_group([15, 14, 1, 0])),
+        graded_group(sampled_group(1, 7), partial_group([1] * 7)),
+    ]
+    frame = with_advantages(in_order(graded, ROLLOUT_SCHEMA))
     assert frame["correctness_score"].to_list()[:4] == [1.0, 14 / 15, 1 / 15, 0.0]
     assert [round(value, 9) for value in frame["advantage"][:4]] == [0.5, round(13 / 30, 9), round(-13 / 30, 9), -0.5]
     assert frame["trained"].to_list() == [True] * 4 + [False] * 7, "equal fractions are no signal, rounded or not"
@@ -192,17 +197,17 @@ def test_fractions_of_the_reward() -> None:
 
 def test_first_failures_count_each_program_of_a_group_once() -> None:
     groups = {0: scored_group("PWFI"), 1: partial_group([3, 3, 5, 15]), 2: scored_group("I")}
-    sampled = sampled_frame(sampled_group(index, len(scored)) for index, scored in groups.items())
+    graded = [graded_group(sampled_group(index, len(scored)), scored) for index, scored in groups.items()]
     # Both programs of scored_group are print(1): the first one is kept.
-    assert first_failures(graded_frame(sampled, groups)) == {"p0": [None], "p1": [3, 5, None]}
+    assert first_failures(in_order(graded, ROLLOUT_SCHEMA)) == {"p0": [None], "p1": [3, 5, None]}
 
 
 @pytest.mark.parametrize("verdicts", ["I", "IF", "IFFFFFFFFFFF", "IIPW", "I" + 8 * "P", "IF" + 8 * "W"])
 def test_what_an_outage_left_is_no_sample(verdicts: str) -> None:
     with pytest.raises(InfraError, match=f"step 3: {verdicts.count('I')} of {len(verdicts.replace('F', ''))} programs"):
-        require_graded(graded_frame(sampled_group(0, len(verdicts)), {0: scored_group(verdicts)}), "step 3")
+        require_graded(graded_group(sampled_group(0, len(verdicts)), scored_group(verdicts)), "step 3")
 
 
 @pytest.mark.parametrize("verdicts", ["", "F", "PWF", "I" + 9 * "P", "II" + 20 * "W"])
 def test_a_few_infra_errors_are_left_out(verdicts: str) -> None:
-    require_graded(graded_frame(sampled_group(0, len(verdicts)), {0: scored_group(verdicts)}), "step 3")
+    require_graded(graded_group(sampled_group(0, len(verdicts)), scored_group(verdicts)), "step 3")

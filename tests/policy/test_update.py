@@ -12,9 +12,9 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.checkpoints import get_last_checkpoint, save_checkpoint, save_checkpoint_async
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import UpdateRefusedError
-from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA
-from coderl_tasks.policy.rollout_frames import group_frame, sampled_frame, with_advantages
-from coderl_tasks.policy.sampling import GroupRequest, sample_groups
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout_frames import group_frame, in_order, with_advantages
+from coderl_tasks.policy.sampling import GroupRequest, sample_group
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.policy.update import adam_params, build_datums, update_policy, update_policy_async
 
@@ -32,15 +32,22 @@ def rewarded(sampled: pl.DataFrame) -> pl.DataFrame:
 
 async def rollouts(sampler: tinker.SamplingClient, step: int) -> pl.DataFrame:
     requests = [
-        GroupRequest(index, f"p{index}", "taco", [5, 6, 10 + index], 4, 12, seed_for(0, step, index))
+        GroupRequest(
+            index, f"p{index}", "taco", [5, 6, 10 + index], 4, 12, seed_for(0, step, index), step, sampler_step=step - 1
+        )
         for index in range(4)
     ]
-    groups = await sample_groups(sampler, requests, temperature=1.0)
     frames = [
-        group_frame(request, group, step=step, attempt=0, sampler_step=step - 1, decode=lambda tokens: str(tokens))
-        for request, group in zip(requests, groups, strict=True)
+        group_frame(
+            request,
+            await sample_group(
+                sampler, request.prompt_tokens, num_samples=4, max_tokens=12, temperature=1.0, seed=request.seed
+            ),
+            decode=str,
+        )
+        for request in requests
     ]
-    return rewarded(sampled_frame(reversed(frames)))
+    return rewarded(in_order(reversed(frames), SAMPLED_SCHEMA))
 
 
 async def start(service: tinker.ServiceClient, model: str, seed: int = 0) -> tinker.TrainingClient:

@@ -18,12 +18,12 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.clients import rest_client, stored_checkpoints, training_run_of
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
-from coderl_tasks.training.phases import update_step
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.session import Session
+from coderl_tasks.training.step import update
 from flows.train import _step
 
 SETTINGS = TrainSettings(model_name=NANO_MODEL, lora_rank=2, max_steps=12, save_every=0, learning_rate=1e-3)
@@ -67,8 +67,9 @@ async def train(
     """Steps `steps` of a run that begins where its directory ends."""
     run = TrainingRun(settings, directory, session, {}, [], [], {})
     while directory.next_step < steps:
-        directory.step(directory.next_step).write_scored(scored(directory.next_step))
-        await update_step(run, directory.next_step)
+        step = directory.next_step
+        directory.step(step).write_scored(scored(step))
+        await update.fn(run, step, scored(step), begun=0.0, seconds={})
     return run
 
 

@@ -17,6 +17,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.run import (
@@ -32,7 +33,6 @@ from coderl_tasks.training.run import (
     split_validation,
     temperature_note,
 )
-from coderl_tasks.training.session import Session
 
 
 def problems(count: int) -> list[Problem]:

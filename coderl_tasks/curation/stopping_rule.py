@@ -1,4 +1,4 @@
-"""How many completions a problem gets: a fixed number, or rounds until its place in or out of the band is clear.
+"""When a problem needs no further round of completions: its place in or out of the band is clear.
 
 The rule looks ahead, not at an interval. After k of n samples, k / n lies in the band or not. The samples still to
 come, N - n of them, are beta-binomial under the posterior of k of n, and
@@ -26,7 +26,6 @@ from functools import lru_cache
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.stats import beta_binomial
 
-ROUND_SIZE = 2
 RISK_KEEP, RISK_DROP = 0.1, 0.05
 JEFFREYS = (0.5, 0.5)
 
@@ -44,33 +43,6 @@ class StoppingRule:
         """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
         risk = self.risk_keep if self.band.has(n_correct, n) else self.risk_drop
         return chance_of_change(self.band, n_correct, n, max_samples, self.prior) <= risk
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingPlan:
-    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all."""
-
-    max_samples: int
-    round_size: int = ROUND_SIZE
-    rule: StoppingRule | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_samples < 1 or self.round_size < 1:
-            raise ValueError(f"a plan needs samples: {self.max_samples=}, {self.round_size=}")
-
-    @property
-    def round_sizes(self) -> list[int]:
-        """The sizes of all rounds; the last may be smaller."""
-        return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
-
-    def is_enough(self, n_correct: int, n: int) -> bool:
-        """Whether no further round is needed after `n_correct` of `n` samples."""
-        if n >= self.max_samples:
-            return True
-        return self.rule is not None and self.rule.is_clear(n_correct, n, self.max_samples)
-
-
-ONE_SAMPLE = SamplingPlan(1, 1)
 
 
 @lru_cache(maxsize=4096)  # a few dozen counts, asked for once a round of every problem

@@ -18,11 +18,11 @@ from coderl_tasks.policy.rollout_frames import group_frame, rollout_metrics
 from coderl_tasks.policy.sampling import Completion, GroupRequest
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.phases import sample_step, score_step
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.session import Session
+from coderl_tasks.training.step import sample, score
 
 TESTS = tuple(Test(f"{number}\n", f"{number * number}\n") for number in (0, 1, 2, 3))
 PROBLEM = Problem("squares", "taco", "Print the square.", "", "stdin", "", TESTS, 4, 4, None, (), 0)
@@ -50,17 +50,14 @@ async def scored(
     bad: frozenset[int] = frozenset(),
     **settings: str,
 ) -> pl.DataFrame:
-    request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0)
+    request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0, step=0)
     completions = [Completion([number], None if number in bad else [-0.5], "stop") for number in range(len(texts))]
-    frame = group_frame(
-        request, completions, step=0, attempt=0, sampler_step=-1, decode=lambda tokens: texts[tokens[0]]
-    )
+    frame = group_frame(request, completions, decode=lambda tokens: texts[tokens[0]])
     with RunDirectory.open(folder, {}) as directory:
-        directory.step(0).write_sampled(frame)
         run = TrainingRun(
             TrainSettings(**settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
         )
-        return await score_step(run, 0)
+        return (await score.fn(run, 0, frame)).rollouts
 
 
 async def test_the_binary_reward_stops_at_the_first_failure(session: Session, tmp_path: Path) -> None:
@@ -118,18 +115,18 @@ async def test_a_step_that_loses_too_much_is_sampled_again_where_it_did(
             run = TrainingRun(settings, directory, session, {"squares": PROBLEM}, [], [], {})
             try:
                 with pytest.raises(InfraError, match=r"step 0: \d of 8 samples came without a finite log-probability"):
-                    await sample_step(run, 0)
-                kept = directory.step(0).read_groups()
+                    await sample.fn(run, 0)
+                kept = directory.step(0).groups.read()
                 assert not directory.step(0).has("sampled") and 0 < len(kept) < 4
                 assert not any(group["logprobs"].has_nulls() for group in kept.values())
                 gateway.lossy, asked = 0.0, len(gateway.seeds)
-                sampled = await sample_step(run, 0)
+                sampled = (await sample.fn(run, 0)).rollouts
                 assert len(gateway.seeds) - asked == 4 - len(kept)
                 assert sampled["logprobs"].null_count() == 0
                 for index, group in kept.items():
                     assert sampled.filter(group_index=index).equals(group)
             finally:
-                await run.grader.close()
+                await run.graded_ahead.close()
                 await session.close()
 
 

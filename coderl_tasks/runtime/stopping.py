@@ -7,8 +7,8 @@ from contextvars import ContextVar
 
 from coderl_tasks.arguments import words_of
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.runtime.display import Display
 from coderl_tasks.settings import FlowSettings, PipelineSettings
-from flows.display import Display
 
 
 def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:

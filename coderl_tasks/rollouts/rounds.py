@@ -1,88 +1,95 @@
-"""Samples a policy on problems and grades what comes: profiling and evaluation both stand on this.
+"""Rounds of completions of each problem, until a stopping rule says enough: profile and evaluation stand on this.
 
 1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do. A
    single round of all samples is the plain case.
 2. A round is recorded when it arrives and again when it is graded, so a restart samples nothing twice and grades only
    what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
    waits, is graded once more when all others are through, and then by the next call.
-3. Grading runs beside sampling: the sandbox works while the sampler does.
-4. What is recorded serves whatever the stopping rule says: with another band, more is sampled where it is needed.
-5. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
-   what else is measured, or on when the plan stops.
+3. What is recorded serves whatever the stopping rule says: with another band, more is sampled where it is needed.
+4. Greedy or not, a completion depends on seed, round, problem and its place in the round only: not on the order, on
+   what else is sampled, or on when the plan stops.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import polars as pl
 import tinker
 
-from coderl_tasks.curation.sampling_plan import ONE_SAMPLE, SamplingPlan
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.rollout_frames import TRUNCATED, graded_frame, group_frame, require_graded
-from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest, cap_max_tokens, sample_group, try_all
+from coderl_tasks.policy.rollout_frames import require_graded
+from coderl_tasks.policy.sampling import MISSING, try_all
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.problem_prompt import problem_prompt
-from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.rollouts.engine import RolloutEngine
 
 logger = logging.getLogger(__name__)
 
-OUTSIDE_TRAINING = -1
 FINGERPRINT_FILE = "request.json"
 GRADING_PASSES = 2
-ROUNDS = 1000  # at most, of a problem: its rounds' files are numbered from the problem's place times this
-
-Purpose = Literal["profile", "evaluate"]
+ROUNDS = 1000
+"""At most, of a problem: its rounds' files are numbered from the problem's place times this."""
+ROUND_SIZE = 2
 
 Progress = Callable[[int, int], None]
 """Called with (problems graded, problems in all) as they are done."""
 
 
+class Rule(Protocol):
+    """When what a problem's samples decide is clear."""
+
+    def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
+        """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
+
+
 @dataclass(frozen=True, slots=True)
-class MeasureSettings:
-    """How problems are measured. `purpose` keeps the random draws of different uses apart; `policy` names what is
-    measured, where the folder that records it does not imply that.
+class SamplingPlan:
+    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all."""
 
-    `max_tokens` is the completion's limit and `context` the model's, both in tokens; `sampler_step` is the last step
-    trained into the policy, -1 for the base model.
-    """
+    max_samples: int
+    round_size: int = ROUND_SIZE
+    rule: Rule | None = None
 
-    purpose: Purpose
-    policy: str
-    temperature: float
-    max_tokens: int
-    context: int
-    seed: int
-    concurrency: int = 64
-    format_coef: float = 0.1
-    sampler_step: int = OUTSIDE_TRAINING
+    def __post_init__(self) -> None:
+        if self.max_samples < 1 or self.round_size < 1:
+            raise ValueError(f"a plan needs samples: {self.max_samples=}, {self.round_size=}")
+        if len(self.round_sizes) > ROUNDS:
+            raise ValueError(f"{len(self.round_sizes)} rounds are more than {ROUNDS}: make them larger")
+
+    @property
+    def round_sizes(self) -> list[int]:
+        """The sizes of all rounds; the last may be smaller."""
+        return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
+
+    def is_enough(self, n_correct: int, n: int) -> bool:
+        """Whether no further round is needed after `n_correct` of `n` samples."""
+        if n >= self.max_samples:
+            return True
+        return self.rule is not None and self.rule.is_clear(n_correct, n, self.max_samples)
 
 
-async def measure(
+ONE_SAMPLE = SamplingPlan(1, 1)
+
+
+async def sample_in_rounds(
     problems: Sequence[Problem],
     sampler: tinker.SamplingClient,
-    judge: Judge,
-    renderer: Renderer,
-    settings: MeasureSettings,
-    sampling: SamplingPlan = ONE_SAMPLE,
+    engine: RolloutEngine,
+    plan: SamplingPlan = ONE_SAMPLE,
     *,
     groups: GroupFiles | None = None,
     recorded: pl.DataFrame | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Graded completions of each problem, as many as `sampling` wants: ROLLOUT_SCHEMA in problem and sample order.
+    """Graded completions of each problem, as many as `plan` wants: ROLLOUT_SCHEMA in problem and sample order.
 
     group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
     earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
@@ -90,124 +97,94 @@ async def measure(
     prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
     or too much could not be graded; what arrived stays recorded.
     """
-    work = _Measurement(problems, sampler, judge, renderer, settings, sampling, groups, on_progress)
-    work.take(recorded)
+    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress)
+    rounds.take(recorded)
     unclear: Sequence[int] = range(len(problems))
     for _ in range(GRADING_PASSES):
-        clear = await try_all(work.measure_problem, unclear)
+        clear = await try_all(rounds.of_problem, unclear)
         unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]
-    rollouts = work.rollouts()
-    require_graded(rollouts, settings.purpose)
+    rollouts = rounds.in_use()
+    require_graded(rollouts, engine.settings.purpose)
     return rollouts
 
 
-class _Measurement:
-    """One call of `measure`."""
+class _Rounds:
+    """The rounds of one call of `sample_in_rounds`."""
 
     def __init__(
         self,
         problems: Sequence[Problem],
         sampler: tinker.SamplingClient,
-        judge: Judge,
-        renderer: Renderer,
-        settings: MeasureSettings,
-        sampling: SamplingPlan,
+        engine: RolloutEngine,
+        plan: SamplingPlan,
         groups: GroupFiles | None,
         on_progress: Progress | None,
     ) -> None:
         self.problems = problems
         self.sampler = sampler
-        self.judge = judge
-        self.renderer = renderer
-        self.settings = settings
-        self.sizes = sampling.round_sizes
-        if len(self.sizes) > ROUNDS:
-            raise ValueError(f"{len(self.sizes)} rounds are more than {ROUNDS}: make them larger")
-        self.is_enough = sampling.is_enough
+        self.engine = engine
+        self.plan = plan
+        self.sizes = plan.round_sizes
         self.groups = groups
         self.on_progress = on_progress
-        self.rounds = self._recorded(fingerprint(problems, settings, sampling, renderer))
+        self.rounds = self._recorded(fingerprint(problems, engine, plan))
         """Sampled so far, graded or not, by (problem, round)."""
-        self.in_use: dict[int, int] = {}  # problem: how many of its rounds count
+        self.used: dict[int, int] = {}  # problem: how many of its rounds count
         self.done = 0
-        self.slots = asyncio.Semaphore(settings.concurrency)
 
     def take(self, recorded: pl.DataFrame | None) -> None:
         """Use rounds that were recorded elsewhere, where there is nothing newer."""
         if recorded is not None:
             parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
-            for (index, number), frame in parts.items():
-                if number < len(self.sizes) and frame.height == self.sizes[number]:
-                    self.rounds.setdefault((index, number), frame)
+            for place, frame in parts.items():
+                if self._fits(place[1], frame):
+                    self.rounds.setdefault(place, frame)
 
-    async def measure_problem(self, index: int) -> bool:
+    async def of_problem(self, index: int) -> bool:
         """Sample and grade problem `index`, round by round, until that is enough.
 
         False if it has to be left before, because something could not be graded: what comes next hangs on that.
         """
         n = n_correct = 0
         for number in range(len(self.sizes)):
-            graded = await self._graded_round(index, number)
-            self.in_use[index] = number + 1
+            graded = await self._graded(index, number)
+            self.used[index] = number + 1
             if _has_infra_errors(graded):
                 return False
             n += graded.height
             n_correct += int((graded["correctness_score"] == 1.0).sum())
-            if self.is_enough(n_correct, n):
+            if self.plan.is_enough(n_correct, n):
                 break
         self.done += 1
         if self.on_progress is not None:
             self.on_progress(self.done, len(self.problems))
         return True
 
-    def rollouts(self) -> pl.DataFrame:
+    def in_use(self) -> pl.DataFrame:
         """The rounds that count, in order."""
-        frames = [self.rounds[index, number] for index in sorted(self.in_use) for number in range(self.in_use[index])]
+        frames = [self.rounds[index, number] for index in sorted(self.used) for number in range(self.used[index])]
         return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *frames])
 
-    async def _graded_round(self, index: int, number: int) -> pl.DataFrame:
+    async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""
         frame = self.rounds.get((index, number))
         if frame is None:
-            frame = self._record(index, number, await self._sampled_round(index, number))
+            frame = self._record(index, number, await self._sampled(index, number))
         if "verdict" not in frame.columns or _has_infra_errors(frame):
             sampled = frame.select(SAMPLED_SCHEMA.keys())
-            texts = sampled["completion"].to_list()
-            scored = await score_group(self.judge, self.problems[index], texts, self.settings.format_coef)
-            frame = self._record(index, number, graded_frame(sampled, {index: scored}))
+            frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))
         return frame
 
-    async def _sampled_round(self, index: int, number: int) -> pl.DataFrame:
-        problem, settings, size = self.problems[index], self.settings, self.sizes[number]
-        prompt = problem_prompt(problem, self.renderer)
-        max_tokens = cap_max_tokens(len(prompt), settings.max_tokens, settings.context)
+    async def _sampled(self, index: int, number: int) -> pl.DataFrame:
+        problem, settings, size = self.problems[index], self.engine.settings, self.sizes[number]
         seed = seed_for(settings.seed, settings.purpose, number, problem.problem_id)
-        request = GroupRequest(index, problem.problem_id, problem.split, prompt, size, max_tokens, seed)
-        if max_tokens < 1:
-            completions = [Completion([], [], TRUNCATED)] * size
-        else:
-            async with self.slots:
-                completions = await sample_group(
-                    self.sampler,
-                    prompt,
-                    num_samples=size,
-                    max_tokens=max_tokens,
-                    temperature=settings.temperature,
-                    seed=seed,
-                    stop=self.renderer.stop_tokens,
-                )
-            # Without log-probabilities a completion can be graded; one that never came would count as a wrong answer.
-            if missing := completions.count(MISSING):
-                raise InfraError(f"Tinker, sampling: {size} completions asked for, {size - missing} came")
-        return group_frame(
-            request,
-            completions,
-            step=OUTSIDE_TRAINING,
-            attempt=number,
-            sampler_step=settings.sampler_step,
-            decode=lambda tokens: self.renderer.parse_response(tokens)[0],
-            first_sample=sum(self.sizes[:number]),
-        )
+        first = sum(self.sizes[:number])
+        request = self.engine.request(problem, index, size, seed=seed, attempt=number, first_sample=first)
+        frame = await self.engine.sample(self.sampler, request)
+        # Without log-probabilities a completion can be graded; one that never came would count as a wrong answer.
+        if missing := int((frame["stop_reason"] == MISSING.stop_reason).sum()):
+            raise InfraError(f"Tinker, sampling: {size} completions asked for, {size - missing} came")
+        return frame
 
     def _record(self, index: int, number: int, frame: pl.DataFrame) -> pl.DataFrame:
         if self.groups is not None:
@@ -215,7 +192,7 @@ class _Measurement:
         self.rounds[index, number] = frame
         return frame
 
-    def _recorded(self, request: dict[str, Any]) -> dict[tuple[int, int], pl.DataFrame]:
+    def _recorded(self, request: dict[str, Any]) -> dict[tuple[Any, ...], pl.DataFrame]:
         """What an unfinished call for the same `request` left, by (problem, round)."""
         if self.groups is None:
             return {}
@@ -226,11 +203,11 @@ class _Measurement:
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
         found = {divmod(place, ROUNDS): frame.select(_columns(frame)) for place, frame in self.groups.read().items()}
-        return {
-            (index, number): frame
-            for (index, number), frame in found.items()
-            if number < len(self.sizes) and frame.height == self.sizes[number]
-        }
+        return {place: frame for place, frame in found.items() if self._fits(place[1], frame)}
+
+    def _fits(self, number: int, frame: pl.DataFrame) -> bool:
+        """Whether a recorded round is one of this plan."""
+        return number < len(self.sizes) and frame.height == self.sizes[number]
 
 
 def _columns(frame: pl.DataFrame) -> list[str]:
@@ -241,15 +218,13 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
     return bool((graded["verdict"] == Verdict.INFRA_ERROR.value).any())
 
 
-def fingerprint(
-    problems: Sequence[Problem], settings: MeasureSettings, sampling: SamplingPlan, renderer: Renderer
-) -> dict[str, Any]:
+def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
     """What decides the draws, to be recorded beside them: problems, settings, chat format and the size of a round, but
     neither the concurrency nor when sampling stops."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
-    values = asdict(settings)
+    values = asdict(engine.settings)
     del values["concurrency"]
-    values |= {"renderer": renderer.label, "round_size": sampling.round_size}
+    values |= {"renderer": engine.renderer.label, "round_size": plan.round_size}
     return values | {"problems": sha256(content.encode()).hexdigest()}
 
 

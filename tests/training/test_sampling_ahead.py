@@ -2,10 +2,12 @@
 
 import asyncio
 
+import polars as pl
 import pytest
 
 from coderl_tasks.errors import InfraError
-from flows.sampling_ahead import SamplingAhead
+from coderl_tasks.training.sampling_ahead import SamplingAhead
+from coderl_tasks.training.step import Phase
 
 
 class Sampling:
@@ -17,7 +19,7 @@ class Sampling:
         self.cancelled: list[int] = []
         self._failing, self._held = failing, held
 
-    async def __call__(self, step: int) -> None:
+    async def __call__(self, step: int) -> Phase:
         self.begun.append(step)
         if step == self._failing:
             raise InfraError("no service")
@@ -27,6 +29,7 @@ class Sampling:
             self.cancelled.append(step)
             raise
         self.ended.append(step)
+        return Phase(pl.DataFrame({"step": [step]}))
 
 
 async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
@@ -35,7 +38,7 @@ async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
         await ahead.sampled(0)
         await asyncio.sleep(0)
         assert (sampling.begun, sampling.ended) == ([0, 1], [0])
-        await ahead.sampled(1)
+        assert (await ahead.sampled(1)).rollouts["step"].to_list() == [1], "what was sampled ahead is handed on"
         await asyncio.sleep(0)
         assert (sampling.begun, sampling.ended) == ([0, 1, 2], [0, 1])
     assert sampling.cancelled == [2]

@@ -4,7 +4,8 @@ from math import comb
 import pytest
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.sampling_plan import SamplingPlan, StoppingRule, chance_of_change
+from coderl_tasks.curation.stopping_rule import StoppingRule, chance_of_change
+from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import beta_binomial
 

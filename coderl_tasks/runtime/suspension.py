@@ -8,7 +8,7 @@ from prefect.flow_runs import asuspend_flow_run
 from prefect.runtime import deployment, flow_run
 
 from coderl_tasks.errors import InfraError
-from flows.display import Display
+from coderl_tasks.runtime.display import Display
 
 
 @asynccontextmanager

@@ -5,42 +5,44 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.training.step import Phase
 
-Sample = Callable[[int], Coroutine[Any, Any, None]]
+Sample = Callable[[int], Coroutine[Any, Any, Phase]]
 
 
 class SamplingAhead:
-    """Runs `sample`, which samples a step and retries what can be cured, for one step after the other.
+    """Runs `sample`, which samples a step and retries what is retryable, for one step after the other.
 
-    `may_begin` tells whether a step may be begun ahead of its turn. When the block ends, what is under way is given up;
-    the groups that have arrived are recorded.
+    `may_begin` tells whether a step may be begun ahead of its turn. When the block ends, what is under way is
+    cancelled; the groups that have arrived are recorded.
     """
 
     def __init__(self, sample: Sample, may_begin: Callable[[int], bool]) -> None:
         self._sample = sample
         self._may_begin = may_begin
-        self._next: tuple[int, asyncio.Task[None]] | None = None
+        self._next: tuple[int, asyncio.Task[Phase]] | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._give_up()
+        await self._cancel()
 
-    async def sampled(self, step: int) -> None:
-        """Return when `step` is sampled; the step after it is then under way. Raises what sampling raised."""
+    async def sampled(self, step: int) -> Phase:
+        """The sampled `step`; the step after it is then under way. Raises what sampling raised."""
         if self._next is None or self._next[0] != step:
-            await self._sample(step)
+            sampled = await self._sample(step)
         else:
             try:
-                await self._next[1]
+                sampled = await self._next[1]
             except InfraError:  # a while ago: the service may be back
-                await self._sample(step)
-        await self._give_up()
+                sampled = await self._sample(step)
+        await self._cancel()
         if self._may_begin(step + 1):
             self._next = step + 1, asyncio.create_task(self._sample(step + 1))
+        return sampled
 
-    async def _give_up(self) -> None:
+    async def _cancel(self) -> None:
         if self._next is not None:
             task, self._next = self._next[1], None
             task.cancel()

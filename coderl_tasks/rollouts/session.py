@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import tinker
 
@@ -14,10 +15,7 @@ from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.policy.clients import connect, context_length, disconnect, rest_client
 from coderl_tasks.policy.reachable import lost, require_answer, service_address
-from coderl_tasks.policy.sampling import cap_max_tokens
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services
@@ -139,17 +137,29 @@ class Session:
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
-    def prompt(self, problem: Problem) -> list[int]:
-        """The problem's prompt as tokens."""
-        return problem_prompt(problem, self.renderer)
 
-    def text(self, tokens: list[int]) -> str:
-        """The text of completion tokens, as it is graded and logged."""
-        return self.renderer.parse_response(tokens)[0]
+class HasSession(Protocol):
+    """What work that needs the services is given first."""
 
-    def room(self, prompt: list[int], max_tokens: int) -> int:
-        """How many tokens a completion of `prompt` may have: `max_tokens`, or what the context leaves (0: no room)."""
-        return cap_max_tokens(len(prompt), max_tokens, self.context)
+    @property
+    def session(self) -> Session:
+        """The open session that it works with."""
+
+
+P = ParamSpec("P")
+WorkerT = TypeVar("WorkerT", bound=HasSession)
+
+
+def supervised(
+    work: Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]]:
+    """`work` supervised by the session of its first argument (see `Session.supervised`)."""
+
+    @wraps(work)
+    async def under_supervision(worker: WorkerT, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await worker.session.supervised(work(worker, *args, **kwargs))
+
+    return under_supervision
 
 
 @asynccontextmanager

@@ -26,10 +26,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from coderl_tasks.curation.measure import Progress as OnProgress
 from coderl_tasks.insight.progress import StepProgress, step_line
+from coderl_tasks.rollouts.rounds import Progress as OnProgress
+from coderl_tasks.runtime.publishing import courtesy
 from coderl_tasks.screening import OnRows, RowsProgress
-from flows.publishing import courtesy
 
 
 class WarningsInPrefect(APILogHandler):

@@ -26,9 +26,9 @@ from prefect.utilities.annotations import quote
 from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.problems import PROFILE_SCHEMA, Problem, problems_frame
+from coderl_tasks.retries import PHASE
+from coderl_tasks.runtime.display import Display
 from coderl_tasks.settings import CurateSettings
-from flows.display import Display
-from flows.retries import PHASE
 
 PROBLEMS, JOB, PROFILE = "problems.parquet", "job.json", "profile.parquet"
 MOST_TRIES = 100

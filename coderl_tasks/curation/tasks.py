@@ -1,0 +1,102 @@
+"""The phases of a curation as retried tasks: screen, check solutions, profile. What is recorded is not done again."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from prefect import task
+
+from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.profile import Prices, profile_shard
+from coderl_tasks.curation.solution_check import SolutionSettings
+from coderl_tasks.curation.solutions import check_solutions
+from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.policy.clients import create_sampling_client
+from coderl_tasks.problems import Problem
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.rounds import Progress, SamplingPlan
+from coderl_tasks.rollouts.session import Session, supervised
+from coderl_tasks.screening import (
+    DuplicateRules,
+    OnRows,
+    OverlapRules,
+    Screening,
+    ScreeningRequest,
+    ScreenRules,
+    screen_dataset,
+)
+from coderl_tasks.settings import CurateSettings
+
+
+@task(name="screen", **PHASE)
+def screen(settings: CurateSettings, folder: Path, on_rows: OnRows) -> Screening:
+    """The stages that need no model, as `settings` want them, recorded in `folder`."""
+    return screen_dataset(folder, screening_request(settings), on_rows)
+
+
+def screening_request(settings: CurateSettings) -> ScreeningRequest:
+    """What `settings` ask of the stages that need no model."""
+    return ScreeningRequest(
+        settings.dataset,
+        settings.splits,
+        settings.limit,
+        settings.evaluation_dataset,
+        settings.test_share,
+        ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
+        DuplicateRules(settings.near_duplicate),
+        OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
+        settings.readers,
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Shard:
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it."""
+
+    session: Session
+    settings: CurateSettings
+    problems: Iterable[Problem]
+    folder: Path
+
+
+@task(name="check-solutions", task_run_name="check-solutions-{number}", **PHASE)
+@supervised
+async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
+    """The checks (SOLUTION_SCHEMA) of one shard's problems with their own solutions."""
+    settings = SolutionSettings(max_solutions=shard.settings.max_solutions, timeout_s=shard.settings.reward_timeout)
+    judge = shard.session.judge
+    return await check_solutions(list(shard.problems), judge, settings, folder=shard.folder, on_progress=on_progress)
+
+
+@task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
+@supervised
+async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
+    """The profile (PROFILE_SCHEMA) of one shard: how often the base model solves each problem."""
+    settings, session = shard.settings, shard.session
+    rule = StoppingRule(
+        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
+    )
+    adaptive = settings.profile_mode == "adaptive"
+    return await profile_shard(
+        list(shard.problems),
+        await create_sampling_client(await session.service(), base_model=settings.model_name),
+        RolloutEngine(
+            session.judge,
+            session.renderer,
+            RolloutSettings(
+                purpose="profile",
+                policy=settings.model_name,
+                temperature=settings.temperature,
+                max_tokens=settings.max_tokens,
+                context=session.context,
+                seed=settings.seed,
+                concurrency=settings.sample_concurrency,
+            ),
+        ),
+        SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None),
+        prices=Prices(settings.price_prompt, settings.price_completion),
+        folder=shard.folder,
+        on_progress=on_progress,
+    )

@@ -1,0 +1,196 @@
+"""The life of a group, whoever asks for it: request -> sampled -> recorded -> graded.
+
+1. A group is one request: one problem, one prompt, `num_samples` completions. Its seed is part of the request, so a
+   group that has to be drawn again is drawn the same.
+2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
+3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only, and what a crash
+   loses of it is graded again.
+4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+import tinker
+
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.scoring import score_group
+from coderl_tasks.policy.rollout_frames import OUTSIDE_TRAINING, TRUNCATED, graded_group, group_frame
+from coderl_tasks.policy.sampling import Completion, GroupRequest, completion_budget, sample_group, try_all
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts.problem_prompt import problem_prompt
+from coderl_tasks.prompts.renderers import Renderer
+
+Purpose = Literal["train", "profile", "evaluate"]
+Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]
+Record = Callable[[pl.DataFrame], None]
+Key = tuple[int, int]
+"""(step, group_index)"""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """How completions are sampled and scored. `purpose` keeps the random draws of different uses apart; `policy` names
+    what is sampled from, where the folder that records it does not imply that.
+
+    `max_tokens` is the completion's limit and `context` the model's, both in tokens; `sampler_step` is the last step
+    trained into the policy, -1 for the base model; `concurrency` bounds the requests to Tinker in flight.
+    """
+
+    purpose: Purpose
+    policy: str
+    temperature: float
+    max_tokens: int
+    context: int
+    seed: int
+    concurrency: int = 64
+    format_coef: float = 0.1
+    sampler_step: int = OUTSIDE_TRAINING
+
+
+class RolloutEngine:
+    """Samples and grades groups as `settings` say.
+
+    `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own; with
+    `fraction` a program that passes some tests has that share of the reward.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        renderer: Renderer,
+        settings: RolloutSettings,
+        *,
+        priorities: Mapping[str, Sequence[int]] | None = None,
+        fraction: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.renderer = renderer
+        self._judge = judge
+        self._priorities = priorities or {}
+        self._fraction = fraction
+        self._slots = asyncio.Semaphore(settings.concurrency)
+
+    def request(
+        self,
+        problem: Problem,
+        group_index: int,
+        num_samples: int,
+        *,
+        seed: int | None,
+        step: int = OUTSIDE_TRAINING,
+        attempt: int = 0,
+        sampler_step: int | None = None,
+        first_sample: int = 0,
+    ) -> GroupRequest:
+        """The request for `num_samples` completions of `problem`, numbered from `first_sample`.
+
+        `seed` None leaves the draw to the service; `sampler_step` is that of the settings unless given.
+        """
+        prompt = problem_prompt(problem, self.renderer)
+        return GroupRequest(
+            group_index=group_index,
+            problem_id=problem.problem_id,
+            split=problem.split,
+            prompt_tokens=prompt,
+            num_samples=num_samples,
+            max_tokens=completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
+            seed=seed,
+            step=step,
+            attempt=attempt,
+            sampler_step=self.settings.sampler_step if sampler_step is None else sampler_step,
+            first_sample=first_sample,
+        )
+
+    async def sample(self, sampler: tinker.SamplingClient, request: GroupRequest) -> pl.DataFrame:
+        """One sampled group (SAMPLED_SCHEMA). A prompt that leaves no room counts as empty, truncated completions.
+
+        Raises as `sample_group` does.
+        """
+        if request.max_tokens < 1:
+            completions = [Completion([], [], TRUNCATED)] * request.num_samples
+        else:
+            async with self._slots:
+                completions = await sample_group(
+                    sampler,
+                    request.prompt_tokens,
+                    num_samples=request.num_samples,
+                    max_tokens=request.max_tokens,
+                    temperature=self.settings.temperature,
+                    seed=request.seed,
+                    stop=self.renderer.stop_tokens,
+                )
+        return group_frame(request, completions, decode=lambda tokens: self.renderer.parse_response(tokens)[0])
+
+    async def sample_all(
+        self, sampler: tinker.SamplingClient, requests: Sequence[GroupRequest], record: Record
+    ) -> list[pl.DataFrame]:
+        """The sampled groups in the order of `requests`; `record` is called with each as it arrives.
+
+        Raises the first InfraError in request order once all groups have had their try; any other error, one of
+        `record` too, stops the others at once.
+        """
+
+        async def one(request: GroupRequest) -> pl.DataFrame:
+            group = await self.sample(sampler, request)
+            record(group)
+            return group
+
+        return await try_all(one, requests)
+
+    async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
+        """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages.
+
+        In training a completion without log-probabilities is left out: it cannot be trained on, and would move the mean
+        of those that are. Never raises for an outage: such a completion has the verdict `infra_error` and no reward.
+        """
+        trainable = sampled["logprobs"].is_not_null()
+        wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
+        texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
+        scored = iter(
+            await score_group(
+                self._judge,
+                problem,
+                texts,
+                self.settings.format_coef,
+                order=self._priorities.get(problem.problem_id),
+                fraction=self._fraction,
+            )
+        )
+        return graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
+
+
+class GradedAhead:
+    """Groups that are graded while others are still being sampled, each at most once until its step is released."""
+
+    def __init__(self, grade: Grade) -> None:
+        self._grade = grade
+        self._tasks: dict[Key, asyncio.Task[pl.DataFrame]] = {}
+
+    def start(self, group: pl.DataFrame) -> asyncio.Task[pl.DataFrame]:
+        """Begin to grade `group` (SAMPLED_SCHEMA), unless that has begun."""
+        key = (group["step"][0], group["group_index"][0])
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(self._grade(group))
+        return self._tasks[key]
+
+    async def graded(self, groups: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
+        """The groups with their grades (ROLLOUT_SCHEMA), in order; raises what grading raised."""
+        return await asyncio.gather(*(self.start(group) for group in groups))
+
+    async def release(self, step: int) -> None:
+        """Cancel what is under way of `step`, and let its groups be graded afresh."""
+        await self._cancel([key for key in self._tasks if key[0] == step])
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await self._cancel(list(self._tasks))
+
+    async def _cancel(self, keys: list[Key]) -> None:
+        tasks = [self._tasks.pop(key) for key in keys]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

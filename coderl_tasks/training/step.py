@@ -1,0 +1,195 @@
+"""The three phases of a GRPO step, each a retried task: sample, score, update. A phase whose file is there reads it.
+
+sample   groups/NN.parquet as each arrives, then sampled.parquet
+score    sampled rollouts -> scored.parquet
+update   scored rollouts  -> commit.json and the row of metrics.jsonl
+
+Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from prefect import task
+
+from coderl_tasks.errors import InfraError
+from coderl_tasks.journal.checkpoints import Kind
+from coderl_tasks.journal.steps import Commit
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout_frames import (
+    in_order,
+    require_graded,
+    require_sampled,
+    rollout_metrics,
+    with_advantages,
+)
+from coderl_tasks.policy.sampling import GroupRequest
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import select_problems
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.session import supervised
+from coderl_tasks.training.learner import AppliedUpdate
+from coderl_tasks.training.run import TrainingRun
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them."""
+
+    rollouts: pl.DataFrame
+    seconds: float = 0.0
+
+
+@task(name="sample", task_run_name="step-{step}-sample", **PHASE)
+@supervised
+async def sample(run: TrainingRun, step: int) -> Phase:
+    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest drawn now and recorded.
+
+    Raises InfraError if too many samples came without log-probabilities to train on; their groups are then discarded,
+    for the task's retry to draw again.
+    """
+    journal = run.directory.step(step)
+    recorded = journal.read_sampled()
+    if recorded is None and (scored := journal.read_scored()) is not None:  # which holds the samples too
+        recorded = scored.select(list(SAMPLED_SCHEMA))
+        journal.write_sampled(recorded)
+    if recorded is not None:
+        return Phase(recorded)
+    started = time.monotonic()
+    groups = journal.groups.read()
+    for group in groups.values():
+        run.graded_ahead.start(group)
+
+    def record(group: pl.DataFrame) -> None:
+        # First on disk: a crash after this line does not pay for the group again.
+        index = group["group_index"][0]
+        journal.groups.write(index, group)
+        groups[index] = group
+        run.graded_ahead.start(group)
+
+    requests = [request for request in group_requests(run, step) if request.group_index not in groups]
+    if requests:  # a client is opened, and the policy restored for it, only where something is left to sample
+        sampler = await run.learner.sampling_client(run.sampler_step(step) + 1)
+        await run.engine.sample_all(sampler, requests, record)
+    sampled = in_order(groups.values(), SAMPLED_SCHEMA)
+    try:
+        require_sampled(sampled, f"step {step}")
+    except InfraError:
+        await run.graded_ahead.release(step)  # what it graded ahead of these groups is not theirs any more
+        for index, group in groups.items():
+            if group["logprobs"].has_nulls():
+                journal.groups.discard(index)
+        raise
+    journal.write_sampled(sampled)
+    return Phase(sampled, time.monotonic() - started)
+
+
+def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
+    """What `step` samples: one request per problem, in group order. The settings and the step decide all of it."""
+    settings = run.settings
+    chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.problems_per_step)
+    return [
+        run.engine.request(
+            run.pool[problem_id],
+            group_index,
+            settings.completions_per_problem,
+            seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
+            step=step,
+            sampler_step=run.sampler_step(step),
+        )
+        for group_index, problem_id in enumerate(chosen)
+    ]
+
+
+@task(name="score", task_run_name="step-{step}-score", **PHASE)
+@supervised
+async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
+    """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
+
+    Raises InfraError if too much could not be graded: then the sandbox is down, and the task's retry comes.
+    """
+    journal = run.directory.step(step)
+    recorded = journal.read_scored()
+    if recorded is not None:
+        return Phase(recorded)
+    started = time.monotonic()
+    try:
+        groups = sampled.partition_by("group_index", maintain_order=True)
+        graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
+        require_graded(graded, f"step {step}")
+    finally:
+        await run.graded_ahead.release(step)  # a retry is to grade anew
+    scored = with_advantages(graded)
+    journal.write_scored(scored)
+    return Phase(scored, time.monotonic() - started)
+
+
+@task(name="update", task_run_name="step-{step}-update", **PHASE)
+@supervised
+async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float, seconds: dict[str, float]) -> Commit:
+    """Apply the update of `step` and commit it; the commit, whose metrics are the row of metrics.jsonl.
+
+    `begun` (time.monotonic) is when the step began to hold up the run, `seconds` what its phases took until now.
+    """
+    journal = run.directory.step(step)
+    recorded = journal.read_commit()
+    if recorded is not None:
+        return recorded
+    applied = await run.learner.update(step, scored, _saved_with_commit(run, step))
+    answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
+    logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
+    metrics = step_metrics(run, step, scored, applied, begun, seconds)
+    commit = Commit(step=step, metrics=metrics, adam=run.learner.adam_params().model_dump(), **applied.saved)
+    journal.write_commit(commit)
+    await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
+    return commit
+
+
+def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
+    """What is saved before `step` is committed: a state where one is due, and none is kept; weights for overlap."""
+    state = run.is_due(step, run.settings.rolling_save_every) and not run.keeps(step)
+    if run.settings.max_steps_off_policy:
+        return "both" if state else "sampler"
+    return "state" if state else None
+
+
+def step_metrics(
+    run: TrainingRun, step: int, scored: pl.DataFrame, applied: AppliedUpdate, begun: float, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process.
+
+    `time_score_s` is what scoring took after the last group was sampled, `time_step_s` what the step took as a whole.
+    """
+    result = applied.result
+    times = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
+    return {
+        "step": step,
+        **rollout_metrics(scored),
+        "n_datums": result.n_datums,
+        "n_tokens": result.n_tokens,
+        "loss": result.loss,
+        "kl_sample_train": result.kl_sample_train,
+        "lr": run.settings.learning_rate,
+        "seed": run.settings.seed,
+        **{f"time_{name}_s": round(spent, 3) for name, spent in times.items()},
+        "time_step_s": round(time.monotonic() - begun, 3),
+    }
+
+
+@task(name="delete-old-states", **PHASE)
+@supervised
+async def delete_old_states(run: TrainingRun) -> None:
+    """Delete the rolling states that nothing needs any more."""
+    await run.learner.delete_outdated()
+
+
+@task(name="checkpoint", task_run_name="step-{step}-checkpoint", **PHASE)
+@supervised
+async def checkpoint(run: TrainingRun, step: int) -> None:
+    """Record a checkpoint of the policy after `step`."""
+    await run.learner.save(step)

@@ -1,0 +1,162 @@
+"""Groups are recorded as they arrive, whatever happens to others, and graded once, as soon as they are there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import polars as pl
+import pytest
+import tinker
+
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.sampling import GroupRequest
+from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
+from coderl_tasks.services import Services
+
+
+def group(index: int, step: int = 0) -> pl.DataFrame:
+    return pl.DataFrame({"step": [step], "group_index": [index], "completion": ["text"]})
+
+
+class Scoring:
+    """Notes what is graded; the first `failing` calls fail, and `holding` keeps all waiting."""
+
+    def __init__(self, failing: int = 0, *, holding: bool = False) -> None:
+        self.graded: list[tuple[int, int]] = []
+        self.cancelled = 0
+        self._failing = failing
+        self._holding = holding
+
+    async def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
+        self.graded.append((frame["step"][0], frame["group_index"][0]))
+        if len(self.graded) <= self._failing:
+            raise InfraError("no sandbox")
+        try:
+            await (asyncio.Event().wait() if self._holding else asyncio.sleep(0))
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return frame.with_columns(verdict=pl.lit("passed"))
+
+
+async def test_what_began_early_is_not_begun_again() -> None:
+    scoring = Scoring()
+    ahead = GradedAhead(scoring)
+    ahead.start(group(1))
+    graded = pl.concat(await ahead.graded([group(0), group(1)]))
+    assert graded.select("group_index", "verdict").rows() == [(0, "passed"), (1, "passed")]
+    assert sorted(scoring.graded) == [(0, 0), (0, 1)]
+
+
+async def test_a_failure_comes_out_and_a_released_step_is_graded_afresh() -> None:
+    scoring = Scoring(failing=1)
+    ahead = GradedAhead(scoring)
+    ahead.start(group(0))
+    with pytest.raises(InfraError):
+        await ahead.graded([group(0)])
+    await ahead.release(0)
+    assert len(await ahead.graded([group(0)])) == 1
+    assert scoring.graded == [(0, 0), (0, 0)]
+
+
+async def test_releasing_ends_what_is_under_way_of_that_step_only() -> None:
+    scoring = Scoring(holding=True)
+    ahead = GradedAhead(scoring)
+    first, second = ahead.start(group(0)), ahead.start(group(0, step=1))
+    await asyncio.sleep(0)
+    await ahead.release(0)
+    assert (first.cancelled(), second.done(), scoring.cancelled) == (True, False, 1)
+    await ahead.close()
+    assert second.cancelled()
+
+
+PROMPT = [5, 6, 7, 8]
+
+
+def requests(count: int) -> list[GroupRequest]:
+    return [
+        GroupRequest(index, f"p{index}", "taco", [*PROMPT, 10 + index], 3, 12, seed_for(0, index), step=4)
+        for index in range(count)
+    ]
+
+
+@pytest.fixture
+def engine() -> RolloutEngine:
+    renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+    settings = RolloutSettings("train", NANO_MODEL, 1.0, 12, 512, seed=0, concurrency=2)
+    return RolloutEngine(Judge(SandboxClient(["http://127.0.0.1:9"])), renderer, settings)
+
+
+@pytest.fixture
+async def sampler(embedded: Services) -> AsyncIterator[tinker.SamplingClient]:
+    service = await clients.connect(embedded.tinker_url, embedded.tinker_api_key)
+    yield await clients.create_sampling_client(service, base_model=NANO_MODEL)
+    await clients.disconnect(service)
+
+
+async def test_groups_arrive_one_by_one_and_return_in_order(
+    engine: RolloutEngine, sampler: tinker.SamplingClient
+) -> None:
+    wanted, arrived = requests(6), {}
+
+    def record(group: pl.DataFrame) -> None:
+        arrived[group["group_index"][0]] = group
+
+    groups = await engine.sample_all(sampler, wanted, record)
+    assert [group["problem_id"].unique().to_list() for group in groups] == [[f"p{index}"] for index in range(6)]
+    assert all(arrived[index].equals(groups[index]) for index in range(6)) and len(arrived) == 6
+    (alone,) = await engine.sample_all(sampler, wanted[3:4], record)
+    assert alone.equals(groups[3]), "a draw depends on its request only"
+
+
+async def test_a_refused_group_stops_the_rest_with_the_reason(
+    engine: RolloutEngine, sampler: tinker.SamplingClient
+) -> None:
+    bad = GroupRequest(0, "p", "taco", [999_999], 2, 4, 0)
+    with pytest.raises(ConfigError, match="sampling"):
+        await engine.sample_all(sampler, [bad, *requests(2)], lambda group: None)
+
+
+async def test_an_error_in_recording_reaches_the_caller(engine: RolloutEngine, sampler: tinker.SamplingClient) -> None:
+    def record(group: pl.DataFrame) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        await engine.sample_all(sampler, requests(3), record)
+
+
+class Flaky:
+    """A sampler that answers for some prompts, fails for others, and counts how many calls are in flight."""
+
+    def __init__(self, failing: set[int]) -> None:
+        self.failing = failing
+        self.in_flight = self.most_in_flight = 0
+
+    async def sample(
+        self, prompt: tinker.ModelInput, num_samples: int, sampling_params: tinker.SamplingParams
+    ) -> tinker.SampleResponse:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        await asyncio.sleep(0)
+        self.in_flight -= 1
+        last = prompt.to_ints()[-1]
+        if last in self.failing:
+            raise ConnectionError(f"lost {last}")
+        sequence = tinker.SampledSequence(stop_reason="stop", sequence_id="s", _tokens_list=[1], _logprobs_list=[-1.0])
+        return tinker.SampleResponse(sequences=[sequence] * num_samples)
+
+
+async def test_a_failing_group_lets_the_others_be_recorded(engine: RolloutEngine) -> None:
+    client, arrived = Flaky({11, 13}), []
+    with pytest.raises(InfraError, match=r"2 of 6 groups failed; first: .*lost 11"):
+        await engine.sample_all(
+            client,  # type: ignore[arg-type]
+            requests(6),
+            lambda group: arrived.append(group["group_index"][0]),
+        )
+    assert sorted(arrived) == [0, 2, 4, 5]
+    assert client.most_in_flight == 2
