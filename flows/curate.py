@@ -2,7 +2,6 @@
 
 import math
 import sys
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -20,15 +19,13 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, same_model
+from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, POOLS, same_model
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.session import Session, open_session
-from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.naming import name_flow_run, pool_name
-from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next
+from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
-from coderl_tasks.runtime.stopping import command_line, saying_what_next
 from coderl_tasks.screening import KeptProblems
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
@@ -52,7 +49,7 @@ async def curate(settings: CurateSettings) -> str:
         if shares and not math.isclose(total := sum(shares.values()), 1):
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
-    await courtesy.call("the pool's name", partial(name_flow_run, folder.name))
+    await name_flow_run(folder.name)
     if recorded_settings(folder, CurateSettings) == content:
         if is_finished(folder, content):
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
@@ -68,6 +65,11 @@ async def curate(settings: CurateSettings) -> str:
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     return str(folder)
+
+
+def pool_name(folder: Path) -> str:
+    """What `name` says to name the pool in `folder`."""
+    return folder.name if folder.parent == POOLS.resolve() else str(folder)
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ from coderl_tasks.evaluation import Evaluation, compared, evaluate_checkpoint, e
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluations import FINAL, EvalJournal
+from coderl_tasks.journal.evaluation_journal import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.session import open_session
-from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.naming import name_flow_run
-from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
-from coderl_tasks.runtime.stopping import command_line, saying_what_next
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next
+from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from flows.planning import compared_name, compared_with, evaluation_content, evaluation_folder, plan_evaluation
@@ -36,7 +33,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
-    await courtesy.call("the evaluation's name", partial(name_flow_run, folder.name))
+    await name_flow_run(folder.name)
     if recorded_settings(folder, EvaluateSettings) == content:
         if (folder / "summary.json").is_file():
             display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")

@@ -18,10 +18,10 @@ from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.insight.listing import run_state
-from coderl_tasks.journal.evaluations import BASELINE, FINAL, EvalJournal
+from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import allowed_changes
-from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
 from coderl_tasks.journal.unfinished import SETTINGS_FILE, find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local, shown
 from coderl_tasks.problems.sides import (
@@ -32,7 +32,7 @@ from coderl_tasks.problems.sides import (
     same_source,
 )
 from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source
-from coderl_tasks.runtime.naming import deployed_name, training_path
+from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import require_run
@@ -103,6 +103,36 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     if path is None and not settings.new:
         path = unfinished_run(settings)
     return settings, pool, path
+
+
+def training_path(settings: TrainSettings) -> Path | None:
+    """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
+
+    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
+    `new` does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
+    (`doubt_of`).
+    """
+    name = deployed_name()
+    if settings.log_path is not None:
+        path = run_path(settings.log_path)
+    elif name is not None:
+        path = runs_root() / name
+    elif settings.resume == "must":
+        raise ConfigError("resume=must needs log_path=RUN (coderl runs lists them)")
+    else:
+        return None
+    if settings.resume == "must" and not (path / "config.json").is_file():
+        raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
+    if name is None and (why := doubt_of(settings)) is not None:
+        raise ConfigError(f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} new=true starts one")
+    return path
+
+
+def doubt_of(settings: TrainSettings) -> str | None:
+    """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
+    if settings.log_path is None or settings.new or (path := run_path(settings.log_path)).exists():
+        return None
+    return doubt(path)
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:

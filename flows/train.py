@@ -17,16 +17,14 @@ from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import MARKS, pool_lines
-from coderl_tasks.journal.evaluations import BASELINE, FINAL
+from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.policy.probe import duplicates_warning
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.naming import deployed_name, doubt_of, name_flow_run
-from coderl_tasks.runtime.publishing import courtesy, publish_or_warn
-from coderl_tasks.runtime.stopping import saying_what_next
+from coderl_tasks.runtime.display import Display, saying_what_next
+from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
@@ -46,7 +44,7 @@ from coderl_tasks.training.run import (
 )
 from coderl_tasks.training.sampling_ahead import SamplingAhead
 from coderl_tasks.training.step import checkpoint, delete_old_states, sample, score, update
-from flows.planning import plan_training
+from flows.planning import doubt_of, plan_training
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
@@ -70,7 +68,7 @@ async def _run(settings: TrainSettings) -> str:
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
         display = Display()
         display.say(f"run directory: {directory.path} ({start_note(directory)})")
-        await courtesy.call("the run's name", partial(name_flow_run, directory.path.name, root=True))
+        await name_flow_run(directory.path.name, root=True)
         if doubted is not None:  # and a deployment's run, else it would have been refused
             display.say(f"warning: {doubted}")
         if directory.resumed and settings.log_path is None and deployed_name() is None:

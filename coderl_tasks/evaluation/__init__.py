@@ -1,8 +1,13 @@
 """Pass@1 of a policy on the test splits, and paired comparisons of two policies."""
 
-from coderl_tasks.evaluation.compare import compared, paired_difference, paired_outcomes, side_text, unlike
-from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, evaluate_policy, summarize
-from coderl_tasks.evaluation.subset import evaluation_subset
+from coderl_tasks.evaluation.paired import compared, paired_difference, paired_outcomes, side_text, unlike
+from coderl_tasks.evaluation.pass_at_1 import (
+    Evaluation,
+    evaluate_checkpoint,
+    evaluate_policy,
+    evaluation_subset,
+    summarize,
+)
 
 __all__ = [
     "Evaluation",

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.evaluation.compare import paired_difference, paired_outcomes, side_text, unlike
+from coderl_tasks.evaluation.paired import paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.settings import HUB_DATASET
 

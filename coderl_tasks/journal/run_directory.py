@@ -21,7 +21,7 @@ from typing import Any, Self
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluations import FINAL, EvalJournal
+from coderl_tasks.journal.evaluation_journal import FINAL, EvalJournal
 from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog

@@ -1,9 +1,11 @@
 """What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
 import logging
+import shlex
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
@@ -26,10 +28,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from coderl_tasks.arguments import words_of
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.progress import StepProgress, step_line
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
-from coderl_tasks.runtime.publishing import courtesy
+from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.screening import OnRows, RowsProgress
+from coderl_tasks.settings import FlowSettings, PipelineSettings
 
 
 class WarningsInPrefect(APILogHandler):
@@ -154,10 +159,40 @@ class Display:
             return
         progress = 100.0 * self._done / self._total
         if self._artifact is None:
-            self._artifact = await courtesy.call(
+            self._artifact = await best_effort.call(
                 "the progress artifact",
                 lambda: acreate_progress_artifact(progress, key="training", description="steps trained"),
             )
         else:
             artifact = self._artifact
-            await courtesy.call("the progress artifact", lambda: aupdate_progress_artifact(artifact, progress))
+            await best_effort.call("the progress artifact", lambda: aupdate_progress_artifact(artifact, progress))
+
+
+def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:
+    """The command that starts `flow` with `settings`, as a shell takes it; `pinned` are settings to name in it."""
+    return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
+
+
+def what_next(command: str, error: BaseException) -> str:
+    """How `command` goes on with what `error` stopped: some errors come again until what they name is put right."""
+    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
+    return f"{first}{command} goes on"
+
+
+_in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
+
+
+@contextmanager
+def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
+    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Of a
+    pipeline and its part only the pipeline does."""
+    is_part = _in_a_block.get()
+    token = _in_a_block.set(True)
+    try:
+        yield
+    except BaseException as error:
+        if not is_part:
+            display.say(f"{stopped()}; {what_next(command, error)}")
+        raise
+    finally:
+        _in_a_block.reset(token)

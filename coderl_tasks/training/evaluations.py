@@ -6,7 +6,7 @@ from prefect import task
 
 from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluations import BASELINE, FINAL
+from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.retries import PHASE

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.journal import Commit, StepJournal
-from coderl_tasks.journal.evaluations import EvalJournal
+from coderl_tasks.journal.evaluation_journal import EvalJournal
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""This flow run in Prefect's UI: its name and its artifacts. People read them; the work does not depend on them."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import UUID
+
+import httpx
+from prefect import get_client
+from prefect.exceptions import PrefectException
+from prefect.runtime import deployment, flow_run
+
+from coderl_tasks.insight.artifacts import publish
+
+PAUSE_S = 600.0
+Answer = TypeVar("Answer")
+logger = logging.getLogger(__name__)
+
+
+class BestEffort:
+    """Calls to the Prefect server that the work does not depend on.
+
+    Prefect's client takes a minute to give up on a lost server, so after a failure such calls are left out for a while.
+    """
+
+    def __init__(self) -> None:
+        self._next_try = 0.0
+
+    async def call(self, what: str, request: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """The answer to `request`; None, and a warning that names `what`, if the server does not give one."""
+        if time.monotonic() < self._next_try:
+            return None
+        try:
+            return await request()
+        except (httpx.HTTPError, PrefectException) as error:
+            logger.warning("%s was not published: %s", what, str(error) or type(error).__name__)
+            self._next_try = time.monotonic() + PAUSE_S
+            return None
+
+
+best_effort = BestEffort()
+"""The process's own: there is one Prefect server, and whoever finds it gone spares the others the wait."""
+
+
+def deployed_name() -> str | None:
+    """A name from the flow run's id if a deployment started it, None for a bare run (which is named by the time).
+
+    A retry of the same flow run has the same id, and so finds its directory again.
+    """
+    return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if deployment.id else None
+
+
+async def name_flow_run(name: str, *, root: bool = False) -> None:
+    """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
+
+    async def rename() -> None:
+        runs = {flow_run.id, flow_run.root_flow_run_id if root else None} - {None}
+        async with get_client() as client:
+            for run in runs:
+                await client.update_flow_run(UUID(run), name=name)
+
+    await best_effort.call(f"the name {name}", rename)
+
+
+async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
+    """Publish an artifact; if the Prefect server does not take it, that is logged."""
+    await best_effort.call(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
