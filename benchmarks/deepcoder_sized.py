@@ -328,9 +328,8 @@ class Generator:
     def _roles(self) -> dict[str, dict[int, str]]:
         """What each row that is not clean is, by split and row."""
         rng = random.Random("roles")
-        faults = {**DAMAGES, **COPIES}
-        wanted = [name for name, about in faults.items() for _ in range(max(1, round(about[0] * self.scale)))]
-        wanted += [name for name, rows in HARD_NEGATIVES.items() for _ in range(max(1, round(rows * self.scale)))]
+        rows_of = {name: about[0] for faults in (DAMAGES, COPIES) for name, about in faults.items()} | HARD_NEGATIVES
+        wanted = [name for name, rows in rows_of.items() for _ in range(max(1, round(rows * self.scale)))]
         roles: dict[str, dict[int, str]] = {split: {} for split in self.train_rows}
         # The second half of a split: what they copy stands before them.
         lines = [name for name, about in LINE_DAMAGES.items() for _ in range(max(1, round(about[0] * self.scale)))]
@@ -366,10 +365,11 @@ class Generator:
             problem = self._original(split, row)
             if role in COPIES or role in HARD_NEGATIVES:
                 problem = self._copy(split, row, role, problem, rng)
-            raw: Row = SHAPES[split](problem, rng)
+            whole = SHAPES[split](problem, rng)
+            raw: Row = whole
             if role in DAMAGES:
                 _, stage, reason, damage = DAMAGES[role]
-                raw = damage(raw, rng)
+                raw = damage(whole, rng)
                 self.planted.append(Planted(split, row, role, stage, (reason,)))
             elif role in LINE_DAMAGES:
                 _, stage, reason, damage_line = LINE_DAMAGES[role]

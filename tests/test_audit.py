@@ -26,7 +26,9 @@ REPORT = {
 }
 
 
-def test_what_pip_audit_skips_is_not_called_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_what_pip_audit_skips_is_not_called_clean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert audit.vulnerabilities(REPORT) == (["a 1: PYSEC-1, fixed in 2", "c 1: PYSEC-2, no fixed version"], ["b"])
     monkeypatch.setattr(audit, "run_pip_audit", lambda _: {"dependencies": [SKIPPED], "fixes": []})
     assert audit.main("") == audit.INCOMPLETE

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from models_proxy import ModelsProxy
 from tinker.types import SupportedModel
 
 from coderl_tasks.base_model import BARE_MODELS, MadeWith, choose_model, with_decided_model
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
+from tests.faults.models_proxy import ModelsProxy
 
 RECIPES, FIRST = BARE_MODELS[:2]
 OTHERS = ("Qwen/Qwen3-8B", "Qwen/Qwen3.6-27B", "moonshotai/Kimi-K2.6")

@@ -10,19 +10,19 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import TrainSettings
 
 
-def test_no_command_and_help_print_the_usage(capsys):
+def test_no_command_and_help_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0
     assert capsys.readouterr().out.count(USAGE) == 2
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"coderl {version('coderl')}\n"
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_flow_help_needs_no_server(name, capsys):
+def test_flow_help_needs_no_server(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"usage: coderl {name} [key=value" in capsys.readouterr().out
 
@@ -37,7 +37,9 @@ def test_flow_help_needs_no_server(name, capsys):
         (["pipeline", "train.batch_size=12"], "do not divide"),
     ],
 )
-def test_bad_arguments_end_with_one_line_and_exit_2(words, says, capsys):
+def test_bad_arguments_end_with_one_line_and_exit_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -45,7 +47,7 @@ def test_bad_arguments_end_with_one_line_and_exit_2(words, says, capsys):
     assert captured.err.count("\n") == 1
 
 
-def test_the_installed_command_and_the_flow_files_are_the_same_door():
+def test_the_installed_command_and_the_flow_files_are_the_same_door() -> None:
     for command in (["-m", "coderl_tasks.cli", "train"], ["flows/train.py"]):
         done = subprocess.run([sys.executable, *command, "batch_size=12"], capture_output=True, text=True, check=False)
         assert done.returncode == 2
@@ -66,7 +68,9 @@ def test_the_installed_command_and_the_flow_files_are_the_same_door():
         (["doctor", "x"], "unrecognized arguments: x"),
     ],
 )
-def test_bad_options_end_with_one_line_and_exit_2(words, says, capsys):
+def test_bad_options_end_with_one_line_and_exit_2(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -93,7 +97,9 @@ def test_bad_options_end_with_one_line_and_exit_2(words, says, capsys):
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_what_the_machine_or_the_user_causes_is_one_line(error, code, line, monkeypatch, capsys):
+def test_what_the_machine_or_the_user_causes_is_one_line(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(_: list[str]) -> int:
         raise error
 
@@ -113,7 +119,7 @@ def test_what_the_machine_or_the_user_causes_is_one_line(error, code, line, monk
         (["log_path=a=b"], {"log_path": "a=b"}),
     ],
 )
-def test_the_three_forms_of_a_setting(words, values):
+def test_the_three_forms_of_a_setting(words: list[str], values: dict[str, bool | str] | dict[str, str]) -> None:
     assert parse_key_values(words, TrainSettings) == values
 
 
@@ -127,7 +133,7 @@ def test_the_three_forms_of_a_setting(words, values):
         (["seed=1", "--seed", "2"], "seed is given twice"),
     ],
 )
-def test_words_that_are_no_setting_are_refused(words, says):
+def test_words_that_are_no_setting_are_refused(words: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_key_values(words, TrainSettings)
 
@@ -156,6 +162,6 @@ command(sys.argv[1:])
 
 
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["train", "--help"], 0), (["trian"], 2)])
-def test_a_thread_in_native_code_does_not_change_the_exit_code(words, code):
+def test_a_thread_in_native_code_does_not_change_the_exit_code(words: list[str], code: int) -> None:
     ended = subprocess.run([sys.executable, "-c", BUSY_IN_NATIVE_CODE, *words], capture_output=True, text=True)
     assert (ended.returncode, bool(ended.stdout)) == (code, code == 0), ended.stderr

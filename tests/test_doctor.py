@@ -1,10 +1,9 @@
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from models_proxy import ModelsProxy
-from sampling_faults import SamplingFaults
 
 from coderl_tasks import doctor
 from coderl_tasks.errors import ConfigError
@@ -12,6 +11,9 @@ from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.orchestration import used
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services
+from tests.conftest import Serve
+from tests.faults.models_proxy import ModelsProxy
+from tests.faults.sampling_faults import SamplingFaults
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def service(embedded: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
 
 
-def test_a_service_that_answers_is_asked_for_the_model(service):
+def test_a_service_that_answers_is_asked_for_the_model(service: None) -> None:
     assert doctor.check_key(None).ok
     assert doctor.check_tinker("data/nano").ok
     found = doctor.check_tinker("no/such-model")
@@ -29,7 +31,9 @@ def test_a_service_that_answers_is_asked_for_the_model(service):
     assert "data/nano" in found.detail
 
 
-def test_what_is_offered_is_listed_with_its_renderer(embedded: Services, serve, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_offered_is_listed_with_its_renderer(
+    embedded: Services, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys(("Qwen/Qwen3-8B", "some/model"), "data/nano"))
     monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))
     monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
@@ -46,7 +50,9 @@ def test_what_is_offered_is_listed_with_its_renderer(embedded: Services, serve, 
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
-def test_a_service_that_does_not_answer_is_given_up(kind, request, monkeypatch: pytest.MonkeyPatch):
+def test_a_service_that_does_not_answer_is_given_up(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = request.getfixturevalue(kind)
     monkeypatch.setenv("TINKER_BASE_URL", url)
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
@@ -59,33 +65,35 @@ def test_a_service_that_does_not_answer_is_given_up(kind, request, monkeypatch: 
 @pytest.mark.parametrize(
     ("version", "newer"), [("0.38.0", False), ("0.38.4", False), ("0.39.0rc1", True), ("1.0", True)]
 )
-def test_a_newer_sdk_is_named_and_not_refused(version: str, newer: bool, monkeypatch: pytest.MonkeyPatch):
+def test_a_newer_sdk_is_named_and_not_refused(version: str, newer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: version if name == "tinker" else "")
     found = doctor.check_sdk(None)
     assert found.ok and version in found.detail
     assert ("newer than the tested 0.38: " in found.detail) == newer
 
 
-def test_the_tested_sdk_is_the_pinned_one():
+def test_the_tested_sdk_is_the_pinned_one() -> None:
     pinned = (Path(__file__).parent.parent / "constraints.txt").read_text()
     assert f"\ntinker=={'.'.join(map(str, doctor.TESTED_SDK))}." in pinned
 
 
-def test_a_bad_key_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_bad_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "sk-x")
     assert "starts with tml-" in doctor.check_key(None).detail
     assert not doctor.check_key(None).ok
     assert not doctor.check_tinker(None).ok
 
 
-def test_without_a_service_only_local_models_are_served():
+def test_without_a_service_only_local_models_are_served() -> None:
     assert doctor.check_tinker(None).ok
     found = doctor.check_tinker("Qwen/Qwen3-4B-Instruct-2507")
     assert not found.ok
     assert "TINKER_API_KEY" in found.detail
 
 
-def test_the_sandbox_that_is_named_has_to_answer(embedded: Services, closed, monkeypatch: pytest.MonkeyPatch):
+def test_the_sandbox_that_is_named_has_to_answer(
+    embedded: Services, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (url,) = embedded.sandbox_urls
     monkeypatch.setenv("SANDBOX_URL", f"{url}/run_code")
     assert doctor.check_sandbox(None) == doctor.Finding("sandbox", True, without_credentials(url))
@@ -97,7 +105,9 @@ def test_the_sandbox_that_is_named_has_to_answer(embedded: Services, closed, mon
     assert "is not an http(s) address" in doctor.check_sandbox(None).detail
 
 
-def test_the_python_that_runs_programs_is_named(embedded: Services, closed, monkeypatch: pytest.MonkeyPatch):
+def test_the_python_that_runs_programs_is_named(
+    embedded: Services, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SANDBOX_URL", embedded.sandbox_urls[0])
     found = doctor.check_programs(None)
     assert found.ok
@@ -114,7 +124,9 @@ def cannot_start() -> tuple[str | None, str]:
 
 
 @pytest.mark.parametrize("level", [lambda: (None, "no namespaces"), cannot_start])
-def test_isolation_is_needed_by_the_embedded_sandbox_only(level, closed, monkeypatch: pytest.MonkeyPatch):
+def test_isolation_is_needed_by_the_embedded_sandbox_only(
+    level: Callable[[], object], closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(interpreter, "isolation_level", level)
     monkeypatch.setattr(doctor, "configured_sandboxes", lambda: ())
     assert not doctor.check_isolation(None).ok
@@ -122,7 +134,9 @@ def test_isolation_is_needed_by_the_embedded_sandbox_only(level, closed, monkeyp
     assert doctor.check_isolation(None).ok
 
 
-def test_the_prefect_server_that_is_named_has_to_answer(prefect_api, closed, silent, monkeypatch: pytest.MonkeyPatch):
+def test_the_prefect_server_that_is_named_has_to_answer(
+    prefect_api: str, closed: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert doctor.check_prefect(None) == doctor.Finding("prefect", True, prefect_api)
     monkeypatch.setattr(doctor, "DEADLINE_S", 0.5)
     for url in (closed, silent):
@@ -134,7 +148,9 @@ def test_the_prefect_server_that_is_named_has_to_answer(prefect_api, closed, sil
     assert doctor.check_prefect(None).ok
 
 
-def test_the_disk_line_says_what_states_need_and_what_others_can_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_disk_line_says_what_states_need_and_what_others_can_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     tmp_path.chmod(0o755)
@@ -148,7 +164,9 @@ def test_the_disk_line_says_what_states_need_and_what_others_can_read(monkeypatc
     assert doctor.check_disk("Qwen/Qwen3-8B").listing == ()
 
 
-def test_the_report_is_a_line_a_check_and_its_exit_code(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_the_report_is_a_line_a_check_and_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     checks = (doctor.check_python, lambda _: doctor.Finding("disk", False, "1 GiB free"))
     monkeypatch.setattr(doctor, "CHECKS", checks[:1])
     assert doctor.report(None) == 0
@@ -157,7 +175,9 @@ def test_the_report_is_a_line_a_check_and_its_exit_code(monkeypatch: pytest.Monk
     assert capsys.readouterr().out.splitlines()[-1] == "MISSING  disk       1 GiB free"
 
 
-def test_the_probe_says_what_the_service_does(service, serve, embedded: Services, monkeypatch: pytest.MonkeyPatch):
+def test_the_probe_says_what_the_service_does(
+    service: None, serve: Serve, embedded: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, *warnings = doctor.probe_findings("data/nano", 1.0)
     assert first.ok and first.detail.startswith("data/nano is served; samples of one request differ; ")
     assert warnings == []

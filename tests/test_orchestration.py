@@ -48,22 +48,23 @@ from coderl_tasks.orchestration import (
 )
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.settings import CurateSettings
+from tests.conftest import Serve
 
 DEPLOYMENTS = yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())["deployments"]
 
 
-def test_an_embedded_server_leaves_the_default_port_to_others(prefect_api: str):
+def test_an_embedded_server_leaves_the_default_port_to_others(prefect_api: str) -> None:
     assert is_up(prefect_api)
     assert prefect_api != DEFAULT_API_URL
 
 
-def test_a_configured_server_is_used_and_not_started(prefect_api: str):
+def test_a_configured_server_is_used_and_not_started(prefect_api: str) -> None:
     for server in (prefect_server, shared_prefect_server):
         with server() as api_url:
             assert api_url == prefect_api == PREFECT_API_URL.value() == os.environ["PREFECT_API_URL"]
 
 
-def test_an_empty_address_says_that_there_is_none():
+def test_an_empty_address_says_that_there_is_none() -> None:
     with used("http://127.0.0.1:9/api"):
         assert configured_api_url() == "http://127.0.0.1:9/api"
         with pytest.MonkeyPatch.context() as patch:
@@ -81,8 +82,8 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(
-    prefect_api: str, nothing_named, monkeypatch: pytest.MonkeyPatch
-):
+    prefect_api: str, nothing_named: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
     assert found_api_url() == prefect_api
     assert not_joined() is None
@@ -96,8 +97,8 @@ def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(
 
 
 def test_another_users_server_on_the_default_port_is_not_asked_anything(
-    serve, nothing_named, monkeypatch: pytest.MonkeyPatch
-):
+    serve: Serve, nothing_named: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -118,8 +119,8 @@ def test_another_users_server_on_the_default_port_is_not_asked_anything(
 
 
 def test_what_is_ours_but_no_server_that_lets_us_in_is_not_joined(
-    prefect_api: str, nothing_named, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+    prefect_api: str, nothing_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))  # where its secret is not
     assert found_api_url() is None
@@ -130,7 +131,7 @@ def test_what_is_ours_but_no_server_that_lets_us_in_is_not_joined(
     assert "401" in found.detail
 
 
-def test_the_secret_is_in_a_file_for_this_user_alone_and_in_what_a_user_is_told(prefect_api: str):
+def test_the_secret_is_in_a_file_for_this_user_alone_and_in_what_a_user_is_told(prefect_api: str) -> None:
     file = secret_file(urlsplit(prefect_api).port or 0)
     assert file.stat().st_mode & 0o777 == 0o600
     secret = file.read_text()
@@ -160,7 +161,7 @@ ATTACKS: dict[str, tuple[str, dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_prefect_api_refuses(prefect_api: str, attack: str):
+def test_the_prefect_api_refuses(prefect_api: str, attack: str) -> None:
     method, headers, status = ATTACKS[attack]
     secret = f"Basic {b64encode(str(auth_string(prefect_api)).encode()).decode()}"
     headers = {name: secret if value == "SECRET" else value for name, value in headers.items()}
@@ -174,14 +175,14 @@ def test_the_prefect_api_refuses(prefect_api: str, attack: str):
 
 
 @pytest.mark.parametrize(("headers", "status"), [(EVIL, 403), ({"Host": "evil.example"}, 403), ({}, 101)])
-def test_a_websocket_of_another_page_is_refused(prefect_api: str, headers: dict[str, str], status: int):
+def test_a_websocket_of_another_page_is_refused(prefect_api: str, headers: dict[str, str], status: int) -> None:
     asks = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
     asks |= {"Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-WebSocket-Protocol": "prefect"}
     with httpx.stream("GET", f"{prefect_api}/events/out", headers=asks | headers) as answer:
         assert answer.status_code == status
 
 
-def test_the_ui_is_served_to_its_own_pages_with_a_page_that_logs_in_and_to_no_frame(prefect_api: str):
+def test_the_ui_is_served_to_its_own_pages_with_a_page_that_logs_in_and_to_no_frame(prefect_api: str) -> None:
     address = prefect_api.removesuffix("/api")
     for path, says in (("/", "<html"), ("/coderl-login", 'localStorage.setItem("prefect-password"')):
         for origin in ({}, {"Origin": address}):
@@ -190,7 +191,7 @@ def test_the_ui_is_served_to_its_own_pages_with_a_page_that_logs_in_and_to_no_fr
             assert says in page.text
 
 
-def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch):
+def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:8/api")
     with used("http://127.0.0.1:9/api"):
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
@@ -198,7 +199,7 @@ def test_what_was_used_before_is_used_after(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("damage", ["head", "page"])
-def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, damage: str):
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "prefect.db"
     with closing(sqlite3.connect(file)) as database:
         database.executescript("CREATE TABLE a (b); CREATE INDEX c ON a (b);")
@@ -213,19 +214,19 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, damage: str
         raise InfraError("the embedded Prefect server did not start")
 
 
-def test_a_server_that_fails_with_a_sound_database_says_its_own(tmp_path: Path):
+def test_a_server_that_fails_with_a_sound_database_says_its_own(tmp_path: Path) -> None:
     with pytest.raises(InfraError, match="did not start"), orchestration._damage_named(tmp_path / "prefect.db"):
         raise InfraError("the embedded Prefect server did not start")
 
 
-def test_a_port_that_is_taken_is_refused():
+def test_a_port_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} is taken"), shared_prefect_server(port):
             pass
 
 
-def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str):
+def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str) -> None:
     asyncio.run(edit_work_pool())
     deploy_all()
     limit, parameters, template = asyncio.run(deployed())
@@ -260,15 +261,15 @@ async def deployed() -> tuple[int | None, dict[str, dict[str, Any]], dict[str, A
         return pool.concurrency_limit, parameters, pool.base_job_template
 
 
-async def test_a_worker_takes_no_command_from_a_run_even_if_the_server_let_it_through():
+async def test_a_worker_takes_no_command_from_a_run_even_if_the_server_let_it_through() -> None:
     values = {"command": "touch /tmp/x", "env": {"PYTHONPATH": "/tmp"}, "working_dir": "/tmp", "stream_output": False}
     template = closed_template(ProcessWorker.get_default_base_job_template())
-    taken = await ProcessJobConfiguration.from_template_and_values(template, values)
+    taken: Any = await ProcessJobConfiguration.from_template_and_values(template, values)
     assert (taken.command, taken.env, taken.working_dir, taken.stream_output) == (None, {}, None, False)
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["entrypoint"])
-def test_the_form_of_the_ui_sends_what_the_preset_means(deployment: dict[str, Any]):
+def test_the_form_of_the_ui_sends_what_the_preset_means(deployment: dict[str, Any]) -> None:
     model = {**FLOWS, "profile_shard": CurateSettings}[flow_of(deployment)]
     sent = merged(model().model_dump(), deployment["parameters"]["settings"])  # the form sends every field
     assert model.model_validate(sent).model_dump() == model.model_validate({"preset": "nano"}).model_dump()
@@ -301,7 +302,7 @@ whole()
 """
 
 
-async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: Path):
+async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: Path) -> None:
     (script := tmp_path / "whole.py").write_text(PARENT_AND_PART)
     process = subprocess.Popen([sys.executable, script], env=os.environ, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

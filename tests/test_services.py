@@ -27,7 +27,7 @@ from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 HUB_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 
-def test_the_environment_names_the_services(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_names_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:7/run_code, http://127.0.0.1:8")
@@ -39,7 +39,7 @@ def test_the_environment_names_the_services(monkeypatch: pytest.MonkeyPatch):
         assert any("http://127.0.0.1:9" in line for line in used.lines)
 
 
-def test_the_tinker_address_is_said_without_its_credentials(monkeypatch: pytest.MonkeyPatch):
+def test_the_tinker_address_is_said_without_its_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_BASE_URL", "https://user:secret@tinker.example/api")
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("SANDBOX_URL", "http://user:secret@127.0.0.1:7")
@@ -50,7 +50,7 @@ def test_the_tinker_address_is_said_without_its_credentials(monkeypatch: pytest.
     assert service_address("http://user:secret@a:1/") == "http://a:1"
 
 
-def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch):
+def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     monkeypatch.setenv("SANDBOX_URL", "http://127.0.0.1:7")
     with services(HUB_MODEL) as outer, services("data/nano") as inner:
@@ -68,7 +68,9 @@ def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch):
         ({"TINKER_API_KEY": "tml-x", "SANDBOX_URL": "http://a", "SANDBOX_MAX_CONCURRENCY": "0"}, "positive number"),
     ],
 )
-def test_a_bad_environment_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, variables, says):
+def test_a_bad_environment_is_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], says: str
+) -> None:
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(ConfigError) as caught, services(HUB_MODEL):
@@ -79,7 +81,7 @@ def test_a_bad_environment_is_a_configuration_error(monkeypatch: pytest.MonkeyPa
     assert str(early.value) == str(caught.value)
 
 
-def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
+def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SANDBOX_MAX_CONCURRENCY", raising=False)
     assert sandbox_concurrency() == 34
     monkeypatch.setenv("SANDBOX_MAX_CONCURRENCY", "")
@@ -95,7 +97,7 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch):
 )
 def test_a_sandbox_on_the_default_port_is_used_if_it_is_ours(
     embedded: Services, monkeypatch: pytest.MonkeyPatch, user: int | None, used: bool, says: str
-):
+) -> None:
     url = embedded.sandbox_urls[0]
     monkeypatch.setattr(module, "DEFAULT_SANDBOX_URL", url)
     if user is not None:  # to be another user than the listener's
@@ -104,12 +106,12 @@ def test_a_sandbox_on_the_default_port_is_used_if_it_is_ours(
     assert says in why_no_sandbox()
 
 
-def test_an_empty_home_is_the_default_one(monkeypatch: pytest.MonkeyPatch):
+def test_an_empty_home_is_the_default_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODERL_HOME", "")
     assert coderl_home() == Path.home() / ".cache" / "coderl"
 
 
-def test_a_bare_command_takes_the_nano_preset_where_nothing_else_is_named(monkeypatch: pytest.MonkeyPatch):
+def test_a_bare_command_takes_the_nano_preset_where_nothing_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = for_this_machine(parse_settings(CurateSettings, {"limit": "3"}))
     assert (bare.model_name, bare.dataset, bare.limit) == ("data/nano", "data/mini", 3)
     named = parse_settings(TrainSettings, {"model_name": HUB_MODEL})
@@ -118,7 +120,7 @@ def test_a_bare_command_takes_the_nano_preset_where_nothing_else_is_named(monkey
     assert for_this_machine(TrainSettings()).model_name == HUB_MODEL
 
 
-def test_killing_a_command_leaves_no_embedded_server(tmp_path: Path):
+def test_killing_a_command_leaves_no_embedded_server(tmp_path: Path) -> None:
     starter = (
         "import signal\n"
         "from coderl_tasks.services import services\n"

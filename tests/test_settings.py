@@ -1,22 +1,31 @@
 import pytest
+from pydantic import BaseModel
 
 from coderl_tasks.arguments import all_settings, parse_key_values, settings_help, words_of
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
+from coderl_tasks.settings import (
+    CurateSettings,
+    EvaluateSettings,
+    FlowSettings,
+    PipelineSettings,
+    SettingsT,
+    TrainSettings,
+    parse_settings,
+)
 
 
-def parse(model, *words):
+def parse(model: type[SettingsT], *words: str) -> SettingsT:
     return parse_settings(model, parse_key_values(words, model))
 
 
-def sizes(settings):
+def sizes(settings: TrainSettings) -> tuple[int, int]:
     """(problems per step, completions per problem), which the recipe's names have to agree with."""
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     assert (settings.group_size, settings.batch_size) == (problems, problems * completions)
     return problems, completions
 
 
-def test_defaults_are_those_of_the_contract():
+def test_defaults_are_those_of_the_contract() -> None:
     settings = TrainSettings()
     assert settings.model_name == "Qwen/Qwen3-4B-Instruct-2507"
     assert sizes(settings) == (8, 16)
@@ -28,11 +37,11 @@ def test_defaults_are_those_of_the_contract():
 
 
 @pytest.mark.parametrize("words", [("max_steps=3",), ("--max_steps=3",), ("--max_steps", "3"), ("--max-steps", "3")])
-def test_the_three_spellings_mean_the_same(words):
+def test_the_three_spellings_mean_the_same(words: tuple[str, ...]) -> None:
     assert parse(TrainSettings, *words).max_steps == 3
 
 
-def test_nested_keys_lists_flags_and_none():
+def test_nested_keys_lists_flags_and_none() -> None:
     settings = parse(
         PipelineSettings, "preset=nano", "train.max_steps=3", "curate.splits=taco,lcbv5", "evaluate.compare_to=none"
     )
@@ -43,7 +52,7 @@ def test_nested_keys_lists_flags_and_none():
     assert parse(TrainSettings, "--smoke", "seed=1").seed == 1
 
 
-def test_thinking_is_on_off_or_left_to_the_format():
+def test_thinking_is_on_off_or_left_to_the_format() -> None:
     assert [parse(TrainSettings, *words).thinking for words in (("thinking=on",), ("thinking=off",), ())] == [
         True,
         False,
@@ -51,14 +60,14 @@ def test_thinking_is_on_off_or_left_to_the_format():
     ]
 
 
-def test_preset_fills_only_what_is_not_given():
+def test_preset_fills_only_what_is_not_given() -> None:
     settings = parse(TrainSettings, "preset=nano", "max_steps=7")
     assert settings.model_name == "data/nano"
     assert settings.max_steps == 7
     assert parse(PipelineSettings, "preset=nano").evaluate.dataset == "data/mini"
 
 
-def test_smoke_sets_the_steps_unless_they_are_given():
+def test_smoke_sets_the_steps_unless_they_are_given() -> None:
     assert parse(TrainSettings, "smoke=true").max_steps == 50
     assert parse(TrainSettings, "smoke=true", "preset=nano").max_steps == 50
     assert parse(TrainSettings, "smoke=true", "max_steps=2").max_steps == 2
@@ -80,7 +89,7 @@ def test_smoke_sets_the_steps_unless_they_are_given():
         (("batch_size=none", "group_size=none", "problems_per_step=4", "completions_per_problem=2"), 4, 2),
     ],
 )
-def test_the_sizes_of_a_step_by_either_pair_of_names(words, problems, completions):
+def test_the_sizes_of_a_step_by_either_pair_of_names(words: tuple[str, ...], problems: int, completions: int) -> None:
     assert sizes(parse(TrainSettings, *words)) == (problems, completions)
 
 
@@ -94,7 +103,9 @@ def test_the_sizes_of_a_step_by_either_pair_of_names(words, problems, completion
         (("problems_per_step=4", "batch_size=8"), 4, 2),
     ],
 )
-def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(words, problems, completions):
+def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
+    words: tuple[str, ...], problems: int, completions: int
+) -> None:
     recorded = parse(TrainSettings, "batch_size=24", "group_size=3").model_dump(mode="json")
     assert recorded.keys().isdisjoint({"problems_per_step", "completions_per_problem"})
     resumed = parse(TrainSettings, *words).filled_from(recorded)
@@ -156,7 +167,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (PipelineSettings, ("train.x=1",), "unknown setting 'train.x'"),
     ],
 )
-def test_bad_input_is_one_clear_line(model, words, says):
+def test_bad_input_is_one_clear_line(model: type[BaseModel], words: tuple[str, ...], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(model, *words)
     assert says in str(caught.value)
@@ -164,7 +175,7 @@ def test_bad_input_is_one_clear_line(model, words, says):
 
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
-def test_help_lists_every_knob(model):
+def test_help_lists_every_knob(model: type[BaseModel]) -> None:
     text = settings_help("train", model)
     assert all(f"  {key}=" in text for key, _ in all_settings(model))
     assert all(field.description for _, field in all_settings(model))
@@ -175,7 +186,7 @@ def test_help_lists_every_knob(model):
         assert max(map(len, described)) <= columns
 
 
-def test_what_was_changed_can_be_given_again_as_words():
+def test_what_was_changed_can_be_given_again_as_words() -> None:
     words = (
         "preset=nano",
         "splits=taco,lcbv5",
@@ -191,14 +202,14 @@ def test_what_was_changed_can_be_given_again_as_words():
 
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
-def test_the_form_of_the_ui_offers_the_preset_and_none(model):
+def test_the_form_of_the_ui_offers_the_preset_and_none(model: type[FlowSettings | PipelineSettings]) -> None:
     preset = model.model_json_schema()["properties"]["preset"]
     assert (preset["enum"], preset["default"]) == (["none", "nano"], "none")
     assert parse_settings(model, {"preset": "none"}).preset is None
     assert parse_settings(model, {"preset": "nano"}).preset == "nano"
 
 
-def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty():
+def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty() -> None:
     properties = TrainSettings.model_json_schema()["properties"]
     filled = {key: field["default"] for key, field in properties.items() if "default" in field}
     assert (filled["batch_size"], filled["group_size"]) == (None, None)

@@ -18,7 +18,7 @@ from coderl_tasks.stats import (
 COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
-def test_wilson_against_published_values():
+def test_wilson_against_published_values() -> None:
     # Newcombe 1998 (single proportion), table I: 81/263, 15/148, 0/20, 1/29
     for successes, n, low, high in [
         (81, 263, 0.2553, 0.3662),
@@ -29,7 +29,7 @@ def test_wilson_against_published_values():
         assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_paired_difference_against_published_values():
+def test_paired_difference_against_published_values() -> None:
     # Newcombe 1998 (paired), table II, method 10; pairs are both, only first, only second, neither, and the
     # difference there is first minus second
     for cells, estimate, low, high in [
@@ -43,7 +43,7 @@ def test_paired_difference_against_published_values():
 
 
 @given(COUNTS)
-def test_intervals_hold_the_estimate_and_mirror(counts):
+def test_intervals_hold_the_estimate_and_mirror(counts: tuple[int, int]) -> None:
     successes, n = counts
     for interval in (wilson_interval, jeffreys_interval):
         low, high = interval(successes, n)
@@ -51,23 +51,23 @@ def test_intervals_hold_the_estimate_and_mirror(counts):
         assert interval(n - successes, n) == pytest.approx((1 - high, 1 - low), abs=1e-9)
 
 
-def test_wilson_of_nothing_is_everything():
+def test_wilson_of_nothing_is_everything() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0.001, 0.999))
-def test_incomplete_beta_is_the_binomial_tail(a, b, x):
+def test_incomplete_beta_is_the_binomial_tail(a: int, b: int, x: float) -> None:
     n = a + b - 1
     tail = math.fsum(math.comb(n, j) * x**j * (1 - x) ** (n - j) for j in range(a, n + 1))
     assert regularized_incomplete_beta(a, b, x) == pytest.approx(tail, abs=1e-10)
 
 
-def test_incomplete_beta_of_the_arcsine_law():
+def test_incomplete_beta_of_the_arcsine_law() -> None:
     for x in (0.0, 0.01, 0.3, 0.5, 0.99, 1.0):
         assert regularized_incomplete_beta(0.5, 0.5, x) == pytest.approx(2 / math.pi * math.asin(math.sqrt(x)))
 
 
-def test_beta_posterior():
+def test_beta_posterior() -> None:
     posterior = beta_posterior(3, 8, prior=(1, 1))
     assert (posterior.alpha, posterior.beta) == (4, 6)
     assert posterior.mean == pytest.approx(0.4)
@@ -75,12 +75,12 @@ def test_beta_posterior():
     assert posterior.probability_between(0.1, 0.9) == pytest.approx(posterior.cdf(0.9) - posterior.cdf(0.1))
 
 
-def test_jeffreys_against_a_known_value():
+def test_jeffreys_against_a_known_value() -> None:
     # Brown, Cai and DasGupta 2001, table of limits: n = 10, x = 3
     assert jeffreys_interval(3, 10) == pytest.approx((0.093, 0.606), abs=1e-3)
 
 
-def test_pass_at_k_is_the_mean_over_subsets():
+def test_pass_at_k_is_the_mean_over_subsets() -> None:
     from itertools import combinations
 
     for correct in range(6):
@@ -91,12 +91,12 @@ def test_pass_at_k_is_the_mean_over_subsets():
 
 
 @pytest.mark.parametrize(("n", "correct", "k"), [(5, 1, 0), (5, 1, 6), (5, 6, 1), (5, -1, 1)])
-def test_pass_at_k_refuses_nonsense(n, correct, k):
+def test_pass_at_k_refuses_nonsense(n: int, correct: int, k: int) -> None:
     with pytest.raises(ValueError):
         pass_at_k(n, correct, k)
 
 
-def test_the_two_paired_methods_agree_on_many_pairs():
+def test_the_two_paired_methods_agree_on_many_pairs() -> None:
     generator = np.random.default_rng(1)
     first = generator.random(600) < 0.3
     second = first | (generator.random(600) < 0.2)
@@ -108,7 +108,7 @@ def test_the_two_paired_methods_agree_on_many_pairs():
     assert resampled == pytest.approx(exact, abs=0.01)
 
 
-def test_paired_bootstrap_is_seeded_and_refuses_unpaired():
+def test_paired_bootstrap_is_seeded_and_refuses_unpaired() -> None:
     assert paired_bootstrap([0, 0.5], [1, 0.25], seed=3) == paired_bootstrap([0, 0.5], [1, 0.25], seed=3)
     with pytest.raises(ValueError):
         paired_bootstrap([1.0], [])

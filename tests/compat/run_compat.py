@@ -40,9 +40,9 @@ from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.paths import DATA, NANO_MODEL, PROJECT_ROOT, coderl_home
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
-sys.path.append(str(PROJECT_ROOT / "tests" / "grading"))  # as pytest has it: known submissions, a stock sandbox
+sys.path.append(str(PROJECT_ROOT))  # as pytest has it: known submissions
 
-from submission_cases import Problem, Verdict, call_submissions, stdin_submissions
+from tests.grading.submission_cases import Problem, Verdict, call_submissions, stdin_submissions
 
 LIMIT_S = 300.0
 """A client that takes longer has failed."""

@@ -18,6 +18,7 @@ from coderl_tasks.prompts import Renderer, get_renderer, problem_messages
 from coderl_tasks.services import embedded_sandbox
 
 CONTEXT = 256
+MakeProblem = Callable[..., Problem]
 ANSWERS = ("```python\nprint(1)\n```", "```python\nprint(2)\n```", "I do not know.")
 
 
@@ -123,5 +124,5 @@ async def measuring(stack: Stack) -> AsyncIterator[Measuring]:
 
 
 @pytest.fixture(name="make_problem")
-def make_problem_fixture():
+def make_problem_fixture() -> MakeProblem:
     return make_problem

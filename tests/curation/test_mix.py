@@ -31,17 +31,17 @@ def cells(names: list[str], part: int | None = None) -> Counter[str]:
     return Counter(name.split("-")[0] if part is None else name.split("-")[0].split("_")[part] for name in names)
 
 
-def test_no_mix_keeps_all():
+def test_no_mix_keeps_all() -> None:
     assert select(THERE, Mix()).left_out == {}
     assert kept(Mix()) == THERE["problem_id"].to_list()
 
 
-def test_a_size_alone_takes_so_many():
+def test_a_size_alone_takes_so_many() -> None:
     assert len(kept(Mix(size=17))) == 17
     assert select(THERE, Mix(size=200)).short == {"": 95}
 
 
-def test_shares_by_difficulty_and_a_size():
+def test_shares_by_difficulty_and_a_size() -> None:
     selection = select(THERE, Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50))
     assert cells(kept(Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=50)), 0) == {
         "hard": 25,
@@ -57,17 +57,17 @@ def test_shares_by_difficulty_and_a_size():
     }
 
 
-def test_without_a_size_the_pool_is_as_large_as_the_shares_allow():
+def test_without_a_size_the_pool_is_as_large_as_the_shares_allow() -> None:
     assert cells(kept(Mix({"easy": 1, "hard": 1})), 0) == {"easy": 20, "hard": 20}
     assert cells(kept(Mix(split={"taco": 0.9, "lcbv5": 0.1})), 1) == {"taco": 90, "lcbv5": 10}
 
 
-def test_both_axes_are_independent():
+def test_both_axes_are_independent() -> None:
     names = kept(Mix({"hard": 2, "medium": 1}, {"taco": 3, "lcbv5": 1}, size=24))
     assert cells(names) == {"hard_taco": 12, "hard_lcbv5": 4, "medium_taco": 6, "medium_lcbv5": 2}
 
 
-def test_what_there_is_too_little_of_is_counted_and_not_filled_in():
+def test_what_there_is_too_little_of_is_counted_and_not_filled_in() -> None:
     mix = Mix({"hard": 0.5, "easy": 0.5}, size=60)
     selection = select(THERE, mix)
     assert selection.short == {"easy": 10}
@@ -76,13 +76,13 @@ def test_what_there_is_too_little_of_is_counted_and_not_filled_in():
     assert selection.left_out["medium_taco-0"] == ("not_in_mix", "medium has no share")
 
 
-def test_a_share_of_what_there_is_none_of_leaves_nothing():
+def test_a_share_of_what_there_is_none_of_leaves_nothing() -> None:
     mix = Mix(split={"taco": 1, "primeintellect": 1})
     assert kept(mix) == []
     assert "no problem" in mix.shortfall(select(THERE, mix).short)
 
 
-def test_who_is_taken_depends_on_seed_and_problem_only():
+def test_who_is_taken_depends_on_seed_and_problem_only() -> None:
     mix = Mix({"hard": 1}, size=15)
     taken = kept(mix)
     assert kept(mix, THERE.sort("problem_id", descending=True))[::-1] == sorted(taken)
@@ -91,8 +91,10 @@ def test_who_is_taken_depends_on_seed_and_problem_only():
 
 
 @given(weights=st.lists(st.integers(1, 50), min_size=1, max_size=8), size=st.integers(0, 500))
-def test_parts_add_up_and_are_off_by_less_than_one(weights, size):
-    shares = {(f"c{index}",): Fraction(weight, sum(weights)) for index, weight in enumerate(weights)}
+def test_parts_add_up_and_are_off_by_less_than_one(weights: list[int], size: int) -> None:
+    shares: dict[tuple[str, ...], Fraction] = {
+        (f"c{index}",): Fraction(weight, sum(weights)) for index, weight in enumerate(weights)
+    }
     parts = apportion(shares, size)
     assert sum(parts.values()) == size
     assert all(abs(parts[cell] - shares[cell] * size) < 1 for cell in shares)
@@ -102,7 +104,7 @@ def test_parts_add_up_and_are_off_by_less_than_one(weights, size):
     there=st.lists(st.integers(0, 40), min_size=3, max_size=3),
     weights=st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any),
 )
-def test_the_largest_size_is_the_largest(there, weights):
+def test_the_largest_size_is_the_largest(there: list[int], weights: list[int]) -> None:
     names = ("hard", "medium", "easy")
     frame = candidates(**{f"{name}_taco": count for name, count in zip(names, there, strict=True)})
     mix = Mix(dict(zip(names, weights, strict=True)))
@@ -112,7 +114,7 @@ def test_the_largest_size_is_the_largest(there, weights):
         assert select(frame, Mix(mix.difficulty, size=larger)).short
 
 
-def test_shares_that_make_no_sense():
+def test_shares_that_make_no_sense() -> None:
     for bad in ({"hrad": 1.0}, {"hard": -1.0, "easy": 2.0}, {"hard": 0.0}):
         with pytest.raises(ValueError, match=r"difficult|shares"):
             Mix(bad)

@@ -1,13 +1,17 @@
 import json
 import os
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from coderl_tasks.curation import (
     EmptyPoolError,
+    FoundPool,
     Mix,
+    Pool,
     build_pool,
     difficulty,
     find_pool,
@@ -21,16 +25,18 @@ from coderl_tasks.problems import (
     PROFILE_SCHEMA,
     Drop,
     LoadResult,
+    Problem,
     dropped_frame,
     load_problems,
     problems_from_frame,
 )
 from coderl_tasks.stats import jeffreys_interval
+from tests.curation.conftest import MakeProblem
 
-SETTINGS = {"model_name": "Qwen/Qwen3-4B-Instruct-2507", "dataset": "somewhere", "max_tests": 15}
+SETTINGS: dict[str, Any] = {"model_name": "Qwen/Qwen3-4B-Instruct-2507", "dataset": "somewhere", "max_tests": 15}
 
 
-def profiled(problem, correct: int, n: int = 8) -> dict:
+def profiled(problem: Problem, correct: int, n: int = 8) -> dict[str, Any]:
     low, high = jeffreys_interval(correct, n) if n else (None, None)
     rate = correct / n if n else None
     return {
@@ -54,14 +60,14 @@ def profiled(problem, correct: int, n: int = 8) -> dict:
 
 
 @pytest.fixture
-def loaded(make_problem) -> LoadResult:
+def loaded(make_problem: MakeProblem) -> LoadResult:
     """Nine problems, one unreadable row."""
     problems = [make_problem(f"p{index}", "1", split="taco" if index % 2 else "lcbv5") for index in range(9)]
     return LoadResult(problems, dropped_frame([Drop("parse", "no_tests", "", None, "taco", 9)]), 10)
 
 
 @pytest.fixture
-def pool(loaded):
+def pool(loaded: LoadResult) -> Pool:
     """p0..p5 have 0, 1, 3, 5, 7, 8 of 8 right; p6 has 4; p7 could not be graded; p8 has too long a prompt."""
     rights = [0, 1, 3, 5, 7, 8, 4]
     rows = [profiled(problem, right) for problem, right in zip(loaded.problems, rights, strict=False)]
@@ -70,14 +76,14 @@ def pool(loaded):
     return build_pool(loaded, pl.DataFrame(rows, schema=PROFILE_SCHEMA), drops=drops)
 
 
-def test_the_band_keeps_what_can_teach(pool, loaded):
+def test_the_band_keeps_what_can_teach(pool: Pool, loaded: LoadResult) -> None:
     assert pool.pool.schema == POOL_SCHEMA
     assert pool.pool["problem_id"].to_list() == ["p1", "p2", "p3", "p4", "p6"]
     assert pool.pool["difficulty"].to_list() == ["hard", "medium", "medium", "easy", "medium"]
     assert problems_from_frame(pool.pool) == [loaded.problems[index] for index in (1, 2, 3, 4, 6)]
 
 
-def test_every_row_read_is_kept_or_dropped_with_a_reason(pool):
+def test_every_row_read_is_kept_or_dropped_with_a_reason(pool: Pool) -> None:
     assert pool.read == pool.pool.height + pool.dropped.height == 10
     assert pool.dropped.schema == DROPPED_SCHEMA
     reasons = {(r["problem_id"], r["stage"], r["reason"]) for r in pool.dropped.iter_rows(named=True)}
@@ -90,7 +96,7 @@ def test_every_row_read_is_kept_or_dropped_with_a_reason(pool):
     }
 
 
-def test_the_bands_ends_are_in_it(loaded):
+def test_the_bands_ends_are_in_it(loaded: LoadResult) -> None:
     problems = loaded.problems[:4]
     whole = LoadResult(problems, dropped_frame([]), 4)
     rows = [profiled(problem, right, n=10) for problem, right in zip(problems, (0, 1, 9, 10), strict=True)]
@@ -100,7 +106,7 @@ def test_the_bands_ends_are_in_it(loaded):
     assert narrow.pool["pass_rate"].to_list() == [0.0, 0.1]
 
 
-def test_a_mix_leaves_out_and_says_so(pool, loaded, tmp_path):
+def test_a_mix_leaves_out_and_says_so(pool: Pool, loaded: LoadResult, tmp_path: Path) -> None:
     """Of one hard, one easy and three medium problems in the band."""
     profile = pool.profile
     drops = [Drop.of(loaded.problems[8], "prompt", "prompt_too_long")]
@@ -120,14 +126,14 @@ def test_a_mix_leaves_out_and_says_so(pool, loaded, tmp_path):
         require_problems(nothing, tmp_path, " (as it is small)")
 
 
-def test_what_could_not_be_graded_is_not_judged_by_the_rest(loaded):
+def test_what_could_not_be_graded_is_not_judged_by_the_rest(loaded: LoadResult) -> None:
     problems = loaded.problems[:1]
     row = profiled(problems[0], 2, n=4) | {"infra_errors": 1}
     pool = build_pool(LoadResult(problems, dropped_frame([]), 1), pl.DataFrame([row], schema=PROFILE_SCHEMA))
     assert pool.dropped["reason"].to_list() == ["not_graded"]
 
 
-def test_a_profile_of_other_problems_is_refused(loaded):
+def test_a_profile_of_other_problems_is_refused(loaded: LoadResult) -> None:
     with pytest.raises(ValueError, match="profile"):
         build_pool(loaded, pl.DataFrame(schema=PROFILE_SCHEMA))
 
@@ -136,11 +142,11 @@ def test_a_profile_of_other_problems_is_refused(loaded):
     ("rate", "label"),
     [(0.0, "hard"), (0.349, "hard"), (0.35, "medium"), (0.649, "medium"), (0.65, "easy"), (1, "easy")],
 )
-def test_difficulty(rate, label):
+def test_difficulty(rate: float, label: str) -> None:
     assert difficulty(rate) == label
 
 
-def test_a_written_pool_is_deterministic_and_found(pool, tmp_path):
+def test_a_written_pool_is_deterministic_and_found(pool: Pool, tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pool(tmp_path / name, pool, SETTINGS)
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -159,7 +165,7 @@ def test_a_written_pool_is_deterministic_and_found(pool, tmp_path):
     assert len(load_problems(str(found.file), role="train").problems) == 5
 
 
-def test_latest_is_the_newest_finished_pool_of_the_model(pool, tmp_path, loaded):
+def test_latest_is_the_newest_finished_pool_of_the_model(pool: Pool, tmp_path: Path, loaded: LoadResult) -> None:
     empty = build_pool(LoadResult([], dropped_frame([]), 0), pl.DataFrame(schema=PROFILE_SCHEMA))
     write_pool(tmp_path / "older", pool, SETTINGS)
     write_pool(tmp_path / "newer", pool, SETTINGS)
@@ -181,7 +187,7 @@ def test_latest_is_the_newest_finished_pool_of_the_model(pool, tmp_path, loaded)
         find_pool(str(tmp_path / "nowhere"), "any")
 
 
-def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_path):
+def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_path: Path) -> None:
     sizes = {"trial": 3, "newer": 24, "older": 400, "other-model": 9000}
     for age, (name, kept) in enumerate(sizes.items()):
         (tmp_path / name).mkdir()
@@ -191,7 +197,7 @@ def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_
         manifest.write_text(json.dumps({"model_name": model, "kept": kept}))
         os.utime(manifest, (2_000_000_000 - age, 2_000_000_000 - age))
 
-    def latest(at_least):
+    def latest(at_least: int) -> FoundPool:
         return find_pool("latest", "data/nano", pools=tmp_path, at_least=at_least)
 
     found = latest(8)
@@ -204,7 +210,7 @@ def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_
     assert find_pool(str(tmp_path / "trial"), "data/nano", at_least=8).kept == 3  # one that is named is meant
 
 
-def test_an_empty_pool_says_why_in_one_line(loaded, tmp_path, pool):
+def test_an_empty_pool_says_why_in_one_line(loaded: LoadResult, tmp_path: Path, pool: Pool) -> None:
     require_problems(pool, tmp_path)
     rows = [profiled(problem, 0) for problem in loaded.problems]
     nothing = build_pool(loaded, pl.DataFrame(rows, schema=PROFILE_SCHEMA))

@@ -1,8 +1,11 @@
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import tinker
 
 from coderl_tasks.curation import Band, Prices, StoppingRule, drop_long_prompts, profile_frame, profile_shard
 from coderl_tasks.errors import InfraError
@@ -10,9 +13,10 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import PROFILE_SCHEMA
+from coderl_tasks.problems import PROFILE_SCHEMA, Problem
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.rounds import SamplingPlan, sample_in_rounds
+from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
+from tests.curation.conftest import MakeProblem, Measuring
 
 CONTEXT = 256
 SETTINGS = RolloutSettings("profile", "two answers", 1.0, 24, CONTEXT, seed=5)
@@ -22,12 +26,12 @@ FIXED = SamplingPlan(24, 24)
 class CountingSampler:
     """A real sampling client that counts its calls, and fails them from a given one on."""
 
-    def __init__(self, sampler, fail_from: int | None = None):
+    def __init__(self, sampler: tinker.SamplingClient, fail_from: int | None = None) -> None:
         self.sampler = sampler
         self.calls = 0
         self.fail_from = fail_from
 
-    async def sample(self, **arguments):
+    async def sample(self, **arguments: Any) -> Any:
         self.calls += 1
         if self.fail_from is not None and self.calls > self.fail_from:
             raise InfraError("the service is gone")
@@ -35,11 +39,20 @@ class CountingSampler:
 
 
 @pytest.fixture
-def problems(make_problem):
+def problems(make_problem: MakeProblem) -> list[Problem]:
     return [make_problem("one", "1"), make_problem("two", "2"), make_problem("three", "3")]
 
 
-async def profile(measuring, problems, sampler=None, *, folder=None, on_progress=None, sampling=FIXED, **changes):
+async def profile(
+    measuring: Measuring,
+    problems: list[Problem],
+    sampler: Any = None,
+    *,
+    folder: Path | None = None,
+    on_progress: Progress | None = None,
+    sampling: SamplingPlan = FIXED,
+    **changes: Any,
+) -> pl.DataFrame:
     return await profile_shard(
         problems,
         sampler or measuring.sampler,
@@ -50,7 +63,7 @@ async def profile(measuring, problems, sampler=None, *, folder=None, on_progress
     )
 
 
-async def test_pass_rates_of_a_known_policy(measuring, problems, tmp_path):
+async def test_pass_rates_of_a_known_policy(measuring: Measuring, problems: list[Problem], tmp_path: Path) -> None:
     seen = []
     frame = await profile(
         measuring, problems, folder=tmp_path / "shard", on_progress=lambda done, total: seen.append((done, total))
@@ -78,7 +91,9 @@ async def test_pass_rates_of_a_known_policy(measuring, problems, tmp_path):
         assert row["test_catches"] == [mine.filter(pl.col("verdict") != "passed").height]
 
 
-async def test_a_finished_shard_is_not_sampled_again(measuring, problems, tmp_path):
+async def test_a_finished_shard_is_not_sampled_again(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     first = await profile(measuring, problems, folder=tmp_path)
     counting = CountingSampler(measuring.sampler)
     assert (await profile(measuring, problems, counting, folder=tmp_path)).equals(first)
@@ -87,7 +102,9 @@ async def test_a_finished_shard_is_not_sampled_again(measuring, problems, tmp_pa
     assert counting.calls == 3, "other settings are another measurement"
 
 
-async def test_a_shard_of_another_chat_format_is_another_measurement(measuring, problems, tmp_path):
+async def test_a_shard_of_another_chat_format_is_another_measurement(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     await profile(measuring, problems, folder=tmp_path)
     counting = CountingSampler(measuring.sampler)
     request = json.loads((tmp_path / "request.json").read_text())
@@ -100,7 +117,9 @@ async def test_a_shard_of_another_chat_format_is_another_measurement(measuring, 
     assert counting.calls == 3
 
 
-async def test_a_restart_samples_only_what_is_missing(measuring, problems, tmp_path):
+async def test_a_restart_samples_only_what_is_missing(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     whole = await profile(measuring, problems)
     failing = CountingSampler(measuring.sampler, fail_from=2)
     with pytest.raises(InfraError):
@@ -115,7 +134,9 @@ async def test_a_restart_samples_only_what_is_missing(measuring, problems, tmp_p
     assert not (tmp_path / "groups").exists()
 
 
-async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuring, problems, tmp_path):
+async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     groups = GroupFiles(tmp_path / "groups")
     eight = SamplingPlan(8, 8)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
@@ -129,7 +150,7 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     )
     row = profile_frame(problems, out).row(0, named=True)
     assert row["infra_errors"] + row["n_samples"] == 8 and row["infra_errors"] > 0
-    counting = CountingSampler(measuring.sampler)
+    counting: Any = CountingSampler(measuring.sampler)
     engine = RolloutEngine(measuring.judge, measuring.renderer, SETTINGS)
     again = await sample_in_rounds(problems, counting, engine, eight, groups=groups)
     assert counting.calls == 0
@@ -137,7 +158,7 @@ async def test_an_outage_of_the_sandbox_is_graded_again_without_sampling(measuri
     assert again["completion_tokens"].equals(out["completion_tokens"])
 
 
-async def test_a_prompt_without_room(measuring, make_problem):
+async def test_a_prompt_without_room(measuring: Measuring, make_problem: MakeProblem) -> None:
     long = make_problem("long", "1", statement="word " * CONTEXT)
     short = make_problem("short", "1")
     kept, drops = drop_long_prompts([long, short], measuring.renderer, max_tokens=8, context=CONTEXT)
@@ -147,7 +168,7 @@ async def test_a_prompt_without_room(measuring, make_problem):
     assert (row["n_correct"], row["truncated_rate"], row["format_rate"]) == (0, 1.0, 0.0)
 
 
-def test_a_problem_that_could_not_be_graded_has_no_rates(problems):
+def test_a_problem_that_could_not_be_graded_has_no_rates(problems: list[Problem]) -> None:
     rows = [
         {"problem_id": "one", "completion_tokens": [1], "prompt_tokens": [1, 2], "stop_reason": "stop"}
         | {"verdict": "infra_error"}
@@ -162,7 +183,9 @@ def correct_in_order(frame: pl.DataFrame, name: str) -> list[bool]:
     return (frame.filter(problem_id=name).sort("sample_index")["correctness_score"] == 1.0).to_list()
 
 
-async def test_adaptive_sampling_sees_the_fixed_plans_samples_and_stops_by_the_rule(measuring, problems, tmp_path):
+async def test_adaptive_sampling_sees_the_fixed_plans_samples_and_stops_by_the_rule(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     fixed, adaptive = SamplingPlan(16, 4), SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
     await profile(measuring, problems, folder=tmp_path / "fixed", sampling=fixed)
     all_samples = pl.read_parquet(tmp_path / "fixed" / "rollouts.parquet")
@@ -185,7 +208,9 @@ async def test_adaptive_sampling_sees_the_fixed_plans_samples_and_stops_by_the_r
     assert frame.filter(problem_id="three")["n_samples"].item() == 12, "nothing of 12"
 
 
-async def test_a_restart_goes_on_in_the_middle_of_a_problem(measuring, problems, tmp_path):
+async def test_a_restart_goes_on_in_the_middle_of_a_problem(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
     counting = CountingSampler(measuring.sampler)
     whole = await profile(measuring, problems, counting, sampling=plan)
@@ -203,7 +228,9 @@ async def test_a_restart_goes_on_in_the_middle_of_a_problem(measuring, problems,
     assert resumed.equals(whole)
 
 
-async def test_rounds_wait_for_what_could_not_be_graded_and_nothing_is_sampled_twice(measuring, problems, tmp_path):
+async def test_rounds_wait_for_what_could_not_be_graded_and_nothing_is_sampled_twice(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
     whole = await profile(measuring, problems, sampling=plan)
     async with SandboxClient(["http://127.0.0.1:9"], attempts=1) as nowhere:
@@ -219,7 +246,9 @@ async def test_rounds_wait_for_what_could_not_be_graded_and_nothing_is_sampled_t
     assert not (tmp_path / "groups").exists()
 
 
-async def test_another_stopping_rule_uses_what_is_recorded(measuring, problems, tmp_path):
+async def test_another_stopping_rule_uses_what_is_recorded(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
     plan = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
     first = await profile(measuring, problems, folder=tmp_path, sampling=plan)
     counting = CountingSampler(measuring.sampler)
@@ -233,7 +262,7 @@ async def test_another_stopping_rule_uses_what_is_recorded(measuring, problems, 
     assert (tmp_path / "rollouts.parquet").read_bytes() == everything, "and nothing recorded is lost"
 
 
-async def test_costs_are_tokens_by_price(measuring, problems):
+async def test_costs_are_tokens_by_price(measuring: Measuring, problems: list[Problem]) -> None:
     work = (problems[:1], measuring.sampler, RolloutEngine(measuring.judge, measuring.renderer, SETTINGS))
     free = await profile_shard(*work, SamplingPlan(2))
     assert free["cost"].to_list() == [None]

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from fault_proxy import FaultProxy
 
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import Problem, Test
+from tests.curation.conftest import Stack
+from tests.faults.fault_proxy import FaultProxy
 
 RIGHT = "print(2 * int(input()))"
 WRONG = "print(2 * int(input()) + 1)"
@@ -37,7 +38,7 @@ def calling(name: str, *solutions: str) -> Problem:
 
 
 @pytest.fixture
-async def judge(stack) -> AsyncIterator[Judge]:
+async def judge(stack: Stack) -> AsyncIterator[Judge]:
     async with SandboxClient([stack.sandbox_url], max_concurrency=4) as client:
         yield Judge(client, QUICK.timeout_s)
 
@@ -141,7 +142,7 @@ async def serving(app: web.Application) -> tuple[web.AppRunner, str]:
     return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
-async def test_a_sandbox_that_fails_drops_nothing_and_the_rest_stays_recorded(stack, tmp_path: Path) -> None:
+async def test_a_sandbox_that_fails_drops_nothing_and_the_rest_stays_recorded(stack: Stack, tmp_path: Path) -> None:
     problems = [doubling("right", RIGHT), doubling("wrong", WRONG)]
     proxy = FaultProxy(stack.sandbox_url, rates={"fail": 1.0}, spares=lambda path: path == "/v1/ping")
     runner, url = await serving(proxy.app())
@@ -156,7 +157,7 @@ async def test_a_sandbox_that_fails_drops_nothing_and_the_rest_stays_recorded(st
     assert checks["status"].to_list() == ["good", "own_solution_fails"]
 
 
-async def test_what_alone_cannot_be_run_stays_in_undecided(stack, tmp_path: Path) -> None:
+async def test_what_alone_cannot_be_run_stays_in_undecided(stack: Stack, tmp_path: Path) -> None:
     large = doubling("large", RIGHT + "\n#" + "x" * 300_000)
     problems = [doubling("right", RIGHT), large, doubling("wrong", WRONG)]
 

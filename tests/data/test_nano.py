@@ -7,7 +7,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from coderl_tasks.paths import DATA, NANO_MODEL
 from coderl_tasks.problems.loading import load_problems
-from coderl_tasks.prompts import get_renderer, load_tokenizer, model_renderer, problem_prompt, recommended_renderer
+from coderl_tasks.prompts import (
+    Message,
+    get_renderer,
+    load_tokenizer,
+    model_renderer,
+    problem_prompt,
+    recommended_renderer,
+)
+from tests.prompts.template_shapes import plain
 
 FOLDER = DATA / "nano"
 
@@ -46,8 +54,8 @@ def test_chat_tokens_are_single_and_any_text_survives(tokenizer: PreTrainedToken
 def test_the_renderer_is_found_and_matches_the_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     assert recommended_renderer(NANO_MODEL) == "qwen3_instruct"
     renderer = get_renderer("qwen3_instruct", tokenizer)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 1 and 2."}]
-    template = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 1 and 2."}]
+    template = tokenizer.apply_chat_template(plain(messages), tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(renderer.prompt_tokens(messages)) == template
 
 

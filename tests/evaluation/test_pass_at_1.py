@@ -1,4 +1,10 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
 import pytest
+import tinker
 
 from coderl_tasks.evaluation import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
@@ -6,22 +12,30 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
-from coderl_tasks.problems import load_problems
+from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.prompts import get_renderer, load_tokenizer, recommended_renderer
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.services import Services
 
 MODEL = "data/nano"
 
+Evaluate = Callable[..., Awaitable[tuple[pl.DataFrame, dict[str, Any]]]]
+
 
 @pytest.fixture
-async def evaluate(embedded):
+async def evaluate(embedded: Services) -> AsyncIterator[Evaluate]:
     """evaluate_policy of the base model on the embedded servers, greedy unless told otherwise."""
     service = await clients.connect(embedded.tinker_url, embedded.tinker_api_key)
     sampler = await clients.create_sampling_client(service, base_model=MODEL)
     renderer = get_renderer(recommended_renderer(MODEL), load_tokenizer(MODEL))
     async with SandboxClient(embedded.sandbox_urls) as client:
 
-        async def run(problems, sampler=sampler, concurrency=64, **recording):
+        async def run(
+            problems: list[Problem],
+            sampler: tinker.SamplingClient = sampler,
+            concurrency: int = 64,
+            **recording: Any,
+        ) -> tuple[pl.DataFrame, dict[str, Any]]:
             settings = RolloutSettings("evaluate", MODEL, 0.0, 128, 8192, seed=0, concurrency=concurrency)
             engine = RolloutEngine(Judge(client), renderer, settings)
             return await evaluate_policy(problems, sampler, engine, **recording)
@@ -30,7 +44,7 @@ async def evaluate(embedded):
     await clients.disconnect(service)
 
 
-async def test_the_base_model_on_bundled_problems(evaluate, tmp_path):
+async def test_the_base_model_on_bundled_problems(evaluate: Evaluate, tmp_path: Path) -> None:
     problems = load_problems("data/mini", role="test", limit=12).problems
     groups = GroupFiles(tmp_path / "groups")
     seen = []
@@ -51,6 +65,6 @@ async def test_the_base_model_on_bundled_problems(evaluate, tmp_path):
     assert greedy.sort("problem_id")["completion"].equals(rollouts.sort("problem_id")["completion"])
 
 
-async def test_no_problems_is_a_mistake(evaluate):
+async def test_no_problems_is_a_mistake(evaluate: Evaluate) -> None:
     with pytest.raises(ValueError, match="no problems"):
         await evaluate([])

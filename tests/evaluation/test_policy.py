@@ -21,7 +21,7 @@ def make_run(folder: Path, steps: list[int], age: int = 0, **config: Any) -> Pat
     return folder
 
 
-def test_latest_is_the_newest_run_of_the_model_with_a_checkpoint(tmp_path: Path):
+def test_latest_is_the_newest_run_of_the_model_with_a_checkpoint(tmp_path: Path) -> None:
     make_run(tmp_path / "old", [1], age=1)
     newest = make_run(tmp_path / "new", [1, 3], age=2)
     make_run(tmp_path / "other", [5], age=3, model_name="other")
@@ -31,7 +31,7 @@ def test_latest_is_the_newest_run_of_the_model_with_a_checkpoint(tmp_path: Path)
     assert find_policy("latest", None, root=tmp_path).run == tmp_path / "other"
 
 
-def test_a_validation_set_chooses_the_best_checkpoint(tmp_path: Path):
+def test_a_validation_set_chooses_the_best_checkpoint(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [1, 3, 5], eval_on="validation")
     for step, rate in ((1, 0.4), (3, 0.6), (5, 0.5)):
         folder = run / "evals" / f"step-{step:06d}"
@@ -40,7 +40,7 @@ def test_a_validation_set_chooses_the_best_checkpoint(tmp_path: Path):
     assert find_policy(str(run), None).step == 3
 
 
-def test_paths_and_model_names():
+def test_paths_and_model_names() -> None:
     assert find_policy("tinker://r/sampler_weights/1", None).sampler_path == "tinker://r/sampler_weights/1"
     for name in ("data/nano", "Qwen/Qwen3-8B"):
         found = find_policy(name, None)
@@ -48,12 +48,12 @@ def test_paths_and_model_names():
 
 
 @pytest.mark.parametrize("checkpoint", ["/nowhere", "latest"])
-def test_what_is_not_there_is_a_configuration_error(checkpoint: str, tmp_path: Path):
+def test_what_is_not_there_is_a_configuration_error(checkpoint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="checkpoint="):
         find_policy(checkpoint, None, root=tmp_path)
 
 
-def test_a_run_without_a_checkpoint_cannot_be_evaluated(tmp_path: Path):
+def test_a_run_without_a_checkpoint_cannot_be_evaluated(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [])
     (run / "checkpoints.jsonl").write_text("")
     with pytest.raises(ConfigError, match="no checkpoint"):

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import polars as pl
 import pytest
@@ -36,7 +37,7 @@ def rollouts(outcomes: dict[str, str], split: str = "lcbv5") -> pl.DataFrame:
     return pl.DataFrame(rows, schema=ROLLOUT_SCHEMA)
 
 
-def test_the_summary_has_the_agreed_keys():
+def test_the_summary_has_the_agreed_keys() -> None:
     frame = pl.concat(
         [
             rollouts({"a": "passed", "b": "wrong_answer", "c": "format_error", "d": "infra_error"}),
@@ -65,20 +66,20 @@ def test_the_summary_has_the_agreed_keys():
     assert json.loads(json.dumps(summary)) == summary
 
 
-def test_nothing_graded_is_an_infra_error():
+def test_nothing_graded_is_an_infra_error() -> None:
     with pytest.raises(InfraError, match="none of 1"):
         summarize(rollouts({"a": "infra_error"}), temperature=0.0, max_tokens=1, policy="p")
 
 
-def test_comparison_is_paired_and_leaves_infra_errors_out():
+def test_comparison_is_paired_and_leaves_infra_errors_out() -> None:
     before = rollouts({"a": "passed", "b": "wrong_answer", "c": "wrong_answer", "d": "infra_error", "e": "passed"})
     after = rollouts({"e": "infra_error", "d": "passed", "c": "passed", "b": "passed", "a": "passed", "z": "passed"})
     pairs = paired_outcomes(before, after)
     assert pairs["problem_id"].to_list() == ["a", "b", "c"]
     expected = paired_proportion_difference(1, 0, 2, 0)
-    sides = tuple(
-        summarize(frame, temperature=temperature, max_tokens=64, policy=policy) | {"step": step}
-        for frame, temperature, policy, step in ((before, 0.0, "data/nano", -1), (after, 0.8, "tinker://x/y", 9))
+    sides = (
+        summarize(before, temperature=0.0, max_tokens=64, policy="data/nano") | {"step": -1},
+        summarize(after, temperature=0.8, max_tokens=64, policy="tinker://x/y") | {"step": 9},
     )
     assert compared(before, after, to="baseline", sides=sides)["compare"] == {
         "to": "baseline",
@@ -105,12 +106,14 @@ SIDE = {"policy": "data/nano", "step": -1, "temperature": 0.0, "max_tokens": 64,
         ({"n": 30}, 20, "20 problems in common of 50 and 30"),
     ],
 )
-def test_evaluations_that_differ_in_more_than_the_policy_are_called_unlike(changes, n: int, said: str | None):
+def test_evaluations_that_differ_in_more_than_the_policy_are_called_unlike(
+    changes: dict[str, Any], n: int, said: str | None
+) -> None:
     found = unlike(SIDE, SIDE | changes, n)
     assert found == (said and f"the evaluations are unlike in more than the policy: {said}")
 
 
-def test_a_side_is_named_with_its_settings_as_far_as_they_are_recorded():
+def test_a_side_is_named_with_its_settings_as_far_as_they_are_recorded() -> None:
     assert side_text(SIDE) == "data/nano, not trained, temperature 0, max_tokens 64, n=50"
     assert (
         side_text(SIDE | {"policy": "tinker://x", "temperature": 0.8})
@@ -120,7 +123,7 @@ def test_a_side_is_named_with_its_settings_as_far_as_they_are_recorded():
     assert side_text({"n": 3}) == "n=3"
 
 
-def test_several_completions_a_problem_are_compared_by_their_share():
+def test_several_completions_a_problem_are_compared_by_their_share() -> None:
     before = pl.concat([rollouts({"a": "passed", "b": "wrong_answer"}), rollouts({"a": "wrong_answer", "b": "passed"})])
     after = rollouts({"a": "passed", "b": "passed"})
     found = compared(before, after, to="x", sides=(SIDE, SIDE))
@@ -128,7 +131,7 @@ def test_several_completions_a_problem_are_compared_by_their_share():
     assert found == compared(before, after, to="x", sides=(SIDE, SIDE))
 
 
-def test_without_a_pair_there_is_no_comparison():
+def test_without_a_pair_there_is_no_comparison() -> None:
     before, after = rollouts({"a": "passed"}), rollouts({"b": "passed"})
     assert compared(before, after, to="x", sides=(SIDE, SIDE)) == compared(None, after, to="x", sides=({}, SIDE)) == {}
     with pytest.raises(DataError, match="share"):
@@ -142,7 +145,7 @@ def problem(problem_id: str, split: str) -> Problem:
 PROBLEMS = [problem(f"c{i}", "codeforces") for i in range(40)] + [problem(f"l{i}", "lcbv5") for i in range(20)]
 
 
-def test_a_subset_is_seeded_and_in_proportion():
+def test_a_subset_is_seeded_and_in_proportion() -> None:
     subset = evaluation_subset(PROBLEMS, 10, seed=1)
     assert [p.split for p in subset] == ["codeforces"] * 7 + ["lcbv5"] * 3
     assert [PROBLEMS.index(p) for p in subset] == sorted(PROBLEMS.index(p) for p in subset)
@@ -154,7 +157,7 @@ def test_a_subset_is_seeded_and_in_proportion():
         assert len(evaluation_subset(PROBLEMS, limit, seed=0)) == limit
 
 
-def test_a_subset_can_be_all():
+def test_a_subset_can_be_all() -> None:
     assert evaluation_subset(PROBLEMS, -1, seed=0) == PROBLEMS
     assert evaluation_subset(PROBLEMS, 1000, seed=0) == PROBLEMS
     with pytest.raises(ValueError):

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
-from fault_proxy import Answer, FaultProxy
+
+from tests.faults.fault_proxy import Answer, FaultProxy
 
 
 class ModelsProxy(FaultProxy):

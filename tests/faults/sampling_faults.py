@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 from aiohttp import web
-from fault_proxy import Answer, FaultProxy
 from tinker.proto import tinker_public_pb2 as pb
+
+from tests.faults.fault_proxy import Answer, FaultProxy
 
 LOSSES = ("none", "short", "not a number")
 Shift = Callable[[np.ndarray, float], np.ndarray]

@@ -6,7 +6,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from fault_proxy import FAULTS, FaultProxy
+
+from tests.faults.fault_proxy import FAULTS, FaultProxy
 
 BODY = b"0123456789" * 10
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from run_records import ENDS, TINY
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.services import Services
+from tests.flows.run_records import ENDS, TINY
 
 Coderl = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]

@@ -10,7 +10,9 @@ from coderl_tasks.paths import PROJECT_ROOT
 KILLS = int(os.environ.get("CURATION_KILLS", "3"))
 
 
-def test_a_killed_curation_ends_in_the_same_pool_and_samples_nothing_recorded_twice(flow_environment: dict[str, str]):
+def test_a_killed_curation_ends_in_the_same_pool_and_samples_nothing_recorded_twice(
+    flow_environment: dict[str, str],
+) -> None:
     script = PROJECT_ROOT / "benchmarks" / "curation_kills.py"
     command = [sys.executable, str(script), "--json", "--kills", str(KILLS), "--problems", "15"]
     done = subprocess.run(command, env=flow_environment, capture_output=True, text=True, check=False, timeout=900)

@@ -18,7 +18,6 @@ from uuid import UUID
 import polars as pl
 import pytest
 from aiohttp.test_utils import TestServer
-from fault_proxy import FaultProxy
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
 from prefect.deployments import arun_deployment
@@ -29,6 +28,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.orchestration import WORK_POOL, used
 from coderl_tasks.services import Services
+from tests.faults.fault_proxy import FaultProxy
 
 DEADLINE_S = 300
 
@@ -117,7 +117,7 @@ def start_up(environment: dict[str, str], port: int) -> "subprocess.Popen[str]":
     )
 
 
-async def test_a_deployment_runs_on_the_worker(up: Up, embedded: Services):
+async def test_a_deployment_runs_on_the_worker(up: Up, embedded: Services) -> None:
     secret = (up.home / "coderl" / "prefect" / f"secret-{urlsplit(up.api_url).port}").read_text()
     assert up.lines[0] == f"Prefect UI: {up.api_url.removesuffix('/api')}/coderl-login#{secret}\n"
     export = up.lines[-2].removeprefix("in another terminal: ").strip()
@@ -160,7 +160,7 @@ async def recorded() -> tuple[str, Any, list[str | None], list[str]]:
 
 async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancelled_and_loses_nothing(
     up: Up, pool: Path, embedded: Services
-):
+) -> None:
     home = up.home
     settings = {"preset": "nano", "pool": str(pool), "eval_every": -1, "batch_size": 8, "group_size": 2}
     waiting = {**settings, "log_path": str(home / "waiting"), "max_steps": 1}
@@ -253,7 +253,7 @@ async def logged(run: UUID, words: str) -> str:
     return text[text.index(words) :]
 
 
-def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path):
+def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path) -> None:
     up = start_up(own_home(flow_environment, tmp_path), free_port())
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "coderl" / "logs" / "prefect.log").exists():  # the server is starting
@@ -265,7 +265,7 @@ def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, st
     nothing_lives_in(tmp_path)
 
 
-def test_a_server_that_is_not_there_is_one_line_and_exit_1(flow_environment: dict[str, str], tmp_path: Path):
+def test_a_server_that_is_not_there_is_one_line_and_exit_1(flow_environment: dict[str, str], tmp_path: Path) -> None:
     api_url = f"http://127.0.0.1:{free_port()}/api"
     command = [sys.executable, "flows/curate.py", "preset=nano", f"name={tmp_path / 'pool'}"]
     environment = {**flow_environment, "PREFECT_API_URL": api_url}

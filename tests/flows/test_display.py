@@ -16,7 +16,9 @@ from coderl_tasks.screening import RowsProgress
         (RowsProgress(24_974, 10**9, 10**9, "comparing"), r"comparing 24,974 rows ━+ 1\.0/1\.0 GB \S+ 0:00:00"),
     ],
 )
-def test_the_bar_of_reading_says_what_is_going_on(monkeypatch, read, bar):
+def test_the_bar_of_reading_says_what_is_going_on(
+    monkeypatch: pytest.MonkeyPatch, read: RowsProgress, bar: str
+) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(
         "coderl_tasks.runtime.display.Console", lambda: Console(file=shown, force_terminal=True, width=80)

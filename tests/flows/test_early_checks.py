@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,18 @@ from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings, TrainSettings, parse_settings
+from coderl_tasks.settings import (
+    CurateSettings,
+    EvaluateSettings,
+    FlowSettings,
+    PipelineSettings,
+    TrainSettings,
+    parse_settings,
+)
 from flows import planning
 from flows.planning import check_place, plan, plan_curation
 
-FLOWS = {
+FLOWS: dict[str, tuple[type[FlowSettings | PipelineSettings], tuple[str, ...]]] = {
     "curate": (CurateSettings, ()),
     "train": (TrainSettings, ()),
     "evaluate": (EvaluateSettings, ("checkpoint=data/nano",)),
@@ -67,7 +75,7 @@ def place(tmp_path: Path) -> Path:
         ("pipeline", ("evaluate.compare_to=PLACE/nothing",), "there is no such evaluation, folder or run"),
     ],
 )
-async def test_what_is_missing_is_said_first(flow: str, words: tuple[str, ...], said: str, place: Path):
+async def test_what_is_missing_is_said_first(flow: str, words: tuple[str, ...], said: str, place: Path) -> None:
     settings, more = FLOWS[flow]
     given = [word.replace("PLACE", str(place)) for word in (*words, *more)]
     before = sorted(place.rglob("*"))
@@ -77,19 +85,20 @@ async def test_what_is_missing_is_said_first(flow: str, words: tuple[str, ...], 
     assert sorted(place.rglob("*")) == before
 
 
-async def test_a_pipeline_may_compare_with_an_evaluation_that_is_yet_to_be_made(place: Path):
+async def test_a_pipeline_may_compare_with_an_evaluation_that_is_yet_to_be_made(place: Path) -> None:
     words = ["evaluate.compare_to=step-000009", f"train.log_path={place / 'run'}", f"curate.name={place / 'new'}"]
     await plan(parse_settings(PipelineSettings, parse_key_values(words, PipelineSettings)))
     assert not (place / "run").exists()
 
 
-async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Path):
+async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Path) -> None:
     own = str(place / "mine.jsonl")
     settings = {"dataset": own, "evaluation_dataset": None, "test_share": 0.01}
     write_json(place / "manifest.json", {"settings": settings})
 
     async def side(**given: object) -> tuple[str, str | None, float | None]:
         planned = await plan(TrainSettings(preset="nano", pool=str(place / "pool.parquet"), **given))
+        assert isinstance(planned, TrainSettings)
         return planned.dataset, planned.evaluation_dataset, planned.test_share
 
     assert await side() == (own, None, 0.01)
@@ -109,13 +118,18 @@ async def test_a_run_is_evaluated_on_what_its_pool_was_kept_away_from(place: Pat
         ({"test_share": 0.2}, ("mine.jsonl", None, 0.2)),
     ],
 )
-async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(place: Path, given, taken):
+async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(
+    place: Path,
+    given: dict[str, Any],
+    taken: tuple[str, str | None, float | None],
+) -> None:
     run = place / "run"
     run.mkdir()
     config = TrainSettings(preset="nano", dataset=str(place / "mine.jsonl"), test_share=0.1).model_dump(mode="json")
     write_json(run / "config.json", config)
     (run / "checkpoints.jsonl").write_text('{"name": "x", "step": 0, "sampler_path": "tinker://x/y"}\n')
     planned = await plan(EvaluateSettings(checkpoint=str(run), **given))
+    assert isinstance(planned, EvaluateSettings)
     sides = [planned.dataset, planned.evaluation_dataset]
     assert (*(side and Path(side).name for side in sides), planned.test_share) == taken
     write_json(run / "config.json", config | {"test_share": None})
@@ -127,19 +141,19 @@ async def test_an_evaluation_takes_its_runs_side_unless_it_names_one(place: Path
 
 
 @pytest.mark.parametrize("name", ["..", "../../elsewhere", "a/../../b", "/tmp/../x", "."])
-async def test_a_pools_name_leads_nowhere_else(name: str):
+async def test_a_pools_name_leads_nowhere_else(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^name=.*: give a name, for a folder below .*/pools, or .* absolute path$"):
         await plan_curation(CurateSettings(preset="nano", name=name))
 
 
-async def test_a_pool_has_a_name_or_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_a_pool_has_a_name_or_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planning, "POOLS", tmp_path / "pools")
     for name, folder in (("mine", "pools/mine"), ("a/b", "pools/a/b"), (str(tmp_path / "own"), "own")):
         assert (await plan_curation(CurateSettings(preset="nano", name=name)))[1] == tmp_path / folder
 
 
 @pytest.mark.parametrize("setting", ["log_path", "name"])
-def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path):
+def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcn"))
     with pytest.raises(ConfigError) as refused:
         check_place(place, setting)
@@ -148,7 +162,7 @@ def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path):
     )
 
 
-async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
     with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
         await plan(CurateSettings(name=str(tmp_path / "pool")))

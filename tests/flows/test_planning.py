@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
-from models_proxy import ModelsProxy
-from run_records import TINY, rows
 
 from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
@@ -32,6 +31,9 @@ from coderl_tasks.settings import (
 from coderl_tasks.training.run import run_config, steps_note
 from flows import planning
 from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline, plan_training
+from tests.faults.models_proxy import ModelsProxy
+from tests.flows.conftest import Coderl, Refused
+from tests.flows.run_records import TINY, rows
 
 DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.6-27B"
 
@@ -50,7 +52,7 @@ def proxy(
 
 
 @pytest.fixture
-def coderl_there(flow_environment: dict[str, str], proxy: ModelsProxy, tmp_path: Path):
+def coderl_there(flow_environment: dict[str, str], proxy: ModelsProxy, tmp_path: Path) -> Coderl:
     """Runs `coderl ARGUMENTS` on that service, in a folder where the models' names lead to the nano model."""
     for name in (TAKEN, OTHER):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -67,8 +69,8 @@ def coderl_there(flow_environment: dict[str, str], proxy: ModelsProxy, tmp_path:
 
 
 def test_a_bare_run_trains_what_is_offered_and_is_refused_once_that_is_retired(
-    coderl_there, refused, proxy: ModelsProxy, pool: Path, tmp_path: Path
-):
+    coderl_there: Coderl, refused: Refused, proxy: ModelsProxy, pool: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "run"
     sizes = [size for size in TINY if not size.startswith("eval")]
     done = coderl_there("train", f"pool={pool}", f"log_path={path}", "max_steps=1", "eval_every=-1", *sizes)
@@ -98,7 +100,7 @@ def test_a_bare_run_trains_what_is_offered_and_is_refused_once_that_is_retired(
 )
 async def test_a_misnamed_model_is_one_line_and_nothing_is_written(
     proxy: ModelsProxy, tmp_path: Path, settings: type[FlowSettings] | type[PipelineSettings], named: str, place: str
-):
+) -> None:
     words = [f"{named}=qwen/qwen3.5-4b", f"{place}={tmp_path / 'made'}"]
     said = r"^model_name is qwen/qwen3.5-4b, which the Tinker service does not offer \(near ones .*: Qwen/Qwen3.5-4B"
     with pytest.raises(ConfigError, match=said) as caught:
@@ -107,7 +109,7 @@ async def test_a_misnamed_model_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_run_with_nothing_left_to_do_needs_no_model(proxy: ModelsProxy, run: Path, tmp_path: Path):
+async def test_a_run_with_nothing_left_to_do_needs_no_model(proxy: ModelsProxy, run: Path, tmp_path: Path) -> None:
     proxy.models = {OTHER: "data/nano"}
     path = tmp_path / "run"
     shutil.copytree(run, path)
@@ -124,14 +126,14 @@ async def test_a_run_with_nothing_left_to_do_needs_no_model(proxy: ModelsProxy, 
     assert (path / "config.json").read_bytes() == before
 
 
-async def test_a_base_model_to_evaluate_is_one_that_is_named(proxy: ModelsProxy):
+async def test_a_base_model_to_evaluate_is_one_that_is_named(proxy: ModelsProxy) -> None:
     settings, policy = await plan_evaluation(EvaluateSettings(checkpoint=OTHER))
     assert (settings.model_name, policy.sampler_path) == (OTHER, None)
     with pytest.raises(ConfigError, match=f"model_name is {DEFAULT}, which"):
         await plan_evaluation(EvaluateSettings(checkpoint=DEFAULT))
 
 
-async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: ModelsProxy, tmp_path: Path):
+async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: ModelsProxy, tmp_path: Path) -> None:
     bare = parse_settings(CurateSettings, {"name": str(tmp_path / "pool")})
     settings, folder = await plan_curation(bare)
     assert (settings.model_name, folder) == (TAKEN, tmp_path / "pool")
@@ -149,7 +151,7 @@ async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: Mo
 
 async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+) -> None:
     monkeypatch.setattr(planning, "POOLS", tmp_path)
     settings = CurateSettings(preset="nano", limit=3)
 
@@ -170,7 +172,7 @@ async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_
 
 async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
-):
+) -> None:
     monkeypatch.setattr(planning, "runs_root", lambda: tmp_path)
     given = {"preset": "nano", "pool": str(pool), "max_steps": "1", "eval_every": "-1"}
     settings = parse_settings(TrainSettings, given)
@@ -197,7 +199,7 @@ async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_setti
     assert await planned() is None
 
 
-async def test_a_finished_pool_is_replaced_only_if_that_is_said(tmp_path: Path):
+async def test_a_finished_pool_is_replaced_only_if_that_is_said(tmp_path: Path) -> None:
     settings = CurateSettings(preset="nano", limit=3, name=str(tmp_path / "pool"))
     (tmp_path / "pool").mkdir()
     write_json(tmp_path / "pool/manifest.json", {"settings": (await plan_curation(settings))[0].content()})
@@ -221,7 +223,9 @@ async def test_a_finished_pool_is_replaced_only_if_that_is_said(tmp_path: Path):
         ({"curate": {"model_name": OTHER}, "train": {"model_name": OTHER}}, OTHER, 1),
     ],
 )
-async def test_the_parts_of_a_pipeline_take_one_model(proxy: ModelsProxy, given, taken: str, asked: int):
+async def test_the_parts_of_a_pipeline_take_one_model(
+    proxy: ModelsProxy, given: dict[str, Any], taken: str, asked: int
+) -> None:
     planned = await plan_pipeline(parse_settings(PipelineSettings, given))
     parts = (planned.curate, planned.train, planned.evaluate)
     assert [part.model_name for part in parts] == [taken] * 3
@@ -230,13 +234,13 @@ async def test_the_parts_of_a_pipeline_take_one_model(proxy: ModelsProxy, given,
     assert proxy.asked == asked
 
 
-async def test_a_pipeline_that_names_several_models_is_refused(proxy: ModelsProxy):
+async def test_a_pipeline_that_names_several_models_is_refused(proxy: ModelsProxy) -> None:
     given = {"curate": {"model_name": OTHER}, "train": {"model_name": TAKEN}}
     with pytest.raises(ConfigError, match=f"curate.model_name={OTHER}, train.model_name={TAKEN}"):
         await plan_pipeline(parse_settings(PipelineSettings, given))
 
 
-async def test_without_a_service_a_bare_pipeline_is_the_nano_one():
+async def test_without_a_service_a_bare_pipeline_is_the_nano_one() -> None:
     planned = await plan_pipeline(PipelineSettings())
     for part in (planned.curate, planned.train, planned.evaluate):
         assert (part.model_name, part.dataset, part.model_reason) == ("data/nano", "data/mini", "preset nano")
@@ -251,7 +255,9 @@ async def test_without_a_service_a_bare_pipeline_is_the_nano_one():
         ("undisturbde", {"resume": "must", "new": "true"}, "did you mean {root}/undisturbed?"),
     ],
 )
-async def test_a_run_that_may_not_be_meant_is_not_started(run: Path, pool: Path, name: str, given, says: str):
+async def test_a_run_that_may_not_be_meant_is_not_started(
+    run: Path, pool: Path, name: str, given: dict[str, str], says: str
+) -> None:
     settings = {"preset": "nano", "pool": str(pool), "log_path": str(run.parent / name), **given}
     with pytest.raises(ConfigError, match=re.escape(says.format(root=run.parent))) as caught:
         await plan(parse_settings(TrainSettings, settings))
@@ -260,7 +266,7 @@ async def test_a_run_that_may_not_be_meant_is_not_started(run: Path, pool: Path,
 
 
 @pytest.mark.parametrize(("name", "given"), [("undisturbde", {"new": "true"}), ("physics", {}), ("undisturbed2", {})])
-async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, name: str, given):
+async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, name: str, given: dict[str, str]) -> None:
     settings = {"preset": "nano", "pool": str(pool), "log_path": str(run.parent / name), **given}
     await plan(parse_settings(TrainSettings, settings))
 
@@ -274,7 +280,9 @@ async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, nam
         ({"smoke": "true"}, 50, "50 (smoke=true)"),
     ],
 )
-async def test_a_run_on_a_service_ends_unless_told_otherwise(proxy: ModelsProxy, pool: Path, given, steps, said: str):
+async def test_a_run_on_a_service_ends_unless_told_otherwise(
+    proxy: ModelsProxy, pool: Path, given: dict[str, str], steps: int, said: str
+) -> None:
     settings = await plan(parse_settings(TrainSettings, {"pool": str(pool), **given}))
     again = await plan(settings)  # by the flow, after the command
     for planned in (settings, again):

@@ -15,8 +15,8 @@ import pytest
 from prefect import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.logging.handlers import APILogWorker
+from sampling_gateway import Gateway
 
-from benchmarks.sampling_gateway import Gateway
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.problems import PROFILE_SCHEMA, Problem, load_problems, problems_frame

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows
+
+from tests.flows.conftest import Coderl, Refused
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows
 
 AHEAD = "max_steps_off_policy=1"
 
 
 @pytest.fixture(scope="module")
-def ahead(coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ahead(coderl: Coderl, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three steps, each sampled while the one before was trained."""
     path = tmp_path_factory.mktemp("runs") / "ahead"
     done = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS, AHEAD)
@@ -30,7 +32,9 @@ def forget(path: Path, *, state: bool = False, sampler: bool = False) -> None:
     (path / "commit.json").write_text(json.dumps(commit))
 
 
-def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(coderl, run: Path, tmp_path: Path):
+def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(
+    coderl: Coderl, run: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "run"
     shutil.copytree(run, path)
     (path / "steps/000002/commit.json").unlink()
@@ -50,7 +54,7 @@ def test_an_older_state_and_a_longer_replay_serve_where_newer_ones_are_gone(code
     assert pl.read_parquet(path / sampled).equals(pl.read_parquet(run / sampled))
 
 
-def test_a_step_ahead_is_sampled_from_the_policy_before_the_last(ahead: Path, run: Path):
+def test_a_step_ahead_is_sampled_from_the_policy_before_the_last(ahead: Path, run: Path) -> None:
     frame = rollouts(ahead)
     assert dict(frame.select("step", "sampler_step").unique().sort("step").iter_rows()) == {0: -1, 1: -1, 2: 0}
     first = pl.col("step") == 0
@@ -60,8 +64,8 @@ def test_a_step_ahead_is_sampled_from_the_policy_before_the_last(ahead: Path, ru
 
 
 def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restored_policy(
-    coderl, ahead: Path, tmp_path: Path
-):
+    coderl: Coderl, ahead: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "run"
     shutil.copytree(ahead, path)
     shutil.rmtree(path / "steps/000002")
@@ -78,5 +82,5 @@ def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restore
     assert final_weights(path) == final_weights(ahead)
 
 
-def test_running_ahead_cannot_be_changed_on_the_way(refused, run: Path):
+def test_running_ahead_cannot_be_changed_on_the_way(refused: Refused, run: Path) -> None:
     assert "max_steps_off_policy: 0 -> 1" in refused("train", f"log_path={run}", "max_steps=4", AHEAD)

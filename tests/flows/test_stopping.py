@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from prefect.exceptions import TerminationSignal
-from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
 from coderl_tasks.errors import TerminatedError
 from coderl_tasks.journal.atomic import read_json
 from flows.launch import ended_by_sigterm, was_terminated
+from tests.flows.conftest import Coderl
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from flows.launch import ended_by_sigterm, was_terminated
 )
 def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     flow_environment: dict[str, str],
-    coderl,
+    coderl: Coderl,
     run: Path,
     pool: Path,
     tmp_path: Path,
@@ -35,7 +36,7 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     code: int,
     word: str,
     moment: str,
-):
+) -> None:
     path = tmp_path / "run"
     words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
     process = start(flow_environment, *words, stderr=subprocess.PIPE)
@@ -64,8 +65,8 @@ def interrupted(process: "subprocess.Popen[str]") -> list[str]:
 
 
 def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
-    flow_environment: dict[str, str], coderl, tmp_path: Path
-):
+    flow_environment: dict[str, str], coderl: Coderl, tmp_path: Path
+) -> None:
     folder = tmp_path / "a pool"
     words = ("curate", "preset=nano", "limit=40", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
     process = start(flow_environment, *words, f"name={folder}", stderr=subprocess.PIPE)
@@ -80,8 +81,8 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
 
 
 def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
-    flow_environment: dict[str, str], coderl, tmp_path: Path
-):
+    flow_environment: dict[str, str], coderl: Coderl, tmp_path: Path
+) -> None:
     home = flow_environment | {"HOME": str(tmp_path)}
     words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=24", "max_tokens=64")
     process = start(home, *words, stderr=subprocess.PIPE)
@@ -102,7 +103,7 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
 
 def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pays_for_nothing_twice(
     flow_environment: dict[str, str], tmp_path: Path
-):
+) -> None:
     home = flow_environment | {"HOME": str(tmp_path)}
     root, pool = tmp_path / "code-rl-logs", tmp_path / "pool"
     sizes = ("limit=6", "profile_samples=2", "max_tests=3", "band_low=0.0", "band_high=1.0", f"name={pool}")
@@ -143,7 +144,7 @@ async def test_sigterm_ends_what_did_not_notice_it() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_is_told_from_what_prefect_makes_of_it():
+def test_sigterm_is_told_from_what_prefect_makes_of_it() -> None:
     def fails() -> None:
         try:
             raise TerminationSignal(signal.SIGTERM)

@@ -12,13 +12,14 @@ import polars as pl
 import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
-from run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
 
 from coderl_tasks.insight.record import load_run
 from flows.train import is_history_due
+from tests.flows.conftest import Coderl, Refused
+from tests.flows.run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
 
 
-def test_the_run_directory_holds_what_was_promised(run: Path):
+def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
     assert sorted(path.name for path in run.glob("steps/*")) == ["000000", "000001", "000002"]
     for step in run.glob("steps/*"):
         assert sorted(path.name for path in step.iterdir()) == ["commit.json", "sampled.parquet", "scored.parquet"]
@@ -32,15 +33,15 @@ def test_the_run_directory_holds_what_was_promised(run: Path):
     assert "rewards" in (run / "logs.log").read_text()
 
 
-def test_the_rollouts_are_groups_with_mean_zero_advantages(run: Path):
+def test_the_rollouts_are_groups_with_mean_zero_advantages(run: Path) -> None:
     scored = rollouts(run)
     assert scored.height == 3 * 24
     assert (scored["sampler_step"] == scored["step"] - 1).all()
     means = scored.group_by("step", "group_index").agg(pl.col("advantage").mean())
-    assert means["advantage"].abs().max() < 1e-12
+    assert max(means["advantage"].abs().to_list()) < 1e-12
 
 
-def test_the_tests_ran_in_the_recorded_order(run: Path):
+def test_the_tests_ran_in_the_recorded_order(run: Path) -> None:
     orders = json.loads((run / "test_order.json").read_text())
     failed = rollouts(run).filter(pl.col("first_failed").is_not_null())
     assert failed.height > 0
@@ -49,13 +50,13 @@ def test_the_tests_ran_in_the_recorded_order(run: Path):
         assert row["tests_run"] == order.index(row["first_failed"]) + 1
 
 
-def test_the_first_update_is_on_policy(run: Path):
+def test_the_first_update_is_on_policy(run: Path) -> None:
     gaps = [row["kl_sample_train"] for row in step_rows(run) if row["kl_sample_train"] is not None]
     assert gaps
     assert all(abs(gap) < 1e-4 for gap in gaps)
 
 
-def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, tmp_path: Path):
+def test_a_finished_run_goes_on_with_more_steps(coderl: Coderl, run: Path, pool: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     first = coderl("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=1", *TINY, ENDS)
     assert first.returncode == 0, first.stderr
@@ -73,7 +74,9 @@ def test_a_finished_run_goes_on_with_more_steps(coderl, run: Path, pool: Path, t
     assert rollouts(path).equals(rollouts(run))
 
 
-def test_a_tinker_server_that_dies_costs_nothing(flow_environment, run: Path, pool: Path, tmp_path: Path):
+def test_a_tinker_server_that_dies_costs_nothing(
+    flow_environment: dict[str, str], run: Path, pool: Path, tmp_path: Path
+) -> None:
     path, home = tmp_path / "run", tmp_path / "home"
     environment = {**flow_environment, "TINKER_API_KEY": "", "TINKER_BASE_URL": ""}
     arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
@@ -114,20 +117,20 @@ def tinker_server_of(home: Path) -> int:
         ("nonsense=1", "nonsense"),
     ],
 )
-def test_a_change_that_matters_is_refused_with_one_line(refused, run: Path, change: str, says: str):
+def test_a_change_that_matters_is_refused_with_one_line(refused: Refused, run: Path, change: str, says: str) -> None:
     before = (run / "config.json").read_bytes()
     assert says in refused("train", f"log_path={run}", change)
     assert (run / "config.json").read_bytes() == before
 
 
-def test_a_hub_model_without_a_service_names_both_ways_out(refused, pool: Path, tmp_path: Path):
+def test_a_hub_model_without_a_service_names_both_ways_out(refused: Refused, pool: Path, tmp_path: Path) -> None:
     words = ("train", "model_name=Qwen/Qwen3-4B-Instruct-2507", f"pool={pool}", f"log_path={tmp_path / 'run'}")
     said = refused(*words, TINKER_API_KEY="", TINKER_BASE_URL="")
     assert "TINKER_API_KEY" in said
     assert "preset=nano" in said
 
 
-def test_a_finished_run_says_so_and_records_no_change(coderl, run: Path):
+def test_a_finished_run_says_so_and_records_no_change(coderl: Coderl, run: Path) -> None:
     before = (run / "config.json").read_bytes()
     done = coderl("train", f"log_path={run}", "learning_rate=1")
     assert done.returncode == 0, done.stderr
@@ -136,10 +139,10 @@ def test_a_finished_run_says_so_and_records_no_change(coderl, run: Path):
     assert (run / "config.json").read_bytes() == before
 
 
-def test_what_is_wrong_is_said_before_anything_starts(refused, pool: Path, tmp_path: Path):
+def test_what_is_wrong_is_said_before_anything_starts(refused: Refused, pool: Path, tmp_path: Path) -> None:
     bad_pool = tmp_path / "pool.parquet"
     pl.DataFrame({"a": [1]}).write_parquet(bad_pool)
-    cases = (
+    cases: tuple[tuple[dict[str, str], Path, str], ...] = (
         ({"TINKER_API_KEY": "garbage"}, pool, "starts with tml-"),
         ({"SANDBOX_URL": "foo"}, pool, "SANDBOX_URL: 'foo'"),
         ({"SANDBOX_MAX_CONCURRENCY": "abc"}, pool, "SANDBOX_MAX_CONCURRENCY='abc'"),
@@ -152,7 +155,9 @@ def test_what_is_wrong_is_said_before_anything_starts(refused, pool: Path, tmp_p
         assert not path.exists()
 
 
-def test_damaged_scores_of_a_committed_step_are_drawn_again_from_the_samples(coderl, run: Path, tmp_path: Path):
+def test_damaged_scores_of_a_committed_step_are_drawn_again_from_the_samples(
+    coderl: Coderl, run: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "a run"
     shutil.copytree(run, path)
     (path / "steps/000002/commit.json").unlink()
@@ -170,7 +175,7 @@ def test_damaged_scores_of_a_committed_step_are_drawn_again_from_the_samples(cod
     assert rollouts(path).equals(rollouts(run))
 
 
-def test_a_stop_that_needs_a_hand_says_so(coderl, run: Path, tmp_path: Path):
+def test_a_stop_that_needs_a_hand_says_so(coderl: Coderl, run: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     shutil.copytree(run, path)
     (path / "steps/000002/commit.json").unlink()
@@ -186,7 +191,9 @@ def test_a_stop_that_needs_a_hand_says_so(coderl, run: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("other", [(), ("reward_timeout=7",)])
-def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path, tmp_path: Path, other: tuple[str]):
+def test_evaluate_finds_the_run_and_compares_with_its_baseline(
+    coderl: Coderl, run: Path, tmp_path: Path, other: tuple[str]
+) -> None:
     done = coderl("evaluate", f"checkpoint={run}", "eval_limit=4", f"log_path={tmp_path / 'eval'}", *other)
     assert done.returncode == 0, done.stderr
     # What the run's final evaluation measured is taken from there, and what it did not is measured.
@@ -205,14 +212,16 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(coderl, run: Path
     assert "  baseline: data/nano, not trained, temperature 0, max_tokens 64, n=4" in done.stdout.splitlines()
 
 
-async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path):
+async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path) -> None:
     async with get_client() as client:
         wanted = FlowRunFilter(name=FlowRunFilterName(any_=[run.name, pool.name]))
         names = {found.name for found in await client.read_flow_runs(flow_run_filter=wanted)}
     assert names == {run.name, pool.name}
 
 
-def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, refused, run: Path, tmp_path: Path):
+def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
+    coderl: Coderl, refused: Refused, run: Path, tmp_path: Path
+) -> None:
     words = ("preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64", "temperature=0.8")
     done = coderl("evaluate", *words, f"compare_to={run}", f"log_path={tmp_path / 'base'}")
     assert done.returncode == 0, done.stderr
@@ -221,21 +230,21 @@ def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(coderl, ref
     compare = json.loads((tmp_path / "base/summary.json").read_text())["compare"]
     assert (compare["to"], compare["before"]["step"], compare["after"]["step"]) == (f"{run.name}/final", 2, -1)
 
-    words = ("evaluate", *words, f"log_path={tmp_path / 'base'}")
+    command = ("evaluate", *words, f"log_path={tmp_path / 'base'}")
     rollouts = (tmp_path / "base/rollouts.parquet").read_bytes()
-    again = coderl(*words, f"compare_to={run / 'evals/baseline'}")
+    again = coderl(*command, f"compare_to={run / 'evals/baseline'}")
     assert "evaluated before with these settings: nothing is sampled" in again.stdout, again.stderr
     assert "Sandbox: " not in again.stdout
     assert f"against {run.name}/baseline: " in again.stdout
     assert (tmp_path / "base/rollouts.parquet").read_bytes() == rollouts
-    assert "base holds an evaluation with other settings" in refused(*words, "seed=5")
+    assert "base holds an evaluation with other settings" in refused(*command, "seed=5")
 
     other = coderl("evaluate", f"checkpoint={run}", "test_share=0.02", "temperature=0.5", f"compare_to={run}")
     assert other.returncode == 2
     assert "has none of these" in other.stderr and "Sandbox: " not in other.stdout
 
 
-def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(coderl, tmp_path: Path):
+def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(coderl: Coderl, tmp_path: Path) -> None:
     tests = [{"input": f"{number}\n", "output": f"{number}\n"} for number in range(5)]
     lines = [json.dumps({"statement": f"Print the number{mark}", "tests": tests}) for mark in ".!"]
     data = tmp_path / "mine.jsonl"
@@ -261,7 +270,7 @@ def published_at(seconds_per_step: float, steps: int) -> list[int]:
     return found
 
 
-def test_the_history_is_published_early_and_then_ever_more_rarely():
+def test_the_history_is_published_early_and_then_ever_more_rarely() -> None:
     assert published_at(1, 120) == [1, *range(10, 101, 10), 120]
     assert published_at(20, 40) == [1, 3, 5, 7, 9, 10, 20, 30, 40]
     assert len(published_at(1, 2000)) < 50

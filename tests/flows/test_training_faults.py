@@ -5,10 +5,10 @@ from pathlib import Path
 
 import polars as pl
 from aiohttp import web
-from fault_proxy import FAULTS, FaultProxy
-from run_records import ENDS, TINY, final_weights, rollouts, start, step_rows
 
 from coderl_tasks.services import Services
+from tests.faults.fault_proxy import FAULTS, FaultProxy
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows
 
 RATE = 0.3
 STALL_S = 1.0
@@ -28,7 +28,7 @@ def test_faults_on_a_third_of_all_calls_change_nothing(
     run: Path,
     pool: Path,
     tmp_path: Path,
-):
+) -> None:
     assert embedded.tinker_url is not None
     rates = dict.fromkeys(FAULTS, RATE / len(FAULTS))
     tinker = FaultProxy(embedded.tinker_url, seed=1, rates=rates, delay_s=0.1, stall_s=STALL_S)
@@ -48,7 +48,7 @@ def test_faults_on_a_third_of_all_calls_change_nothing(
 
 def test_two_runs_on_one_pool_do_not_disturb_each_other(
     flow_environment: dict[str, str], run: Path, pool: Path, tmp_path: Path
-):
+) -> None:
     paths = [tmp_path / name for name in ("one", "two")]
     words = ("train", "preset=nano", f"pool={pool}", "max_steps=3", *TINY, ENDS)
     processes = [start(flow_environment, *words, f"log_path={path}") for path in paths]

@@ -14,7 +14,9 @@ KILLS = int(os.environ.get("TRAINING_KILLS", "4"))
 
 
 @pytest.mark.parametrize("variant", ["rolling-4", "overlap"])
-def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(flow_environment: dict[str, str], pool: Path, variant: str):
+def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(
+    flow_environment: dict[str, str], pool: Path, variant: str
+) -> None:
     script = PROJECT_ROOT / "benchmarks" / "training_kills.py"
     options = ("--json", "--kills", str(KILLS), "--steps", "6", "--variant", variant, "--pool", str(pool))
     done = subprocess.run(

@@ -26,7 +26,7 @@ RUNS = sorted(file.parent for file in RECORDED.glob("*/config.json"))
 @pytest.mark.parametrize("recorded", RUNS, ids=lambda run: run.name)
 def test_a_run_of_an_earlier_version_goes_on(
     recorded: Path, coderl: Callable[..., "subprocess.CompletedProcess[str]"], run: Path, tmp_path: Path
-):
+) -> None:
     """Its states are gone: it gets those of `run` to begin with, and replays what it recorded."""
     initial = read_rows(run / "checkpoints.jsonl")[0]
     run = shutil.copytree(recorded, tmp_path / "run")
@@ -52,7 +52,7 @@ def test_a_run_of_an_earlier_version_goes_on(
     assert bool(said) == bool(added)
 
 
-def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = shutil.copytree(RUNS[0], tmp_path / "run")
     monkeypatch.setitem(ROLLOUT_SCHEMA, "later", pl.Int32())
     monkeypatch.setitem(SAMPLED_SCHEMA, "later", pl.Int32())

@@ -5,11 +5,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from aiohttp import web
-from sandbox_servers import Installation, Sandbox, installation_for_anyone, refusing_namespaces, serving
-from stock_sandbox import stock_app
 
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.services import embedded_sandbox
+from tests.grading.stock_sandbox import stock_app
+from tests.local_sandbox.sandbox_servers import (
+    Installation,
+    Sandbox,
+    installation_for_anyone,
+    refusing_namespaces,
+    serving,
+)
 
 Serve = Callable[[web.Application], str]
 

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from submissions import CALL_PROBLEMS, CALL_STYLES, OTHER_STYLES, RIGHT_STYLES, STDIN_PROBLEMS, Bundled
-
 from coderl_tasks.grading import Verdict
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row
+from tests.grading.submissions import CALL_PROBLEMS, CALL_STYLES, OTHER_STYLES, RIGHT_STYLES, STDIN_PROBLEMS, Bundled
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_LIMIT_S = 0.4  # of those that are to break it

@@ -3,10 +3,14 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
-from faulty_servers import (
+
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.grading import RunRequest, SandboxClient
+from tests.grading.faulty_servers import (
     Behaviour,
     FaultyServer,
     answers,
@@ -21,12 +25,9 @@ from faulty_servers import (
     talks_nonsense,
 )
 
-from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading import RunRequest, SandboxClient
-
 Serve = Callable[[web.Application], str]
 REQUEST = RunRequest("pass", run_timeout_s=1.0)
-QUICK = {"backoff_s": 0.01, "busy_patience_s": 0.5, "outage_patience_s": 0.5}
+QUICK: dict[str, Any] = {"backoff_s": 0.01, "busy_patience_s": 0.5, "outage_patience_s": 0.5}
 
 
 def closed_port() -> str:
@@ -116,7 +117,7 @@ async def test_a_long_queue_of_ours_is_waited_for(serve: Serve) -> None:
 async def test_an_outage_is_waited_out_and_said_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     server = FaultyServer(answers, breaks, answers)
     url = serve(server.app())
-    quick = {"attempts": 2, "backoff_s": 0.01, "watch_every_s": 0.1, "notice_s": 0.02}
+    quick: dict[str, Any] = {"attempts": 2, "backoff_s": 0.01, "watch_every_s": 0.1, "notice_s": 0.02}
     async with SandboxClient([url], **quick) as client:
         await client.run_code(REQUEST)
         server.pings = False

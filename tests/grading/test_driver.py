@@ -5,10 +5,10 @@ import importlib
 from pathlib import Path
 
 import pytest
-from programs import stdin_problem
 
 from coderl_tasks.grading import Judge
 from coderl_tasks.grading import judge as judge_module
+from tests.grading.programs import stdin_problem
 
 DRIVER = Path(judge_module.__file__).with_name("driver.py")
 

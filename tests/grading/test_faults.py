@@ -12,12 +12,10 @@ import socket
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from aiohttp import web
-from fault_proxy import BAD_GATEWAY, SERVER_ERROR, FaultProxy
-from faulty_servers import FaultyServer, answers, refuses
-from submission_cases import Submission, call_submissions, stdin_submissions
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
@@ -26,11 +24,14 @@ from coderl_tasks.grading.run_code import RunRequest
 from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
+from tests.faults.fault_proxy import BAD_GATEWAY, SERVER_ERROR, FaultProxy
+from tests.grading.faulty_servers import FaultyServer, answers, refuses
+from tests.grading.submission_cases import Submission, call_submissions, stdin_submissions
 
 Serve = Callable[[web.Application], str]
 SANDBOX_ERROR = (200, json.dumps({"status": "SandboxError", "message": "disk full"}).encode())
 FAILURES = (BAD_GATEWAY, SERVER_ERROR, SANDBOX_ERROR)
-QUICK = {"max_concurrency": 8, "backoff_s": 0.02, "watch_every_s": 1.0}
+QUICK: dict[str, Any] = {"max_concurrency": 8, "backoff_s": 0.02, "watch_every_s": 1.0}
 OF_A_KIND = 10  # submissions for each verdict, but for those that take long
 SLOW = {Verdict.TIME_LIMIT: 2, Verdict.MEMORY_LIMIT: 1}
 

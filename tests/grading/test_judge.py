@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import stock_sandbox
 from aiohttp import web
-from faulty_servers import FaultyServer, answers, breaks, sandbox_error
-from programs import ADD, SUM, TOTAL, stdin_problem
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
 from coderl_tasks.grading.exchange import Limits, parse_report
+from tests.grading import stock_sandbox
+from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
+from tests.grading.programs import ADD, SUM, TOTAL, stdin_problem
 
 Serve = Callable[[web.Application], str]
 ECHO = "print(input())"

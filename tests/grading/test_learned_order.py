@@ -1,10 +1,10 @@
 """The learned order of tests: pure counts, and what it saves and keeps through a real sandbox."""
 
 import pytest
-from programs import stdin_problem
 
 from coderl_tasks.grading import Judge, Verdict
 from coderl_tasks.grading.learned_order import CatchCounts, count_catches, learned_order
+from tests.grading.programs import stdin_problem
 
 
 def test_only_what_is_known_is_counted() -> None:

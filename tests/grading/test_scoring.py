@@ -1,7 +1,8 @@
 """From completions to rewards: the score table, groups, the environment of one step."""
 
+from typing import Any
+
 import pytest
-from programs import ADD, SUM
 from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.errors import InfraError
@@ -17,6 +18,7 @@ from coderl_tasks.grading import (
     score_group,
 )
 from coderl_tasks.prompts import get_renderer
+from tests.grading.programs import ADD, SUM
 
 RIGHT = f"So:\n```python\n{SUM}print(a + b)\n```"
 WRONG = f"```python\n{SUM}print(a - b)\n```"
@@ -41,7 +43,7 @@ def test_the_score_table() -> None:
 class CountingJudge(Judge):
     graded = 0
 
-    async def grade(self, *args, **kwargs) -> Grade:  # type: ignore[no-untyped-def]
+    async def grade(self, *args: Any, **kwargs: Any) -> Grade:
         self.graded += 1
         return await super().grade(*args, **kwargs)
 
@@ -94,9 +96,10 @@ async def test_the_environment_of_one_step(embedded_judge: Judge, tokenizer: Pre
     renderer = get_renderer("qwen3_instruct", tokenizer)
     env = CodeEnv(ADD, renderer, embedded_judge)
     prompt, stops = env.initial_observation()
-    assert prompt and tokenizer.convert_tokens_to_ids("<|im_end|>") in stops
+    end = tokenizer.get_vocab()["<|im_end|>"]
+    assert prompt and end in stops
     tokens = tokenizer.encode(RIGHT, add_special_tokens=False)
-    done = await env.step([*tokens, tokenizer.convert_tokens_to_ids("<|im_end|>")])
+    done = await env.step([*tokens, end])
     assert (done.reward, done.episode_done, done.metrics["correct"], done.metrics["complete"]) == (1.0, True, 1.0, 1.0)
     truncated = await env.step(tokens[:20])
     assert (truncated.reward, truncated.metrics["format"], truncated.metrics["complete"]) == (-0.1, 0.0, 0.0)

@@ -4,11 +4,11 @@ import asyncio
 import json
 
 import pytest
-from submission_cases import ROOT, Submission, call_submissions, stdin_submissions, submission
-from submissions import OLYMPIAD
 
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import load_problems
+from tests.grading.submission_cases import ROOT, Submission, call_submissions, stdin_submissions, submission
+from tests.grading.submissions import OLYMPIAD
 
 OLYMPIAD_FILE = ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
 

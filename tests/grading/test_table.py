@@ -15,15 +15,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-import stock_sandbox
 from aiohttp import web
-from faulty_servers import FaultyServer
-from programs import ADD, SUM, TOTAL
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.table import GRADES_SCHEMA, grade_files
 from coderl_tasks.problems import load_problems, problems_frame
+from tests.grading import stock_sandbox
+from tests.grading.faulty_servers import FaultyServer
+from tests.grading.programs import ADD, SUM, TOTAL
 
 RIGHT, WRONG = SUM + "print(a + b)", "print(0)"
 
@@ -35,7 +35,7 @@ def problems(tmp_path: Path) -> Path:
     return path
 
 
-def completions(folder: Path, **columns: list) -> Path:  # type: ignore[type-arg]
+def completions(folder: Path, **columns: list[Any]) -> Path:
     path = folder / "completions.parquet"
     pl.DataFrame(columns).write_parquet(path)
     return path

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from stock_sandbox import stock_app
 
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.server_addresses import without_credentials
+from tests.grading.stock_sandbox import stock_app
 
 
 @pytest.mark.parametrize("kind", ["embedded", "stock"])

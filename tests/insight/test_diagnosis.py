@@ -105,7 +105,7 @@ def test_false_alarms_of_the_trend_test_are_as_rare_as_it_says() -> None:
     ],
 )
 def test_each_bad_state_has_its_hint(columns: dict[str, list[float]], words: str) -> None:
-    found = hints(run_of(metrics(**columns)))
+    found = hints(run_of(metrics(30, **columns)))
     assert any(words in hint for hint in found)
 
 

@@ -62,7 +62,7 @@ def test_a_bad_file_is_one_line_and_exit_2(
 
 def test_any_rows_are_kept_or_dropped_with_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = random.Random(0)
-    values = [
+    values: list[Any] = [
         None,
         "",
         "text",

@@ -3,6 +3,7 @@
 import resource
 import stat
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -52,9 +53,12 @@ def test_a_write_that_the_system_refuses_names_its_file(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        for write, path in ((write_bytes, tmp_path / "a"), (append_row, tmp_path / "b")):
+        for path, write in (
+            (tmp_path / "a", lambda path: write_bytes(path, b"x" * 100)),
+            (tmp_path / "b", lambda path: append_row(path, {"text": "x" * 100})),
+        ):
             with pytest.raises(OSError) as caught:
-                write(path, b"x" * 100 if write is write_bytes else {"text": "x" * 100})
+                write(path)
             assert caught.value.filename == str(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -120,7 +124,11 @@ def test_missing_files_are_not_damaged(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "none.jsonl") == []
 
 
-ROWS = [{"step": 0, "loss": 0.5}, {"step": 1, "text": "line\nbreak, ü"}, {"step": 2, "loss": None}]
+ROWS: list[dict[str, Any]] = [
+    {"step": 0, "loss": 0.5},
+    {"step": 1, "text": "line\nbreak, ü"},
+    {"step": 2, "loss": None},
+]
 
 
 @same_folder

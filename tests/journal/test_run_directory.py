@@ -310,7 +310,7 @@ def test_a_run_and_a_pool_are_their_users_alone(tmp_path: Path, config: Config, 
         private_folder(tmp_path / "home" / "logs")
     finally:
         os.umask(before)
-    created = ["new", "new/run", "pools", "pools/pool", "root", named, "home", "home/logs"]
+    created: list[str | Path] = ["new", "new/run", "pools", "pools/pool", "root", named, "home", "home/logs"]
     assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in created] == ["0o700"] * len(created)
     assert oct(shared.stat().st_mode & 0o777) == "0o755"
     assert is_open_to_others(shared) and not is_open_to_others(tmp_path / "home")

@@ -7,6 +7,7 @@ import pytest
 
 from coderl_tasks.journal import Commit, StepJournal
 from coderl_tasks.journal.evaluation_journal import EvalJournal
+from coderl_tasks.journal.steps import Phase
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_every_phase_reads_as_none_until_written(
     journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame
 ) -> None:
     assert (journal.read_sampled(), journal.read_scored(), journal.read_commit()) == (None, None, None)
-    assert not any(journal.has(phase) for phase in ("sampled", "scored", "commit"))  # type: ignore[arg-type]
+    assert not any(journal.has(phase) for phase in ("sampled", "scored", "commit"))
     journal.write_sampled(group)
     journal.write_scored(scored)
     commit = Commit(0, {"step": 0, "loss": 0.5}, {"learning_rate": 1e-4}, "tinker://a/weights/b", None)
@@ -50,17 +51,17 @@ def test_every_phase_reads_as_none_until_written(
     read = journal.read_scored()
     assert read is not None and read.equals(scored)
     assert journal.read_commit() == commit
-    assert all(journal.has(phase) for phase in ("sampled", "scored", "commit"))  # type: ignore[arg-type]
+    assert all(journal.has(phase) for phase in ("sampled", "scored", "commit"))
 
 
 @pytest.mark.parametrize("phase", ["sampled", "scored", "commit"])
 def test_a_damaged_phase_is_set_aside(
-    journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame, phase: str
+    journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame, phase: Phase
 ) -> None:
     journal.write_sampled(group)
     journal.write_scored(scored)
     journal.write_commit(Commit(0, {"step": 0}))
-    path = journal.path(phase)  # type: ignore[arg-type]
+    path = journal.path(phase)
     path.write_bytes(path.read_bytes()[:10])
     assert getattr(journal, f"read_{phase}")() is None
     assert path.with_name(f"{path.name}.damaged-1").is_file()

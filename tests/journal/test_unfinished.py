@@ -19,7 +19,7 @@ def start(folder: Path, settings: dict[str, object], at: int) -> Path:
     return folder
 
 
-def test_unfinished_work_is_found_by_its_settings_the_newest_first(tmp_path: Path):
+def test_unfinished_work_is_found_by_its_settings_the_newest_first(tmp_path: Path) -> None:
     first, newer = start(tmp_path / "first", SETTINGS, 1), start(tmp_path / "newer", SETTINGS, 2)
     start(tmp_path / "other", SETTINGS | {"seed": 1}, 3)
     (tmp_path / "empty").mkdir()
@@ -37,7 +37,7 @@ def test_unfinished_work_is_found_by_its_settings_the_newest_first(tmp_path: Pat
     assert found() == first
 
 
-def test_two_do_not_work_in_one_folder_and_the_second_changes_nothing(tmp_path: Path):
+def test_two_do_not_work_in_one_folder_and_the_second_changes_nothing(tmp_path: Path) -> None:
     with working_in(tmp_path / "a", SETTINGS, instead="choose another name"):
         with (
             pytest.raises(ConfigError, match=r"a is in use by .*: wait for it, stop it, or choose another name$"),
@@ -50,7 +50,7 @@ def test_two_do_not_work_in_one_folder_and_the_second_changes_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [CurateSettings, EvaluateSettings, PipelineSettings])
-def test_what_an_earlier_version_began_is_gone_on_with_by_the_same_command(kind: Kind, tmp_path: Path):
+def test_what_an_earlier_version_began_is_gone_on_with_by_the_same_command(kind: Kind, tmp_path: Path) -> None:
     """Settings that it did not have are as by default. Another value of them is other work."""
     now = kind().content()
     part = "evaluate" if kind is PipelineSettings else None

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,21 +33,21 @@ def alive(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline, "did not happen in 30 s"
         time.sleep(0.02)
 
 
-def test_serves_inside_the_block_and_is_gone_after_it(tmp_path):
+def test_serves_inside_the_block_and_is_gone_after_it(tmp_path: Path) -> None:
     with server_in(tmp_path) as server:
         assert answers(server.url)
     assert not answers(server.url)
     assert not any(alive(pid) for pid in pids(tmp_path))
 
 
-def test_a_killed_server_comes_back_on_its_port(tmp_path):
+def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
     with server_in(tmp_path) as server:
         os.kill(pids(tmp_path)[0], signal.SIGKILL)
         wait_until(lambda: server.restarts == 1)
@@ -55,13 +56,13 @@ def test_a_killed_server_comes_back_on_its_port(tmp_path):
     assert not any(alive(pid) for pid in pids(tmp_path))
 
 
-def test_a_server_that_cannot_start_is_an_error_with_its_last_words(tmp_path):
+def test_a_server_that_cannot_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     server = EmbeddedServer("test", [sys.executable, "-c", "raise SystemExit('no luck')"], "/", tmp_path / "log.txt")
     with pytest.raises(InfraError, match="no luck"), server:
         pass
 
 
-def test_killing_the_starter_ends_the_server(tmp_path):
+def test_killing_the_starter_ends_the_server(tmp_path: Path) -> None:
     starter = f"""
 import signal, sys, pathlib
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -78,7 +79,7 @@ with server_in(pathlib.Path({str(tmp_path)!r})):
     wait_until(lambda: not alive(pids(tmp_path)[0]))
 
 
-def test_killing_the_guard_ends_the_server(tmp_path):
+def test_killing_the_guard_ends_the_server(tmp_path: Path) -> None:
     with server_in(tmp_path) as server:
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not alive(pids(tmp_path)[0]))

@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from sandbox_servers import Sandbox, installation_for_anyone, refusing_namespaces, serving
+
+from tests.local_sandbox.sandbox_servers import Sandbox, installation_for_anyone, refusing_namespaces, serving
 
 
 @pytest.fixture(scope="session")

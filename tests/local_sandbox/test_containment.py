@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sandbox_servers import KEY, Installation, Sandbox, await_end, refusing_namespaces, serving
 
 from coderl_tasks.local.sandbox.server import isolation_level
+from tests.local_sandbox.sandbox_servers import KEY, Installation, Sandbox, await_end, refusing_namespaces, serving
 
 FORK_BOMB = """
 import os, time

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from sandbox_servers import PROJECT_ROOT, Sandbox
+
+from tests.local_sandbox.sandbox_servers import PROJECT_ROOT, Sandbox
 
 ATTEMPT = """
 import os
@@ -21,7 +22,8 @@ def attempts(sandbox: Sandbox, **actions: str) -> dict[str, str]:
     """Which of the expressions a program could evaluate."""
     lines = [f"attempt({name!r}, lambda: {action})" for name, action in actions.items()]
     printed = sandbox.stdout(ATTEMPT + "\n".join(lines))
-    return dict(line.split() for line in printed.splitlines())  # type: ignore[misc]
+    outcomes: dict[str, str] = dict(map(str.split, printed.splitlines()))
+    return outcomes
 
 
 def test_the_levels_are_what_the_fixtures_say(

@@ -4,7 +4,8 @@ import base64
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sandbox_servers import Sandbox, serving
+
+from tests.local_sandbox.sandbox_servers import Sandbox, serving
 
 RUN = {"code": "print(1)", "language": "python"}
 

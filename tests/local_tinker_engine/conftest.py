@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from transformers import (
 from coderl_tasks.local.tinker.engine import Adapter, Engine
 from coderl_tasks.local.tinker.engine_types import AdamSettings, SampledSequence, SampleResult, SampleSpec, TrainDatum
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 320,
     "hidden_size": 96,
     "intermediate_size": 160,  # not a multiple of 64: the activation's padding is used
@@ -49,6 +50,7 @@ def write_tokenizer(folder: Path) -> None:
 def write_model(folder: Path, architecture: str) -> Path:
     """A random model of one of the supported architectures."""
     torch.manual_seed(0)
+    model: Qwen2ForCausalLM | Qwen3ForCausalLM | LlamaForCausalLM
     if architecture == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True))
     elif architecture == "qwen2":

@@ -71,10 +71,11 @@ def test_logprobs_agree_with_transformers(any_folder: Path, cases: Any) -> None:
             expected = cases.reference_logprobs(model, spec.prompt + sequence.tokens)
             assert result.prompt_logprobs is not None and result.prompt_logprobs[0] is None
             found = result.prompt_logprobs[1:] + sequence.logprobs
-            np.testing.assert_allclose(found, expected.numpy(), atol=5e-5)
+            np.testing.assert_allclose(np.array(found, float), expected.numpy(), atol=5e-5)
         logprobs = model(torch.tensor([spec.prompt])).logits[0].log_softmax(dim=1)
     best = logprobs.topk(2, dim=1)
     assert result.topk_prompt_logprobs is not None and result.topk_prompt_logprobs[0] is None
+    assert result.prompt_logprobs is not None
     assert len(result.topk_prompt_logprobs) == len(result.prompt_logprobs) == 75
     for position in range(1, 75):
         pairs = result.topk_prompt_logprobs[position]
@@ -90,7 +91,7 @@ def test_chunked_prefill_scores_the_whole_prompt(engine: Engine, qwen3_folder: P
     with torch.no_grad():
         expected = cases.reference_logprobs(cases.reference_model(qwen3_folder), prompt)
     assert result.prompt_logprobs is not None
-    np.testing.assert_allclose(result.prompt_logprobs[1:], expected.numpy(), atol=1e-4)
+    np.testing.assert_allclose(np.array(result.prompt_logprobs[1:], float), expected.numpy(), atol=1e-4)
 
 
 def test_temperature_zero_takes_the_likeliest_token(engine: Engine, qwen3_folder: Path, cases: Any) -> None:
@@ -143,7 +144,7 @@ def test_sampled_logprobs_are_those_at_the_temperature(engine: Engine, cases: An
         order = np.argsort(sequence.top_k.tokens, axis=1)
         recorded = torch.from_numpy(np.take_along_axis(sequence.top_k.logprobs, order, axis=1))  # by token, at T = 1
         tokens = torch.tensor(sequence.tokens)[:, None]
-        np.testing.assert_allclose(recorded.gather(1, tokens)[:, 0], scores[20:], atol=1e-4)
+        np.testing.assert_allclose(recorded.gather(1, tokens)[:, 0], np.array(scores[20:], float), atol=1e-4)
         scaled = (recorded / (temperature or 1.0)).log_softmax(dim=1).gather(1, tokens)[:, 0]
         np.testing.assert_allclose(sequence.logprobs, scaled, atol=1e-4)
 
@@ -189,6 +190,7 @@ def test_stop_strings_end_a_sequence(engine: Engine, cases: Any) -> None:
     weights = engine.sampler_weights(None)
     free = SampleSpec(cases.prompt(0, 20), num_samples=4, max_tokens=60, seed=1)
     tokenizer = engine.tokenizer
+    assert tokenizer is not None
     texts = [tokenizer.decode([token]) for token in engine.sample([(weights, free)])[0].sequences[0].tokens]
     target = next(text for text in texts[5:] if text.isascii() and text)
     result = engine.sample([(weights, replace(free, stop_strings=["never in it", target]))])[0]

@@ -63,7 +63,7 @@ def test_peft_reads_the_adapter(
         expected = cases.reference_logprobs(model, spec.prompt + result.sequences[0].tokens)
     assert result.prompt_logprobs is not None
     found = result.prompt_logprobs[1:] + result.sequences[0].logprobs
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
+    np.testing.assert_allclose(np.array(found, float), expected.numpy(), atol=1e-4)
 
 
 def test_what_is_missing_or_does_not_fit_is_refused(engine: Engine, tmp_path: Path) -> None:

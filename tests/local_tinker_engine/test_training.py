@@ -133,8 +133,8 @@ def test_the_sampler_itself_is_where_the_penalty_pulls(
     at_own = engine.forward_backward(own, datums, "stable_reinforce", config, backward=True)
     before = engine.forward_backward(other, datums, "stable_reinforce", config, backward=True)
     assert abs(at_own.metrics["loss:sum"]) < 1e-3 < 1 < before.metrics["loss:sum"]
-    assert own.grads is not None and other.grads is not None
-    sizes = [max(float(grad.abs().max()) for grad in each.grads.values()) for each in (own, other)]
+    assert own.grads and other.grads
+    sizes = [max(float(grad.abs().max()) for grad in grads.values()) for grads in (own.grads, other.grads)]
     assert sizes[0] < 1e-3 * sizes[1]
     engine.optim_step(other, SETTINGS)
     after = engine.forward_backward(other, datums, "stable_reinforce", config, backward=False)
@@ -211,6 +211,7 @@ def test_the_number_of_cores_changes_no_bit(
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
         adapter = trained(1)
         engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True)
+        assert adapter.grads
         grads.append(adapter.grads)
     assert all(torch.equal(grads[0][key], grads[1][key]) for key in grads[0])
 

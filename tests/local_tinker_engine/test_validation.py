@@ -15,7 +15,7 @@ from coderl_tasks.local.tinker.engine import Engine
 from coderl_tasks.local.tinker.engine_types import BadRequest, SamplerTopK, SampleSpec, TrainDatum
 
 TOKENS = np.arange(4)
-INPUTS = {
+INPUTS: dict[str, np.ndarray] = {
     "target_tokens": np.arange(1, 5),
     "logprobs": np.zeros(4, dtype=np.float32),
     "advantages": np.ones(4, dtype=np.float32),

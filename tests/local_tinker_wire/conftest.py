@@ -123,7 +123,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         status, body = self.call("/stats")
         assert status == 200
-        return body  # type: ignore[no-any-return]
+        return body
 
 
 @pytest.fixture(scope="session")
@@ -177,6 +177,8 @@ def client(server: Server) -> Iterator[tinker.ServiceClient]:
 
 NewRun = Callable[..., tinker.TrainingClient]
 Step = Callable[..., types.ForwardBackwardOutput]
+Supervised = Callable[[list[int]], types.Datum]
+Fingerprint = Callable[[tinker.TrainingClient, list[types.Datum]], list[float]]
 
 
 @pytest.fixture(scope="session")
@@ -190,15 +192,15 @@ def new_run(base_model: str) -> NewRun:
 
 
 @pytest.fixture(scope="session")
-def supervised() -> Callable[[list[int]], types.Datum]:
+def supervised() -> Supervised:
     """`supervised(tokens)`: predict each next token."""
 
     def make(tokens: list[int]) -> types.Datum:
         return types.Datum(
             model_input=types.ModelInput.from_ints(tokens[:-1]),
             loss_fn_inputs={
-                "target_tokens": np.array(tokens[1:], dtype=np.int64),
-                "weights": np.ones(len(tokens) - 1, dtype=np.float32),
+                "target_tokens": types.TensorData.from_numpy(np.array(tokens[1:], dtype=np.int64)),
+                "weights": types.TensorData.from_numpy(np.ones(len(tokens) - 1, dtype=np.float32)),
             },
         )
 
@@ -206,7 +208,7 @@ def supervised() -> Callable[[list[int]], types.Datum]:
 
 
 @pytest.fixture(scope="session")
-def lesson(supervised: Callable[[list[int]], types.Datum]) -> list[types.Datum]:
+def lesson(supervised: Supervised) -> list[types.Datum]:
     """Three short sequences to learn by heart."""
     texts = ([5, 9, 13, 17, 21, 25, 29, 33], [40, 41, 42, 43, 44], [7, 77, 7, 77, 7, 77, 7])
     return [supervised(text) for text in texts]
@@ -229,7 +231,7 @@ def step() -> Step:
 
 
 @pytest.fixture(scope="session")
-def fingerprint() -> Callable[[tinker.TrainingClient, list[types.Datum]], list[float]]:
+def fingerprint() -> Fingerprint:
     """`fingerprint(run, data)`: all log-probabilities of the data under the run's weights, to the bit."""
 
     def measure(run: tinker.TrainingClient, data: list[types.Datum]) -> list[float]:

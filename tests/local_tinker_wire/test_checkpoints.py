@@ -10,17 +10,20 @@ from tinker import types
 
 from coderl_tasks.local.tinker import server as server_module
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from tests.local_tinker_wire.conftest import Fingerprint, NewRun, Server, Step
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7])
 
 
 @pytest.fixture
-def busy_housekeeping(monkeypatch):
+def busy_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HOUSEKEEPING_S", 0.02)
     monkeypatch.setattr(server_module, "SWEEP_EVERY", 1)
 
 
-def test_what_expires_while_the_server_runs_is_removed(busy_housekeeping, impatient_server, new_run):
+def test_what_expires_while_the_server_runs_is_removed(
+    busy_housekeeping: None, impatient_server: Server, new_run: NewRun
+) -> None:
     with impatient_server.client() as client:
         run = new_run(client)
         kept, expired = (run.save_weights_for_sampler(name, 3600).result().path for name in ("kept", "expired"))
@@ -36,7 +39,9 @@ def test_what_expires_while_the_server_runs_is_removed(busy_housekeeping, impati
         assert store.find(kept).path == kept
 
 
-def test_a_killed_server_loses_nothing_that_was_saved(own_server, new_run, lesson, step, fingerprint):
+def test_a_killed_server_loses_nothing_that_was_saved(
+    own_server: Server, new_run: NewRun, lesson: list[types.Datum], step: Step, fingerprint: Fingerprint
+) -> None:
     server = own_server
     client = server.client()
     run = new_run(client)
@@ -83,7 +88,8 @@ def test_a_killed_server_loses_nothing_that_was_saved(own_server, new_run, lesso
         stats = server.stats()["models"][resumed.model_id]
         assert (stats["steps_before"], stats["optimizer_steps"], stats["loaded_from"]) == (3, 2, saved.path)
         old = server.rest().get_training_run(run.model_id).result()
-        assert old.lora_rank == 4 and old.last_checkpoint.user_metadata == {"why": "test"}
+        assert old.lora_rank == 4
+        assert old.last_checkpoint is not None and old.last_checkpoint.user_metadata == {"why": "test"}
         # Steps after the last checkpoint are counted too: the run did apply them.
         assert server.call(f"/api/v1/training_runs/{run.model_id}")[1]["optimizer_steps"] == 5
     # What the killed server had in memory is lost for its clients, and they are told at once.
@@ -94,7 +100,14 @@ def test_a_killed_server_loses_nothing_that_was_saved(own_server, new_run, lesso
     client.close("interrupted").result()
 
 
-def test_names_are_taken_unless_overwritten(client, server, new_run, lesson, step, fingerprint):
+def test_names_are_taken_unless_overwritten(
+    client: tinker.ServiceClient,
+    server: Server,
+    new_run: NewRun,
+    lesson: list[types.Datum],
+    step: Step,
+    fingerprint: Fingerprint,
+) -> None:
     run = new_run(client)
     step(run, lesson)
     path = run.save_state("last").result().path
@@ -116,7 +129,9 @@ def test_names_are_taken_unless_overwritten(client, server, new_run, lesson, ste
 
 
 @pytest.mark.filterwarnings("ignore:DEPRECATED:FutureWarning")
-def test_in_place_loading_takes_over_weights_and_moments(client, new_run, lesson, step, fingerprint):
+def test_in_place_loading_takes_over_weights_and_moments(
+    client: tinker.ServiceClient, new_run: NewRun, lesson: list[types.Datum], step: Step, fingerprint: Fingerprint
+) -> None:
     run, other = new_run(client), new_run(client, seed=9)
     step(run, lesson)
     path = run.save_state("one").result().path
@@ -132,7 +147,9 @@ def test_in_place_loading_takes_over_weights_and_moments(client, new_run, lesson
         narrow.load_state(path).result()
 
 
-def test_what_cannot_be_loaded_says_so(client, server, new_run, lesson, step):
+def test_what_cannot_be_loaded_says_so(
+    client: tinker.ServiceClient, server: Server, new_run: NewRun, lesson: list[types.Datum], step: Step
+) -> None:
     run = new_run(client)
     step(run, lesson)
     named = run.save_weights_for_sampler("only-weights").result().path
@@ -157,13 +174,14 @@ def test_what_cannot_be_loaded_says_so(client, server, new_run, lesson, step):
         client.create_training_client_from_state_with_optimizer(state).result()
 
 
-def test_checkpoints_expire(client, server, new_run):
+def test_checkpoints_expire(client: tinker.ServiceClient, server: Server, new_run: NewRun) -> None:
     run = new_run(client)
     with pytest.raises(tinker.BadRequestError, match="3600"):
         run.save_state("short", ttl_seconds=60).result()
     path = run.save_state("hour", ttl_seconds=3600).result().path
     rest = server.rest()
     (listed,) = rest.list_checkpoints(run.model_id).result().checkpoints
+    assert listed.expires_at is not None
     assert 3590 < (listed.expires_at - listed.time).total_seconds() < 3610
     rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
     assert rest.list_checkpoints(run.model_id).result().checkpoints[0].expires_at is None
@@ -175,7 +193,7 @@ def test_checkpoints_expire(client, server, new_run):
     assert run.save_state("hour").result().path == path
 
 
-def test_what_a_crash_left_behind_is_swept(client, server, new_run):
+def test_what_a_crash_left_behind_is_swept(client: tinker.ServiceClient, server: Server, new_run: NewRun) -> None:
     run = new_run(client)
     path = run.save_state("kept").result().path
     folder = server.home / "tinker" / run.model_id
@@ -192,7 +210,9 @@ def test_what_a_crash_left_behind_is_swept(client, server, new_run):
     assert store.files(store.find(path)).is_dir()
 
 
-def test_runs_and_checkpoints_over_rest(client, server, new_run, base_model):
+def test_runs_and_checkpoints_over_rest(
+    client: tinker.ServiceClient, server: Server, new_run: NewRun, base_model: str
+) -> None:
     run = new_run(client, user_metadata={"name": "mine"})
     state = run.save_state("a").result().path
     sampler = run.save_weights_for_sampler("b").result().path
@@ -200,14 +220,16 @@ def test_runs_and_checkpoints_over_rest(client, server, new_run, base_model):
     record = rest.get_training_run_by_tinker_path(state).result()
     assert (record.training_run_id, record.base_model, record.is_lora) == (run.model_id, base_model, True)
     assert record.user_metadata == {"name": "mine"}
-    assert record.last_checkpoint.tinker_path == state and record.last_sampler_checkpoint.tinker_path == sampler
+    assert record.last_checkpoint is not None and record.last_sampler_checkpoint is not None
+    assert (record.last_checkpoint.tinker_path, record.last_sampler_checkpoint.tinker_path) == (state, sampler)
     listed = rest.list_training_runs(limit=1).result()
     assert len(listed.training_runs) == 1 and listed.cursor.total_count >= 1
     assert {c.tinker_path for c in rest.list_user_checkpoints().result().checkpoints} >= {state, sampler}
     info = rest.get_weights_info_by_tinker_path(state).result()
     assert (info.base_model, info.lora_rank, info.train_unembed) == (base_model, 4, True)
     rest.publish_checkpoint_from_tinker_path(state).result()
-    assert rest.get_training_run(run.model_id).result().last_checkpoint.public
+    published = rest.get_training_run(run.model_id).result().last_checkpoint
+    assert published is not None and published.public
     rest.unpublish_checkpoint_from_tinker_path(state).result()
     rest.delete_checkpoint_from_tinker_path(state).result()
     with pytest.raises(tinker.NotFoundError):

@@ -1,17 +1,23 @@
 """The SDK's own `tinker` command against the server, and what the server refuses to start with."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import tinker
 from click.testing import CliRunner
 from tinker.cli.__main__ import main_cli
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.tinker.server import running
+from tests.local_tinker_wire.conftest import NewRun, Server
+
+TinkerCommand = Callable[..., str]
 
 
 @pytest.fixture
-def tinker_command(server):
+def tinker_command(server: Server) -> TinkerCommand:
     """`tinker ...`, as its console script runs it."""
     env = {"TINKER_BASE_URL": server.url, "TINKER_API_KEY": "tml-test"}
 
@@ -23,7 +29,9 @@ def tinker_command(server):
     return run
 
 
-def test_the_tinker_command_lists_inspects_downloads_and_deletes(client, new_run, tinker_command, tmp_path, base_model):
+def test_the_tinker_command_lists_inspects_downloads_and_deletes(
+    client: tinker.ServiceClient, new_run: NewRun, tinker_command: TinkerCommand, tmp_path: Path, base_model: str
+) -> None:
     run = new_run(client)
     path = run.save_state("shown").result().path
     listed = json.loads(tinker_command("--format", "json", "run", "list", "--limit", "0"))
@@ -40,7 +48,7 @@ def test_the_tinker_command_lists_inspects_downloads_and_deletes(client, new_run
     assert checkpoints["checkpoints"] == []
 
 
-async def test_what_cannot_be_served_is_one_clear_line(tmp_path, model_folder, server):
+async def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, model_folder: Path, server: Server) -> None:
     with pytest.raises(ConfigError, match="not a local model folder"):
         async with running(0, models=["Qwen/Nope"], root=tmp_path):
             pass

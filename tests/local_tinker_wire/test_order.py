@@ -1,11 +1,16 @@
 """Raw HTTP: each numbered request is computed once, in the order of the numbers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.request_conv import forward_backward_request_to_proto
 from tinker.proto.response_conv import deserialize_forward_backward_output
 from tinker.types import ForwardBackwardInput, ForwardBackwardRequest
+
+from tests.local_tinker_wire.conftest import Server, Supervised
 
 PROTOBUF = "application/x-protobuf"
 TRY_AGAIN = 408
@@ -14,9 +19,9 @@ TRY_AGAIN = 408
 class Wire:
     """One model of a server, driven without the SDK's clients."""
 
-    def __init__(self, server, base_model):
+    def __init__(self, server: Server, base_model: str) -> None:
         self.server = server
-        body = {"tags": [], "user_metadata": None, "sdk_version": "0"}
+        body: dict[str, Any] = {"tags": [], "user_metadata": None, "sdk_version": "0"}
         self.session_id = self.post("create_session", body)["session_id"]
         self.create = {
             "session_id": self.session_id,
@@ -28,38 +33,40 @@ class Wire:
         self.model_id = self.retrieve(accepted["request_id"])["model_id"]
         assert self.post("create_model", self.create) == accepted
 
-    def post(self, path, body, status=200):
+    def post(self, path: str, body: dict[str, Any] | bytes, status: int = 200) -> Any:
         got, answer = self.server.call(f"/api/v1/{path}", body)
         assert got == status, answer
         return answer
 
-    def retrieve(self, request_id, status=200):
+    def retrieve(self, request_id: str, status: int = 200) -> Any:
         got = TRY_AGAIN
         while got == TRY_AGAIN:  # as clients do, where the server is not done in half a minute
             got, answer = self.server.call("/api/v1/retrieve_future", {"request_id": request_id}, accept=PROTOBUF)
         assert got == status, answer
         return answer
 
-    def forward_backward(self, seq_id, data, status=200):
+    def forward_backward(self, seq_id: int, data: list[types.Datum], status: int = 200) -> Any:
         inputs = ForwardBackwardInput(data=data, loss_fn="cross_entropy")
         message = forward_backward_request_to_proto(ForwardBackwardRequest(inputs, self.model_id, seq_id))
         return self.post("forward_backward", message.SerializeToString(), status)
 
-    def optim_step(self, seq_id):
+    def optim_step(self, seq_id: int) -> Any:
         return self.post(
             "optim_step", {"model_id": self.model_id, "seq_id": seq_id, "adam_params": {"learning_rate": 0.01}}
         )
 
-    def steps(self):
+    def steps(self) -> int:
         return self.server.stats()["models"][self.model_id]["optimizer_steps"]
 
 
 @pytest.fixture
-def wire(server, base_model):
+def wire(server: Server, base_model: str) -> Wire:
     return Wire(server, base_model)
 
 
-def test_a_resend_is_answered_and_not_computed_again(server, base_model, lesson):
+def test_a_resend_is_answered_and_not_computed_again(
+    server: Server, base_model: str, lesson: list[types.Datum]
+) -> None:
     once, often = Wire(server, base_model), Wire(server, base_model)
     outputs = {}
     for wire, sends in ((once, 1), (often, 3)):
@@ -77,7 +84,7 @@ def test_a_resend_is_answered_and_not_computed_again(server, base_model, lesson)
     assert outputs[once] == outputs[often]
 
 
-def test_requests_run_in_order_however_they_arrive(server, base_model, lesson):
+def test_requests_run_in_order_however_they_arrive(server: Server, base_model: str, lesson: list[types.Datum]) -> None:
     straight, shuffled = Wire(server, base_model), Wire(server, base_model)
     for seq in (1, 3):
         straight.forward_backward(seq, lesson)
@@ -93,7 +100,9 @@ def test_requests_run_in_order_however_they_arrive(server, base_model, lesson):
     assert shuffled.steps() == straight.steps() == 2
 
 
-def test_a_number_that_never_arrives_is_named(impatient_server, base_model, lesson):
+def test_a_number_that_never_arrives_is_named(
+    impatient_server: Server, base_model: str, lesson: list[types.Datum]
+) -> None:
     wire = Wire(impatient_server, base_model)
     forward, update = wire.forward_backward(2, lesson), wire.optim_step(3)
     for accepted in (forward, update):
@@ -109,7 +118,9 @@ def test_a_number_that_never_arrives_is_named(impatient_server, base_model, less
     assert wire.steps() == 1
 
 
-def test_a_refused_request_takes_its_turn_and_stays_refused(wire, lesson, supervised):
+def test_a_refused_request_takes_its_turn_and_stays_refused(
+    wire: Wire, lesson: list[types.Datum], supervised: Supervised
+) -> None:
     refused = wire.forward_backward(1, [supervised([1, 2, 9999])], status=400)
     assert "datum 0" in refused["detail"] and "9999" in refused["detail"]
     assert wire.forward_backward(1, lesson, status=400) == refused
@@ -119,7 +130,7 @@ def test_a_refused_request_takes_its_turn_and_stays_refused(wire, lesson, superv
     assert "metrics" in wire.retrieve(wire.optim_step(4)["request_id"])
 
 
-def test_a_number_cannot_be_reused_for_another_kind(wire, lesson):
+def test_a_number_cannot_be_reused_for_another_kind(wire: Wire, lesson: list[types.Datum]) -> None:
     wire.forward_backward(1, lesson)
     status, answer = wire.server.call(
         "/api/v1/optim_step", {"model_id": wire.model_id, "seq_id": 1, "adam_params": {"learning_rate": 0.1}}
@@ -127,13 +138,13 @@ def test_a_number_cannot_be_reused_for_another_kind(wire, lesson):
     assert status == 400 and "forward_backward" in answer["detail"]
 
 
-def test_answers_in_protobuf_are_not_given_to_those_who_do_not_read_it(wire, lesson):
+def test_answers_in_protobuf_are_not_given_to_those_who_do_not_read_it(wire: Wire, lesson: list[types.Datum]) -> None:
     accepted = wire.forward_backward(1, lesson)
     status, answer = wire.server.call("/api/v1/retrieve_future", {"request_id": accepted["request_id"]})
     assert status == 406 and PROTOBUF in answer["detail"]
 
 
-def test_malformed_requests(wire):
+def test_malformed_requests(wire: Wire) -> None:
     call = wire.server.call
     assert call("/api/v1/forward_backward", b"\xff\xff\xff")[0] == 400
     assert "not JSON" in call("/api/v1/optim_step", b"{")[1]["detail"]
@@ -157,7 +168,7 @@ def test_malformed_requests(wire):
     assert status == 400 and "target_tokens" in answer["detail"]
 
 
-def test_keys(server):
+def test_keys(server: Server) -> None:
     assert server.call("/api/v1/healthz", key=None) == (200, {"status": "ok"})
     status, answer = server.call("/api/v1/get_server_capabilities", key=None)
     assert status == 401 and "TINKER_API_KEY" in answer["detail"]
@@ -176,12 +187,14 @@ def test_keys(server):
         ({"Content-Type": "text/plain"}, 415, "application/json or application/x-protobuf"),
     ],
 )
-def test_a_server_without_a_key_refuses_web_pages_too(server, more, status, says):
+def test_a_server_without_a_key_refuses_web_pages_too(
+    server: Server, more: dict[str, str], status: int, says: str
+) -> None:
     found, answer = server.call("/api/v1/auth/token", {}, more=more)
     assert found == status and says in answer["detail"]
 
 
-def test_what_is_not_known_is_gone(server, base_model):
+def test_what_is_not_known_is_gone(server: Server, base_model: str) -> None:
     for path, body in (
         ("retrieve_future", {"request_id": "nobody:train:0:1"}),
         ("session_heartbeat", {"session_id": "nobody"}),
@@ -192,7 +205,7 @@ def test_what_is_not_known_is_gone(server, base_model):
         assert status == 410 and "not known to this server" in answer["detail"]
 
 
-def test_a_finished_session_is_over(wire, lesson):
+def test_a_finished_session_is_over(wire: Wire, lesson: list[types.Datum]) -> None:
     running = wire.forward_backward(1, lesson)["request_id"]
     wire.retrieve(running)
     for _ in range(2):
@@ -204,11 +217,13 @@ def test_a_finished_session_is_over(wire, lesson):
     assert wire.retrieve(running)
 
 
-def test_cancelling_is_always_accepted(server):
+def test_cancelling_is_always_accepted(server: Server) -> None:
     assert server.call("/api/v1/cancel_future", {"request_id": "nobody:sample:0:1"})[0] == 204
 
 
-def test_a_server_stops_cleanly_while_requests_wait(own_server, base_model, lesson):
+def test_a_server_stops_cleanly_while_requests_wait(
+    own_server: Server, base_model: str, lesson: list[types.Datum]
+) -> None:
     wire = Wire(own_server, base_model)
     for seq in range(1, 20):
         wire.forward_backward(seq, lesson * 100)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ async def answered(table: PromiseTable, request_id: str, size: int = 10) -> None
     table.resolve(table.open(request_id, "sample"), Answer(b"x" * size))
 
 
-async def test_fetched_answers_make_room_first():
+async def test_fetched_answers_make_room_first() -> None:
     table = PromiseTable(max_answers=3)
     for request_id in ("a", "b", "c"):
         await answered(table, request_id)
@@ -32,7 +33,7 @@ async def test_fetched_answers_make_room_first():
         table.get("a")
 
 
-async def test_what_was_answered_is_not_computed_again():
+async def test_what_was_answered_is_not_computed_again() -> None:
     table = PromiseTable(max_bytes=100)
     await answered(table, "a", 60)
     await answered(table, "b", 60)
@@ -44,7 +45,7 @@ async def test_what_was_answered_is_not_computed_again():
     assert table.counts() == {"running": 0, "answered": 1, "forgotten": 1, "answer_bytes": 60}
 
 
-async def test_one_answer_larger_than_the_bound_is_still_given():
+async def test_one_answer_larger_than_the_bound_is_still_given() -> None:
     table = PromiseTable(max_bytes=100)
     await answered(table, "big", 1000)
     assert table.get("big").answer is not None
@@ -55,7 +56,7 @@ def write_weights() -> None:
 
 
 @pytest.mark.parametrize("write", [lambda: Path("/dev/full").write_text("a record"), write_weights])
-async def test_a_full_disk_says_what_to_do(write):
+async def test_a_full_disk_says_what_to_do(write: Callable[[], object]) -> None:
     table = PromiseTable()
     promise = table.open("a", "save_weights")
 
@@ -71,7 +72,7 @@ async def test_a_full_disk_says_what_to_do(write):
     assert "coderl clean --weights" in answer["error"] and "run the same command again" in answer["error"]
 
 
-async def test_the_first_answer_stays():
+async def test_the_first_answer_stays() -> None:
     table = PromiseTable()
     promise = table.open("a", "sample")
     assert await table.wait(promise, 0.0) is None
@@ -92,13 +93,13 @@ async def test_the_first_answer_stays():
         "/etc/passwd",
     ],
 )
-def test_paths_stay_inside_the_store(path):
+def test_paths_stay_inside_the_store(path: str) -> None:
     with pytest.raises(Refusal) as caught:
         parse_path(path)
     assert caught.value.status == 400
 
 
-def test_names():
+def test_names() -> None:
     assert check_name("step-000012.final+1") == "step-000012.final+1"
     assert check_run_id("1f-2b:train:3") == "1f-2b:train:3"
     for name in (None, "", ".hidden", "a/b", "a\n", "x" * 201):
@@ -106,9 +107,11 @@ def test_names():
             check_name(name)
 
 
-async def test_waiting_behind_a_long_request_does_not_count_as_a_gap():
+async def test_waiting_behind_a_long_request_does_not_count_as_a_gap() -> None:
     queue = SequencedQueue("model", gap_timeout_s=0.2)
-    release, ran, given_up = asyncio.Event(), [], []
+    release = asyncio.Event()
+    ran: list[int] = []
+    given_up: list[str] = []
 
     def request(seq: int, until: asyncio.Event | None = None) -> None:
         async def work() -> None:
@@ -133,7 +136,7 @@ async def test_waiting_behind_a_long_request_does_not_count_as_a_gap():
     assert given_up == ["over"]
 
 
-async def test_what_was_fetched_is_kept_for_a_while_and_not_for_ever():
+async def test_what_was_fetched_is_kept_for_a_while_and_not_for_ever() -> None:
     table = PromiseTable(max_read_bytes=100, max_forgotten=3)
     for number in range(10):
         await answered(table, f"{number}", 40)

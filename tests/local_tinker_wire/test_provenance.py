@@ -13,6 +13,7 @@ from tinker.types import SampledProvenanceSpan as Sampled
 from coderl_tasks.local.tinker import provenance
 from coderl_tasks.local.tinker.engine_types import BadRequest, SampledSequence, SamplerTopK, TrainDatum
 from coderl_tasks.local.tinker.provenance import Provenance, RecordedSequences, Span
+from tests.local_tinker_wire.conftest import NewRun, Server, Step
 
 PROMPT = [5, 6, 7]
 PARAMS = types.SamplingParams(max_tokens=6, seed=1, stop=[])
@@ -23,6 +24,10 @@ def sample(run: tinker.TrainingClient, n: int = 1, *, record: bool = True) -> li
     return list(sampler.sample(types.ModelInput.from_ints(PROMPT), n, PARAMS).result().sequences)
 
 
+def tensor(values: Any) -> types.TensorData:
+    return types.TensorData.from_numpy(np.asarray(values))
+
+
 def datum(sequence: types.SampledSequence, advantage: float = 1.0) -> types.Datum:
     """As the cookbook's small loop builds it: the targets of the prompt are zeros."""
     tokens = PROMPT + sequence.tokens
@@ -30,8 +35,8 @@ def datum(sequence: types.SampledSequence, advantage: float = 1.0) -> types.Datu
     return types.Datum(
         model_input=types.ModelInput.from_ints(tokens[:-1]),
         loss_fn_inputs={
-            "target_tokens": np.array([0] * before + sequence.tokens),
-            "advantages": np.array([0.0] * before + [advantage] * len(sequence.tokens), dtype=np.float32),
+            "target_tokens": tensor([0] * before + sequence.tokens),
+            "advantages": tensor(np.array([0.0] * before + [advantage] * len(sequence.tokens), dtype=np.float32)),
         },
     ).with_provenance(*spans(sequence.sequence_id, len(sequence.tokens)))
 
@@ -43,7 +48,9 @@ def spans(sequence_id: str, n: int) -> tuple[list[Any], list[Any]]:
     return inputs, targets
 
 
-def test_stable_reinforce_raises_what_is_rewarded_and_stays_near_the_sampler(client, new_run, step):
+def test_stable_reinforce_raises_what_is_rewarded_and_stays_near_the_sampler(
+    client: tinker.ServiceClient, new_run: NewRun, step: Step
+) -> None:
     gained, divergence = {}, {}
     for kl_coeff in (0.0, 10.0):
         run = new_run(client)
@@ -51,24 +58,26 @@ def test_stable_reinforce_raises_what_is_rewarded_and_stays_near_the_sampler(cli
         data = [datum(sequence, 1.0 if number == 0 else -1.0 / 3) for number, sequence in enumerate(sequences)]
         first = step(run, data, "stable_reinforce", kl_coeff=kl_coeff)
         for output, sequence in zip(first.loss_fn_outputs, sequences, strict=True):
-            assert np.allclose(output["logprobs"].data[2:], sequence.logprobs, atol=1e-4)
+            assert np.allclose(output["logprobs"].data[2:], np.array(sequence.logprobs), atol=1e-4)
         for _ in range(3):
             step(run, data, "stable_reinforce", kl_coeff=kl_coeff)
         bare, full = (run.forward(data, "stable_reinforce", {"kl_coeff": coeff}).result() for coeff in (0.0, 1.0))
-        gained[kl_coeff] = sum(bare.loss_fn_outputs[0]["logprobs"].data[2:]) - sum(sequences[0].logprobs)
+        gained[kl_coeff] = sum(bare.loss_fn_outputs[0]["logprobs"].data[2:]) - sum(sequences[0].logprobs or ())
         divergence[kl_coeff] = full.metrics["loss:sum"] - bare.metrics["loss:sum"]
     assert gained[0.0] > gained[10.0] > 0
     assert 0 < divergence[10.0] < 0.5 * divergence[0.0]
 
 
-def test_a_conversation_names_the_sequences_of_its_turns(client, new_run, step):
+def test_a_conversation_names_the_sequences_of_its_turns(
+    client: tinker.ServiceClient, new_run: NewRun, step: Step
+) -> None:
     run = new_run(client)
     sampler = run.save_weights_and_get_sampling_client(record_stability_info=True).result()
     first = sampler.sample(types.ModelInput.from_ints(PROMPT), 1, PARAMS).result().sequences[0]
     longer = [*PROMPT, *first.tokens, 9, 10]
     second = sampler.sample(types.ModelInput.from_ints(longer), 1, PARAMS).result().sequences[0]
     tokens = longer + second.tokens
-    origin = [
+    origin: list[Any] = [
         Prompt(sequence_id=first.sequence_id, length=3),
         Sampled(sequence_id=first.sequence_id, length=6),
         Prompt(sequence_id=second.sequence_id, offset=9, length=2),
@@ -76,16 +85,17 @@ def test_a_conversation_names_the_sequences_of_its_turns(client, new_run, step):
     ]
     advantages = np.array([0] * 2 + [1.0] * 6 + [0] * 2 + [1.0] * 6, dtype=np.float32)
     data = types.Datum(
-        types.ModelInput.from_ints(tokens[:-1]), {"target_tokens": np.array(tokens[1:]), "advantages": advantages}
+        types.ModelInput.from_ints(tokens[:-1]), {"target_tokens": tensor(tokens[1:]), "advantages": tensor(advantages)}
     ).with_provenance(
         [*origin[:3], replace(origin[3], length=5)], [replace(origin[0], offset=1, length=2), *origin[1:]]
     )
     output = step(run, [data], "stable_reinforce")
     learned = np.array(output.loss_fn_outputs[0]["logprobs"].data)[advantages != 0]
+    assert first.logprobs and second.logprobs
     assert np.allclose(learned, first.logprobs + second.logprobs, atol=1e-4)
 
 
-def test_claims_that_do_not_hold_are_refused(client, new_run):
+def test_claims_that_do_not_hold_are_refused(client: tinker.ServiceClient, new_run: NewRun) -> None:
     run = new_run(client)
     (sequence,), (unrecorded,) = sample(run), sample(run, record=False)
     good, own = datum(sequence), sequence.sequence_id
@@ -110,17 +120,17 @@ def test_claims_that_do_not_hold_are_refused(client, new_run):
         ),
         (replace(good, model_input=wrong_tokens), "token 77 is not number 2 of the prompt tokens .*, which is 7"),
         (
-            replace(good, loss_fn_inputs=good.loss_fn_inputs | {"target_tokens": other_target}),
+            replace(good, loss_fn_inputs=good.loss_fn_inputs | {"target_tokens": tensor(other_target)}),
             "span 1 of loss_fn_inputs: token .* is not number 1 of the sampled tokens",
         ),
         (
-            replace(good, loss_fn_inputs=good.loss_fn_inputs | {"advantages": advantages}),
+            replace(good, loss_fn_inputs=good.loss_fn_inputs | {"advantages": tensor(advantages)}),
             "position 0 has a non-zero advantage and was not sampled",
         ),
         (
             replace(
                 good.with_provenance(inputs, [Prompt(sequence_id=own, length=3)] * 2 + [replace(targets[0], offset=0)]),
-                loss_fn_inputs=good.loss_fn_inputs | {"advantages": 0 * advantages},
+                loss_fn_inputs=good.loss_fn_inputs | {"advantages": tensor(0 * advantages)},
             ),
             "no target is a sampled token",
         ),
@@ -133,7 +143,7 @@ def test_claims_that_do_not_hold_are_refused(client, new_run):
     assert run.forward([good], "stable_reinforce").result().metrics
 
 
-def test_records_end_with_their_session_and_belong_to_it(server, new_run):
+def test_records_end_with_their_session_and_belong_to_it(server: Server, new_run: NewRun) -> None:
     before = server.stats()["recorded"]
     with server.client() as one, server.client() as other:
         ours, theirs = new_run(one), new_run(other)
@@ -145,7 +155,9 @@ def test_records_end_with_their_session_and_belong_to_it(server, new_run):
     assert server.stats()["recorded"] == before
 
 
-def test_other_losses_check_the_tiling_alone(client, new_run, lesson):
+def test_other_losses_check_the_tiling_alone(
+    client: tinker.ServiceClient, new_run: NewRun, lesson: list[types.Datum]
+) -> None:
     run = new_run(client)
     n = lesson[0].model_input.length
     named = lesson[0].with_provenance([Sampled(sequence_id="any", length=n)], [Sampled(sequence_id="any", length=n)])

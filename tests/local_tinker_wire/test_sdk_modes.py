@@ -2,14 +2,18 @@
 
 import pickle
 
+import pytest
 from tinker import types
 
 from coderl_tasks.local.tinker import service_routes
+from tests.local_tinker_wire.conftest import NewRun, Server, Step
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7])
 
 
-def test_polls_that_run_out_are_repeated(impatient_server, monkeypatch, new_run, lesson, step):
+def test_polls_that_run_out_are_repeated(
+    impatient_server: Server, monkeypatch: pytest.MonkeyPatch, new_run: NewRun, lesson: list[types.Datum], step: Step
+) -> None:
     monkeypatch.setattr(service_routes, "LONG_POLL_S", 0.005)
     with impatient_server.client() as client:
         run = new_run(client)
@@ -20,7 +24,9 @@ def test_polls_that_run_out_are_repeated(impatient_server, monkeypatch, new_run,
         assert len(sampler.sample(PROMPT, 8, params).result().sequences) == 8
 
 
-def test_session_poller_clone_numbers_and_tokens(impatient_server, monkeypatch, base_model):
+def test_session_poller_clone_numbers_and_tokens(
+    impatient_server: Server, monkeypatch: pytest.MonkeyPatch, base_model: str
+) -> None:
     flags = types.ClientConfigResponse(
         sample_use_retrieve_futures=True, sample_join_sampling_session=True, pjwt_auth_enabled=True
     )
@@ -35,7 +41,7 @@ def test_session_poller_clone_numbers_and_tokens(impatient_server, monkeypatch, 
         assert len({tuple(sequence.tokens) for sequence in sequences}) <= 2
 
 
-def test_a_sample_that_is_given_up_is_cancelled(impatient_server, base_model):
+def test_a_sample_that_is_given_up_is_cancelled(impatient_server: Server, base_model: str) -> None:
     with impatient_server.client() as client:
         sampler = client.create_sampling_client(base_model=base_model).result()
         future = sampler.sample(PROMPT, 16, types.SamplingParams(max_tokens=100, stop=[]))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from sampling_faults import SamplingFaults
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import NANO_MODEL
@@ -16,6 +15,7 @@ from coderl_tasks.policy.probe import Probe, duplicates_warning, probe_service, 
 from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 from coderl_tasks.services import Services
+from tests.faults.sampling_faults import SamplingFaults
 
 Serve = Callable[[web.Application], str]
 

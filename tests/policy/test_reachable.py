@@ -16,7 +16,9 @@ from coderl_tasks.services import Services
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
-async def test_no_answer_names_the_address_and_the_variable(kind: str, request, monkeypatch, caplog) -> None:
+async def test_no_answer_names_the_address_and_the_variable(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     url = request.getfixturevalue(kind)
     monkeypatch.setenv("TINKER_BASE_URL", url)
     with pytest.raises(InfraError, match="coderl doctor") as caught:
@@ -27,7 +29,7 @@ async def test_no_answer_names_the_address_and_the_variable(kind: str, request, 
     ]
 
 
-async def test_any_answer_will_do(embedded: Services, caplog) -> None:
+async def test_any_answer_will_do(embedded: Services, caplog: pytest.LogCaptureFixture) -> None:
     await require_answer(embedded.tinker_url)
     await require_answer(embedded.sandbox_urls[0])  # answers 404
     assert not caplog.records

@@ -28,7 +28,7 @@ async def test_a_group(sampler: tinker.SamplingClient) -> None:
     assert len(group) == 4
     for completion in group:
         assert 1 <= len(completion.tokens) <= 16
-        assert len(completion.logprobs) == len(completion.tokens)
+        assert completion.logprobs is not None and len(completion.logprobs) == len(completion.tokens)
         assert all(logprob <= 0 for logprob in completion.logprobs)
         assert completion.stop_reason == ("length" if completion.tokens[-1] != 1 else "stop")
     assert len({tuple(completion.tokens) for completion in group}) > 1
@@ -85,7 +85,7 @@ def sequence(tokens: list[int], logprobs: list[float] | None) -> tinker.SampledS
 
 
 async def test_a_bad_completion_does_not_fail_its_group() -> None:
-    bad = (None, [], [-0.5], [-0.5, float("nan")], [-0.5, float("-inf")])
+    bad: tuple[list[float] | None, ...] = (None, [], [-0.5], [-0.5, float("nan")], [-0.5, float("-inf")])
     client = Answers(sequence([7, 1], [-0.5, -0.25]), *(sequence([7, 1], one) for one in bad), promised=6)
     group = await sample_group(client, PROMPT, num_samples=7, max_tokens=4, temperature=1.0, seed=0)  # type: ignore[arg-type]
     assert group == [Completion([7, 1], [-0.5, -0.25], "stop"), *[Completion([7, 1], None, "stop")] * 5, MISSING]

@@ -21,7 +21,14 @@ def test_seed_fits_31_bits(parts: list[int | str]) -> None:
 
 
 def test_seed_tells_parts_apart() -> None:
-    variants = [(1, "ab", "c"), (1, "a", "bc"), ("1", "ab", "c"), (1, "abc"), (1, "c", "ab"), (1, "ab", "c", "")]
+    variants: list[tuple[int | str, ...]] = [
+        (1, "ab", "c"),
+        (1, "a", "bc"),
+        ("1", "ab", "c"),
+        (1, "abc"),
+        (1, "c", "ab"),
+        (1, "ab", "c", ""),
+    ]
     assert len({seed_for(*parts) for parts in variants}) == len(variants)
 
 

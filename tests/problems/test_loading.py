@@ -21,7 +21,7 @@ def write_lines(path: Path, lines: list) -> Path:
     return path
 
 
-def test_a_pool_is_read_as_data_by_its_folder_and_its_name(tmp_path, monkeypatch):
+def test_a_pool_is_read_as_data_by_its_folder_and_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the other tables that lie there: dropped.parquet has rows without a statement."""
     monkeypatch.setattr(sources, "POOLS", tmp_path)
     pool = tmp_path / "mine"
@@ -40,7 +40,7 @@ def test_a_pool_is_read_as_data_by_its_folder_and_its_name(tmp_path, monkeypatch
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data set folder: taco and lcbv5 to train on, lcbv5 to test on."""
     import datasets
 
@@ -60,7 +60,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return home
 
 
-def test_a_data_set_folder_by_role(folder):
+def test_a_data_set_folder_by_role(folder: Path) -> None:
     result = load_problems(str(folder), role="train")
     assert result.read == 7
     assert [(p.split, p.source_row, p.statement) for p in result.problems] == [
@@ -78,7 +78,7 @@ def test_a_data_set_folder_by_role(folder):
     assert [p.statement for p in load_problems(str(folder), ["lcbv5"], role="test").problems] == ["B1"]
 
 
-def test_a_limit_counts_rows_and_takes_from_all_splits(folder):
+def test_a_limit_counts_rows_and_takes_from_all_splits(folder: Path) -> None:
     rows = list(load_rows(str(folder), role="train", limit=3))
     assert [(r.split, r.source_row) for r in rows] == [("taco", 0), ("lcbv5", 0), ("taco", 1)]
     assert len(list(load_rows(str(folder), role="train", limit=99))) == 7
@@ -86,14 +86,14 @@ def test_a_limit_counts_rows_and_takes_from_all_splits(folder):
     assert list(load_rows(str(folder), role="train", limit=0)) == []
 
 
-def test_a_split_that_is_not_there(folder):
+def test_a_split_that_is_not_there(folder: Path) -> None:
     with pytest.raises(DataError, match="codeforces; there are"):
         load_problems(str(folder), ["codeforces"], role="test")
     with pytest.raises(DataError):
         load_problems(str(folder), ["taco"], role="test")
 
 
-def test_the_bundled_data_set():
+def test_the_bundled_data_set() -> None:
     train = load_problems("data/mini", role="train", max_tests=15)
     test = load_problems("data/mini", role="test")
     for result, least in ((train, 600), (test, 400)):
@@ -107,7 +107,7 @@ def test_the_bundled_data_set():
 
 
 @pytest.mark.skipif(not OLYMPIAD.exists(), reason="the olympiad problems are not on this machine")
-def test_real_problems_normalise():
+def test_real_problems_normalise() -> None:
     result = load_problems(str(OLYMPIAD), role="train", max_tests=15)
     assert (result.read, len(result.problems)) == (21, 21)
     assert {(p.split, p.kind) for p in result.problems} == {("olympiad-2024", "stdin")}
@@ -115,7 +115,7 @@ def test_real_problems_normalise():
     assert all(p.tests_total <= 15 for p in result.problems)
 
 
-def test_a_jsonl_file_with_damaged_lines(tmp_path):
+def test_a_jsonl_file_with_damaged_lines(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "mine.jsonl", [row("A"), "{broken\n", "\n", "[1]\n", row("B") | {"split": "other"}])
     path.write_bytes(path.read_bytes() + b'{"problem": "\xff", "tests": [{"input": "", "output": ""}]}\n')
     result = load_problems(str(path), role="train")
@@ -125,13 +125,13 @@ def test_a_jsonl_file_with_damaged_lines(tmp_path):
     assert [p.statement for p in load_problems(str(path), ["other"], role="train").problems] == ["B"]
 
 
-def test_a_raw_parquet_file_keeps_own_ids(tmp_path):
+def test_a_raw_parquet_file_keeps_own_ids(tmp_path: Path) -> None:
     path = tmp_path / "raw.parquet"
     pl.DataFrame([row("A") | {"problem_id": "a"}, row("B") | {"problem_id": "b"}]).write_parquet(path)
     assert [p.problem_id for p in load_problems(str(path), role="test").problems] == ["a", "b"]
 
 
-def test_normalised_problems_come_back_as_they_are(tmp_path, folder):
+def test_normalised_problems_come_back_as_they_are(tmp_path: Path, folder: Path) -> None:
     problems = load_problems(str(folder), role="train").problems
     path = tmp_path / "pool.parquet"
     problems_frame(problems).with_columns(pass_rate=pl.lit(0.5)).write_parquet(path)
@@ -139,7 +139,7 @@ def test_normalised_problems_come_back_as_they_are(tmp_path, folder):
     assert [p.split for p in load_problems(str(path), ["lcbv5"], role="train").problems] == ["lcbv5"] * 2
 
 
-def test_a_damaged_normalised_row_is_dropped(tmp_path, folder):
+def test_a_damaged_normalised_row_is_dropped(tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "pool.parquet"
     frame = problems_frame(load_problems(str(folder), role="train").problems)
     frame = frame.with_columns(statement=pl.when(pl.int_range(pl.len()) == 1).then(None).otherwise("statement"))
@@ -150,7 +150,7 @@ def test_a_damaged_normalised_row_is_dropped(tmp_path, folder):
 
 
 @pytest.mark.parametrize("name", ["broken.parquet", "notes.txt", "missing.parquet", "nothing-here/at-all"])
-def test_unreadable_sources_are_data_errors(tmp_path, name, monkeypatch):
+def test_unreadable_sources_are_data_errors(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

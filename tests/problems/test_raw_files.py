@@ -1,13 +1,15 @@
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.problems.raw_files import Oversized, RawFile, RawRow, index_file, read_segment, whole_file
+from coderl_tasks.problems.raw_files import Oversized, RawFile, RawRow, Segment, index_file, read_segment, whole_file
 from coderl_tasks.problems.sources import RowSource
 
 
@@ -16,12 +18,12 @@ def lines_file(path: Path, lines: list[str]) -> RawFile:
     return RawFile(path, path.name, "lines")
 
 
-def read(segments, **options) -> list[tuple]:
+def read(segments: Iterable[Segment], **options: Any) -> list[tuple[int, Any]]:
     return [(row.source_row, row.values) for part in segments for row in read_segment(part, "s", **options)]
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 30, 10**6])
-def test_segments_of_lines_are_the_whole_file(tmp_path, segment_bytes):
+def test_segments_of_lines_are_the_whole_file(tmp_path: Path, segment_bytes: int) -> None:
     rows = [{"problem": "x" * (number % 7), "n": number} for number in range(40)]
     lines = [json.dumps(row) + "\n" for row in rows]
     lines[3:3] = ["\n", "  \n"]
@@ -36,7 +38,7 @@ def test_segments_of_lines_are_the_whole_file(tmp_path, segment_bytes):
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 10**6])
-def test_segments_of_parquet_are_the_whole_file(tmp_path, segment_bytes):
+def test_segments_of_parquet_are_the_whole_file(tmp_path: Path, segment_bytes: int) -> None:
     rows = [{"problem": f"p{number}", "tests": "t" * number} for number in range(100)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=9)
     file = RawFile(tmp_path / "a.parquet", "a.parquet", "parquet")
@@ -47,7 +49,7 @@ def test_segments_of_parquet_are_the_whole_file(tmp_path, segment_bytes):
     assert all(segment.block <= segment.size for segment in index.segments)
 
 
-def test_large_row_groups_are_read_row_by_row_by_way_of_a_file(tmp_path, monkeypatch):
+def test_large_row_groups_are_read_row_by_row_by_way_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coderl_tasks.problems.raw_files.SMALL_GROUP_BYTES", 10)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -58,7 +60,7 @@ def test_large_row_groups_are_read_row_by_row_by_way_of_a_file(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("small", [10, 10**6])
-def test_a_row_is_held_by_its_taker_only(tmp_path, monkeypatch, small):
+def test_a_row_is_held_by_its_taker_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     monkeypatch.setattr("coderl_tasks.problems.raw_files.SMALL_GROUP_BYTES", small)
     rows = [{"problem": f"p{number}", "split": "ab"[number % 2]} for number in range(4)]
     lines = lines_file(tmp_path / "a.jsonl", [json.dumps(row) + "\n" for row in rows])
@@ -70,7 +72,7 @@ def test_a_row_is_held_by_its_taker_only(tmp_path, monkeypatch, small):
             assert held == [sys.getrefcount(alone) + sys.getrefcount(alone.values)] * len(rows)
 
 
-def test_rows_that_are_too_large_are_not_read(tmp_path):
+def test_rows_that_are_too_large_are_not_read(tmp_path: Path) -> None:
     rows = [{"problem": "a"}, {"problem": "b" * 3_000_000}, {"problem": "c"}]
     file = lines_file(tmp_path / "a.jsonl", [json.dumps(row) + "\n" for row in rows])
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -81,13 +83,13 @@ def test_rows_that_are_too_large_are_not_read(tmp_path):
     assert index_file(file).segments[0].block > 3_000_000
 
 
-def test_a_byte_order_mark_and_windows_line_ends(tmp_path):
+def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"n": 1}\r\n{"n": 2}\r\n')
     file = RawFile(tmp_path / "a.jsonl", "a.jsonl", "lines")
     assert read([whole_file(file)]) == [(0, {"n": 1}), (1, {"n": 2})]
 
 
-def test_a_damaged_parquet_file_is_a_data_error(tmp_path):
+def test_a_damaged_parquet_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no table")
     with pytest.raises(DataError, match=r"a\.parquet"):
         index_file(RawFile(tmp_path / "a.parquet", "a.parquet", "parquet"))

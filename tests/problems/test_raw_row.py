@@ -21,11 +21,11 @@ TESTS = [{"input": "1\n", "output": "1\n"}, {"input": "22\n", "output": "2\n"}]
 ROW = {"problem": "Count the digits.", "tests": json.dumps(TESTS)}
 
 
-def make(**changes) -> Problem:
+def make(**changes: Any) -> Problem:
     return problem_from_row(ROW | changes, split="codeforces", source_row=4)
 
 
-def test_a_whole_row():
+def test_a_whole_row() -> None:
     problem = make(solutions=["print(len(input()))"], starter_code=None, metadata='{"time_limit": "2 seconds"}')
     assert problem == Problem(
         problem_id=problem.problem_id,
@@ -44,7 +44,7 @@ def test_a_whole_row():
     assert problems_from_frame(problems_frame([problem])) == [problem]
 
 
-def test_identity_is_of_the_content():
+def test_identity_is_of_the_content() -> None:
     other_place = problem_from_row(ROW | {"solutions": ["x"]}, split="taco", source_row=9)
     assert make().problem_id == other_place.problem_id == "28eaefbe965a5c0d"
     assert make().problem_id != make(problem="Count the letters.").problem_id
@@ -72,7 +72,7 @@ def test_identity_is_of_the_content():
         (float("nan"), None),
     ],
 )
-def test_time_limits(limit, seconds):
+def test_time_limits(limit: Any, seconds: float | None) -> None:
     assert make(time_limit=limit).time_limit_s == seconds
     assert make(metadata={"time_limit": limit}).time_limit_s == seconds
 
@@ -88,7 +88,7 @@ def test_time_limits(limit, seconds):
         (7, ()),
     ],
 )
-def test_solutions(value, solutions):
+def test_solutions(value: int | list[str | None] | str | None, solutions: tuple[str, ...]) -> None:
     assert make(solutions=value).solutions == solutions
 
 
@@ -104,7 +104,7 @@ def test_solutions(value, solutions):
         ({"problem": "p", "tests": [{"input": "\udcff", "output": ""}]}, "not_utf8"),
     ],
 )
-def test_rows_that_cannot_be_used(row, reason):
+def test_rows_that_cannot_be_used(row: Any, reason: str) -> None:
     with pytest.raises(RowDropped) as caught:
         problem_from_row(row, split="taco", source_row=0)
     assert caught.value.reason == reason
@@ -142,19 +142,19 @@ OTHER_COLUMNS = {
 
 
 @pytest.mark.parametrize("row", OTHER_COLUMNS.values(), ids=OTHER_COLUMNS)
-def test_columns_that_other_trainers_use(row):
+def test_columns_that_other_trainers_use(row: dict[str, Any]) -> None:
     problem = problem_from_row(row, split="codeforces", source_row=4)
     assert problem.problem_id == make().problem_id
 
 
 @pytest.mark.parametrize("place", ["metadata", "extra_info", "verification_info"])
-def test_a_function_is_named_beside_the_tests(place):
+def test_a_function_is_named_beside_the_tests(place: str) -> None:
     row = {"prompt": "Add.", "ground_truth": {"inputs": ["1\n2"], "outputs": ["3"]}, place: {"fn_name": "add"}}
     problem = problem_from_row(row, split="s", source_row=0)
     assert (problem.kind, problem.entry_point, problem.tests) == ("call", "add", (Test("[1, 2]", "3"),))
 
 
-def test_a_reference_in_the_singular():
+def test_a_reference_in_the_singular() -> None:
     fenced = "```python\nprint(len(input()))\n```"
     assert make(gold_standard_solution=fenced).solutions == (fenced,)
     assert make(solution="a", solutions=["b"]).solutions == ("b",)
@@ -193,7 +193,7 @@ def test_a_reference_in_the_singular():
         ),
     ],
 )
-def test_what_is_found_and_what_is_missing_is_told(row, reason, detail):
+def test_what_is_found_and_what_is_missing_is_told(row: dict[str, Any], reason: str, detail: str) -> None:
     with pytest.raises(RowDropped) as caught:
         problem_from_row(row, split="s", source_row=0)
     assert caught.value.reason == reason
@@ -228,7 +228,7 @@ ANY_ROW = st.fixed_dictionaries(
 
 
 @given(ANY_ROW)
-def test_any_row_is_a_storable_problem_or_a_drop_that_says_why(row):
+def test_any_row_is_a_storable_problem_or_a_drop_that_says_why(row: Any) -> None:
     try:
         problem = problem_from_row(row, split="taco", source_row=0)
     except RowDropped as drop:
@@ -241,7 +241,7 @@ def with_inputs(*inputs: str) -> Problem:
     return make(tests=[{"input": text, "output": text} for text in inputs])
 
 
-def test_trimming_keeps_the_longest_inputs_in_order():
+def test_trimming_keeps_the_longest_inputs_in_order() -> None:
     problem = with_inputs("a", "ccc", "bb", "dddd", "ee")
     trimmed = trim_tests(problem, 3)
     assert [test.input for test in trimmed.tests] == ["ccc", "bb", "dddd"]
@@ -252,7 +252,7 @@ def test_trimming_keeps_the_longest_inputs_in_order():
 
 
 @pytest.mark.parametrize("max_tests", [0, -2])
-def test_trimming_refuses_nonsense(max_tests):
+def test_trimming_refuses_nonsense(max_tests: int) -> None:
     with pytest.raises(ValueError):
         trim_tests(with_inputs("a"), max_tests)
 

@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from coderl_tasks.problems import RowDropped, Test, normalize_tests, parse_tests
 
 
-def calls(*pairs):
+def calls(*pairs: tuple[list[Any], Any]) -> tuple[Test, ...]:
     return tuple(Test(json.dumps(arguments), json.dumps(value)) for arguments, value in pairs)
 
 
@@ -58,32 +60,32 @@ CALL_SHAPES = {
 
 @pytest.mark.parametrize("raw", STDIN_SHAPES.values(), ids=STDIN_SHAPES)
 @pytest.mark.parametrize("encode", [lambda raw: raw, json.dumps, lambda raw: json.dumps(json.dumps(raw))])
-def test_stdin_shapes(raw, encode):
+def test_stdin_shapes(raw: Any, encode: Callable[[Any], Any]) -> None:
     test_set = parse_tests(encode(raw), {"func_name": None})
     assert (test_set.kind, test_set.entry_point, test_set.tests) == ("stdin", "", STDIN)
 
 
 @pytest.mark.parametrize(("raw", "metadata"), CALL_SHAPES.values(), ids=CALL_SHAPES)
 @pytest.mark.parametrize("encode", [lambda raw: raw, json.dumps])
-def test_call_shapes(raw, metadata, encode):
+def test_call_shapes(raw: Any, metadata: Any, encode: Callable[[Any], Any]) -> None:
     test_set = parse_tests(encode(raw), encode(metadata))
     assert (test_set.kind, test_set.entry_point, test_set.tests) == ("call", "add", ADD)
 
 
 @pytest.mark.parametrize("raw", [*STDIN_SHAPES.values(), *(raw for raw, _ in CALL_SHAPES.values())])
-def test_normalize_tests_says_all_and_is_idempotent(raw):
+def test_normalize_tests_says_all_and_is_idempotent(raw: Any) -> None:
     once = normalize_tests(raw, {"func_name": "add"} if raw not in STDIN_SHAPES.values() else None)
     assert all(test.keys() == {"input", "output", "testtype", "metadata"} for test in once)
     assert normalize_tests(once) == once
     assert normalize_tests(json.dumps(once), "{}") == once
 
 
-def call_outputs(outputs, inputs=None):
+def call_outputs(outputs: list[Any], inputs: list[Any] | None = None) -> list[Any]:
     inputs = inputs or [[1]] * len(outputs)
     return [json.loads(t.expected) for t in parse_tests({"inputs": inputs, "outputs": outputs, "fn_name": "f"}).tests]
 
 
-def test_outputs_beside_native_inputs():
+def test_outputs_beside_native_inputs() -> None:
     assert call_outputs(["abc", "12"]) == ["abc", "12"], "strings that are not all JSON are the strings returned"
     assert call_outputs(["321", "45"]) == ["321", "45"], "digits too, or reversing '123' could not be asked for"
     assert call_outputs(["[1, 2]", "[]"]) == [[1, 2], []], "JSON that is not numbers is decoded"
@@ -92,27 +94,27 @@ def test_outputs_beside_native_inputs():
     assert call_outputs([[[1, 2]], [[3]]]) == [[1, 2], [3]], "one-element lists throughout are a wrapping"
 
 
-def test_outputs_beside_text_inputs():
+def test_outputs_beside_text_inputs() -> None:
     assert call_outputs(["321", "45"], ["[1]", "[2]"]) == [321, 45]
     assert call_outputs(["abc", "45"], ["[1]", "[2]"]) == ["abc", "45"]
 
 
-def test_livecodebench_lists_are_not_unwrapped():
+def test_livecodebench_lists_are_not_unwrapped() -> None:
     raw = [{"input": "[1]", "output": "[1]", "testtype": "functional"}]
     assert parse_tests(raw, {"func_name": "f"}).tests == calls(([[1]], [1]))
 
 
-def test_one_argument_that_is_not_a_list():
+def test_one_argument_that_is_not_a_list() -> None:
     raw = {"inputs": [5, {"a": 1}], "outputs": [1, 2], "fn_name": "f"}
     assert parse_tests(raw).tests == calls(([5], 1), ([{"a": 1}], 2))
 
 
-def test_stdin_values_that_are_not_strings():
+def test_stdin_values_that_are_not_strings() -> None:
     raw = {"inputs": [5, ["1", "2 3"], [[1, 2], [3.5]]], "outputs": [1, ["a"], "x"]}
     assert parse_tests(raw).tests == (Test("5", "1"), Test("1\n2 3", "a"), Test("1 2\n3.5", "x"))
 
 
-DROPS = {
+DROPS: dict[str, list[Any]] = {
     "no_tests": [None, "", "[]", [], {"inputs": [], "outputs": []}, "null"],
     "tests_not_json": ["{", "[1,", "\x00", "[" * 100_000],
     "unknown_test_shape": [5, "7", [1], [None], [{"input": "1"}], {"a": 1}, {"inputs": "1", "outputs": "2"}],
@@ -147,13 +149,13 @@ DROPS = {
 
 
 @pytest.mark.parametrize(("reason", "raw"), [(reason, raw) for reason, raws in DROPS.items() for raw in raws])
-def test_what_cannot_be_read_is_dropped_with_its_reason(reason, raw):
+def test_what_cannot_be_read_is_dropped_with_its_reason(reason: str, raw: Any) -> None:
     with pytest.raises(RowDropped) as caught:
         parse_tests(raw)
     assert caught.value.reason == reason
 
 
-def test_functional_outputs_must_be_json():
+def test_functional_outputs_must_be_json() -> None:
     raw = [{"input": "1", "output": "abc", "testtype": "functional"}]
     with pytest.raises(RowDropped, match="call_output_not_json"):
         parse_tests(raw, {"func_name": "f"})
@@ -182,7 +184,7 @@ RAW = JSON_VALUES | TEST_LIKE | st.lists(TEST_LIKE, max_size=3) | TACO_LIKE
 
 
 @given(raw=RAW | RAW.map(json.dumps), metadata=JSON_VALUES | st.just({"func_name": "f"}) | st.text(max_size=9))
-def test_anything_is_tests_or_a_drop(raw, metadata):
+def test_anything_is_tests_or_a_drop(raw: Any, metadata: Any) -> None:
     try:
         test_set = parse_tests(raw, metadata)
     except RowDropped as drop:

@@ -18,7 +18,7 @@ def own(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_share_is_held_out_by_the_ids_alone_and_grows_with_the_share():
+def test_a_share_is_held_out_by_the_ids_alone_and_grows_with_the_share() -> None:
     ids = [f"{number}" for number in range(2000)]
     tenth = {problem_id for problem_id in ids if is_held_out(problem_id, 0.1)}
     assert 150 < len(tenth) < 250
@@ -26,7 +26,7 @@ def test_a_share_is_held_out_by_the_ids_alone_and_grows_with_the_share():
     assert all(is_held_out(problem_id, 1 - 1e-12) for problem_id in ids)
 
 
-def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(own: str):
+def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(own: str) -> None:
     share = evaluation_side(TrainSettings(dataset=own, test_share=0.2))
     loaded = share.load()
     assert 20 < len(loaded.problems) < 60
@@ -42,7 +42,7 @@ def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(
         evaluation_side(TrainSettings(evaluation_dataset=own, test_share=0.2))
 
 
-def test_one_file_is_trained_and_evaluated_on_only_if_that_is_asked_for(own: str):
+def test_one_file_is_trained_and_evaluated_on_only_if_that_is_asked_for(own: str) -> None:
     with pytest.raises(ConfigError, match=r"mine.jsonl is one file, .*test_share=0.1, .*evaluation_dataset=.*; or not"):
         require_other_problems(TrainSettings(dataset=own), own, "or not")
     for asked_for in ({"test_share": 0.1}, {"evaluation_dataset": own}):

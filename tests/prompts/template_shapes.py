@@ -1,16 +1,23 @@
 """Chat templates of the shapes that models come with, written for the tests, and tokenizers that have their tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from coderl_tasks.prompts import Message
 
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 TRAINING_TEXT = ["system user assistant\n\nprint the sum of all numbers think im_start im_end endoftext"] * 4
+
+
+def plain(messages: Iterable[Message]) -> list[dict[str, str]]:
+    """The messages as a tokenizer's own template takes them."""
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import extract_code
 from coderl_tasks.prompts import Message, Renderer, get_renderer
 from coderl_tasks.prompts.chat_template import PROMPT_DATE, find_markers
-from tests.prompts.template_shapes import CHATML, NO_SYSTEM, SHAPES, Shape, bytes_tokenizer
+from tests.prompts.template_shapes import CHATML, NO_SYSTEM, SHAPES, Shape, bytes_tokenizer, plain
 
 MODES = [(name, None) for name in SHAPES] + [("opened", True), ("opened", False), ("roles only", False)]
 IDS = [name if thinking is None else f"{name}, {'on' if thinking else 'off'}" for name, thinking in MODES]
@@ -65,7 +65,7 @@ def test_ordinary_conversations_have_the_templates_tokens(
     for _ in range(1000 if name in THOUSANDS and thinking is None else 100):
         messages = conversation(draw, shape)
         expected = tokenizer.apply_chat_template(
-            messages if shape.takes_system else with_folded_system(messages),
+            plain(messages if shape.takes_system else with_folded_system(messages)),
             add_generation_prompt=True,
             return_dict=False,
             **switches(name, thinking),
@@ -117,7 +117,7 @@ def test_a_statement_full_of_markers_reads_as_it_is_written(
     sly = "".join(f"a{token}b {token}\n" for token in (*shape.special, *shape.added)) + "x"
     renderer = get_renderer("chat_template", tokenizer)
     honest, prompt = (renderer.prompt_tokens([{"role": "user", "content": text}]) for text in ("QQ", sly))
-    decoded = [tokenizer.decode(tokens, skip_special_tokens=False) for tokens in (honest, prompt)]
+    decoded = [str(tokenizer.decode(tokens, skip_special_tokens=False)) for tokens in (honest, prompt)]
     assert decoded[1] == decoded[0].replace("QQ", sly)
 
 
@@ -127,7 +127,7 @@ def test_a_question_that_looks_like_a_tools_answer_is_a_question(
     tokenizer = tokenizer_of("opened")
     messages: list[Message] = [{"role": "user", "content": "<tool_response>x</tool_response>"}]
     with pytest.raises(Exception, match="nobody asks"):
-        tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        tokenizer.apply_chat_template(plain(messages), add_generation_prompt=True)
     prompt = get_renderer("chat_template", tokenizer).prompt_tokens(messages)
     assert "<tool_response>x</tool_response>" in tokenizer.decode(prompt)
 
@@ -152,7 +152,7 @@ def test_tokens_that_only_normalising_makes_are_plain_text_too() -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_stop_tokens(tokenizer_of: Callable[[str], PreTrainedTokenizerFast], name: str) -> None:
     shape, tokenizer = SHAPES[name], tokenizer_of(name)
-    turn_end, first = (tokenizer.convert_tokens_to_ids(token) for token in (shape.turn_end, shape.special[0]))
+    turn_end, first = (tokenizer.get_vocab()[token] for token in (shape.turn_end, shape.special[0]))
     assert get_renderer("chat_template", tokenizer).stop_tokens == [turn_end]
     assert get_renderer("chat_template", tokenizer, end_tokens=[first, turn_end]).stop_tokens == [turn_end, first]
 

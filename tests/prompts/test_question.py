@@ -1,6 +1,8 @@
 import json
+from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import (
@@ -13,8 +15,8 @@ from coderl_tasks.prompts import (
 from coderl_tasks.prompts.problem_prompt import effective_starter_code
 
 
-def problem(**changes) -> Problem:
-    values = {
+def problem(**changes: Any) -> Problem:
+    values: dict[str, Any] = {
         "problem_id": "p",
         "split": "taco",
         "statement": "Add two numbers.",
@@ -31,7 +33,7 @@ def problem(**changes) -> Problem:
     return Problem(**(values | changes))
 
 
-def test_without_starter_code():
+def test_without_starter_code() -> None:
     text = fetch_live_code_bench_system_prompt("Add.")
     assert text == (
         "You are an expert Python programmer. You will be given a question (problem specification) and will generate "
@@ -45,7 +47,7 @@ def test_without_starter_code():
     )
 
 
-def test_with_starter_code():
+def test_with_starter_code() -> None:
     text = fetch_live_code_bench_system_prompt("Add.", "class Solution:\n    def add(self, a, b):")
     assert text.endswith(
         "### Format: You will use the following starter code to write the solution to the problem and enclose your "
@@ -55,7 +57,7 @@ def test_with_starter_code():
 
 
 @pytest.mark.parametrize("key", ["question", "prompt", "problem"])
-def test_build_question_takes_the_statement_from_any_of_three_keys(key):
+def test_build_question_takes_the_statement_from_any_of_three_keys(key: str) -> None:
     assert build_question({key: "Add."}) == fetch_live_code_bench_system_prompt("Add.")
     starter = "def add(a, b):"
     assert build_question({key: "Add.", "starter_code": starter}) == fetch_live_code_bench_system_prompt(
@@ -64,20 +66,22 @@ def test_build_question_takes_the_statement_from_any_of_three_keys(key):
 
 
 @pytest.mark.parametrize("example", [{}, {"problem": ""}, {"problem": " \n"}, {"question": None}, {"prompt": 3}])
-def test_build_question_is_none_without_a_question(example):
+def test_build_question_is_none_without_a_question(
+    example: dict[str, Any],
+) -> None:
     assert build_question(example) is None
 
 
-def test_blank_starter_code_counts_as_none():
+def test_blank_starter_code_counts_as_none() -> None:
     assert build_question({"problem": "Add.", "starter_code": " \n"}) == fetch_live_code_bench_system_prompt("Add.")
 
 
-def test_the_two_messages_hold_the_one_text():
+def test_the_two_messages_hold_the_one_text() -> None:
     system, user = problem_messages(problem())
     assert f"{system['content']}\n\n{user['content']}" == fetch_live_code_bench_system_prompt("Add two numbers.")
 
 
-def test_call_problems_without_starter_code_name_their_function():
+def test_call_problems_without_starter_code_name_their_function() -> None:
     call = problem(kind="call", entry_point="add", tests=(Test(json.dumps([1, 2]), "3"),))
     assert effective_starter_code(call) == "def add(arg1, arg2):\n    "
     assert "def add(arg1, arg2):" in problem_messages(call)[1]["content"]
@@ -85,9 +89,9 @@ def test_call_problems_without_starter_code_name_their_function():
     assert effective_starter_code(problem(kind="call", entry_point="f", starter_code="def f(n):")) == "def f(n):"
 
 
-def test_problem_prompt_is_the_rendered_messages(tokenizer):
+def test_problem_prompt_is_the_rendered_messages(tokenizer: PreTrainedTokenizerFast) -> None:
     renderer = get_renderer("qwen3_instruct", tokenizer)
     tokens = problem_prompt(problem(), renderer)
     assert tokens == renderer.prompt_tokens(problem_messages(problem()))
-    text = tokenizer.decode(tokens, skip_special_tokens=False)
+    text = str(tokenizer.decode(tokens, skip_special_tokens=False))
     assert text.startswith("<|im_start|>system\nYou are an expert") and text.endswith("<|im_start|>assistant\n")

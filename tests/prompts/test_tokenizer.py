@@ -1,6 +1,8 @@
 import json
+from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.prompts import get_renderer, load_tokenizer, model_renderer, recommended_renderer
@@ -10,7 +12,7 @@ from tests.prompts.template_shapes import HYBRID_TEMPLATE
 
 
 @pytest.fixture
-def folder(tokenizer, tmp_path):
+def folder(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
     tokenizer.save_pretrained(tmp_path / "tiny")
     (tmp_path / "tiny" / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     return tmp_path / "tiny"
@@ -27,36 +29,38 @@ def folder(tokenizer, tmp_path):
         ("meta-llama/Llama-3.1-8B-Instruct", "chat_template"),
     ],
 )
-def test_recommended_renderer_by_name(model, renderer, monkeypatch):
+def test_recommended_renderer_by_name(model: str, renderer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompts_tokenizer, "load_tokenizer", lambda name: pytest.fail(f"{name} was looked up"))
     assert recommended_renderer(model) == renderer
 
 
-def test_recommended_renderer_of_a_local_folder(folder):
+def test_recommended_renderer_of_a_local_folder(folder: Path) -> None:
     assert recommended_renderer(str(folder)) == "qwen3_instruct"
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5", "llama"])
-def test_folders_of_other_models_bring_their_own_format(folder, model_type):
+def test_folders_of_other_models_bring_their_own_format(folder: Path, model_type: str) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     assert recommended_renderer(str(folder)) == "chat_template"
 
 
 @pytest.mark.parametrize(("eos", "tokens"), [(7, [7]), ([7, 8], [7, 8]), (None, [])])
-def test_end_tokens_of_the_generation_configuration(folder, eos, tokens):
+def test_end_tokens_of_the_generation_configuration(
+    folder: Path, eos: int | list[int] | None, tokens: list[int]
+) -> None:
     assert generation_end_tokens(str(folder)) == []
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos, "temperature": 0.6}))
     assert generation_end_tokens(str(folder)) == tokens
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"eos_token_id": "</s>"}'])
-def test_a_damaged_generation_configuration_is_named(folder, text):
+def test_a_damaged_generation_configuration_is_named(folder: Path, text: str) -> None:
     (folder / "generation_config.json").write_text(text)
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
         generation_end_tokens(str(folder))
 
 
-def test_the_renderer_of_a_model(folder, tokenizer):
+def test_the_renderer_of_a_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     (folder / "chat_template.jinja").write_text(HYBRID_TEMPLATE)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3]}))
     for renderer_name, thinking, label in [
@@ -77,17 +81,19 @@ def test_the_renderer_of_a_model(folder, tokenizer):
     ("renderer_name", "thinking"),
     [("qwen3", False), ("qwen3_disable_thinking", True), ("qwen3_instruct", True), ("qwen3_instruct", False)],
 )
-def test_thinking_that_contradicts_the_renderer_is_refused(tokenizer, renderer_name, thinking):
+def test_thinking_that_contradicts_the_renderer_is_refused(
+    tokenizer: PreTrainedTokenizerFast, renderer_name: str, thinking: bool
+) -> None:
     with pytest.raises(ConfigError, match=f"thinking={'on' if thinking else 'off'} and the renderer {renderer_name} "):
         get_renderer(renderer_name, tokenizer, thinking=thinking)
 
 
-def test_load_tokenizer_from_a_local_folder(folder, tokenizer):
+def test_load_tokenizer_from_a_local_folder(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     text = "print the sum <|im_end|>"
     assert load_tokenizer(str(folder)).encode(text) == tokenizer.encode(text)
 
 
-def test_a_missing_tokenizer_is_a_configuration_error(tmp_path, monkeypatch):
+def test_a_missing_tokenizer_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="tokenizer"):
         load_tokenizer(str(tmp_path))

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+DataSet = Callable[[list[Any], list[Any]], Path]
+
 
 @pytest.fixture
-def data_set(tmp_path: Path) -> Callable[..., Path]:
+def data_set(tmp_path: Path) -> DataSet:
     """Writes a data set folder: taco to train on, codeforces to test on."""
 
     def write(train: list[Any], test: list[Any]) -> Path:

@@ -1,4 +1,5 @@
 from coderl_tasks.screening import OverlapRules, find_contaminated
+from coderl_tasks.screening.duplicates import Entry
 from tests.screening.made_problems import make_entry, make_text, with_changed_words
 
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}
@@ -6,11 +7,15 @@ OTHERS = {f"{number} 0\n": f"{number}\n" for number in range(8)}
 SECRET = make_entry("row 7 of codeforces test", make_text("secret"), TESTS)
 
 
-def faults(*train, evaluation=(SECRET,), rules=OverlapRules()):  # noqa: B008 - frozen
+def faults(
+    *train: Entry,
+    evaluation: tuple[Entry, ...] = (SECRET,),
+    rules: OverlapRules = OverlapRules(),  # noqa: B008 - frozen
+) -> list[tuple[int, str, str]]:
     return [(fault.index, fault.reason, fault.detail) for fault in find_contaminated(train, evaluation, rules)]
 
 
-def test_copies_of_an_evaluation_problem_are_named():
+def test_copies_of_an_evaluation_problem_are_named() -> None:
     text = make_text("secret")
     long = f"{make_text('before', 200)} {text} {make_text('after', 50)}"
     clean = make_entry("row 0", make_text("clean"), TESTS)
@@ -19,7 +24,7 @@ def test_copies_of_an_evaluation_problem_are_named():
     assert all("row 7 of codeforces test" in fault[2] for fault in found)
 
 
-def test_a_rewritten_copy_is_known_by_its_tests():
+def test_a_rewritten_copy_is_known_by_its_tests() -> None:
     rewritten = with_changed_words(make_text("secret"), 6)
     assert faults(make_entry("row", rewritten, OTHERS)) == []
     assert faults(make_entry("row", rewritten, TESTS)) == [
@@ -27,7 +32,7 @@ def test_a_rewritten_copy_is_known_by_its_tests():
     ]
 
 
-def test_boilerplate_does_not_count():
+def test_boilerplate_does_not_count() -> None:
     boilerplate = make_text("boilerplate", 100)
     train = [make_entry(f"row {number}", f"{boilerplate} {make_text(number, 60)}", OTHERS) for number in range(12)]
     evaluation = make_entry("row 0 of lcbv5 test", f"{boilerplate} {make_text('own', 60)}", TESTS)
@@ -35,17 +40,17 @@ def test_boilerplate_does_not_count():
     assert len(faults(*train[:3], evaluation=(evaluation,))) == 3, "a passage that few have counts"
 
 
-def test_a_quotation_is_not_a_copy():
+def test_a_quotation_is_not_a_copy() -> None:
     quoting = f"{make_text('own', 100)} {' '.join(make_text('secret').split()[:45])}"
     assert faults(make_entry("row", quoting, OTHERS)) == []
 
 
-def test_a_short_statement_word_for_word():
+def test_a_short_statement_word_for_word() -> None:
     short = make_entry("row 1 of lcbv5 test", "Print the largest sum of two numbers.", TESTS)
     same = make_entry("row", "print the largest   sum of two numbers.", OTHERS)
     other = make_entry("row", "Print the smallest sum of two numbers.", OTHERS)
     assert [fault[:2] for fault in faults(same, other, evaluation=(short,))] == [(0, "near_duplicate_statement")]
 
 
-def test_no_evaluation_problems():
+def test_no_evaluation_problems() -> None:
     assert faults(make_entry("row", make_text(0), TESTS), evaluation=()) == []

@@ -1,10 +1,11 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.problems import Drop, Test
+from coderl_tasks.problems import Drop, Problem, Test
 from coderl_tasks.problems.raw_files import Oversized, RawRow
 from coderl_tasks.screening import ScreenRules, parse, sanity, screen
 from coderl_tasks.screening.parts import part_row
@@ -36,25 +37,25 @@ def outcome(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
         (make_problem("s", {**SIX, "[7]": "[1, 2]", "[7] ": "[1, 3]"}, kind="call"), "contradictory_tests"),
     ],
 )
-def test_sanity(problem, reason):
+def test_sanity(problem: Problem, reason: str | None) -> None:
     fault = sanity(problem, ScreenRules(max_statement_chars=100))
     assert (fault[0] if fault else None) == reason
 
 
-def test_trimming_is_recorded_and_comes_after_the_checks():
+def test_trimming_is_recorded_and_comes_after_the_checks() -> None:
     screened = outcome(RawRow("taco", 3, make_row("A sum.", count=9)), ScreenRules(max_tests=2, min_tests=9))
     assert isinstance(screened, Screened)
     assert (screened.problem.tests_total, screened.problem.tests_original) == (2, 9)
     assert len(screened.whole.tests) == 9
 
 
-def test_a_row_that_was_too_large_to_read():
+def test_a_row_that_was_too_large_to_read() -> None:
     drop = parse(RawRow("taco", 3, Oversized(3 * 2**30)))
     assert isinstance(drop, Drop)
     assert (drop.stage, drop.reason, drop.detail, drop.source_row) == ("sanity", "row_too_large", "3072 MiB", 3)
 
 
-def test_evaluation_problems_are_only_parsed():
+def test_evaluation_problems_are_only_parsed() -> None:
     screened = outcome(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
     assert isinstance(screened, Screened)
     assert (len(screened.problem.tests), len(screened.whole.tests)) == (1, 2)
@@ -86,7 +87,7 @@ rows = st.fixed_dictionaries(
 
 
 @given(rows | values)
-def test_any_row_becomes_a_problem_or_a_drop_with_a_reason(row):
+def test_any_row_becomes_a_problem_or_a_drop_with_a_reason(row: Any) -> None:
     rules = ScreenRules(min_tests=1, max_tests=2, max_statement_chars=20)
     screened = outcome(RawRow("taco", 0, row), rules)
     if isinstance(screened, Drop):

@@ -15,6 +15,7 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
 from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.screening import KeptProblems, ScreeningRequest, ScreenRules, screen_dataset
+from tests.screening.conftest import DataSet
 from tests.screening.made_problems import make_row, make_text, with_changed_words
 
 FAULTY = [
@@ -34,11 +35,11 @@ def hashes(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def faulty(data_set) -> Path:
+def faulty(data_set: DataSet) -> Path:
     return data_set(FAULTY, [make_row(make_text("secret"), "s"), make_row(make_text("other"), "o")])
 
 
-def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
+def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty: Path, tmp_path: Path) -> None:
     done = screen_dataset(tmp_path / "out", ScreeningRequest(str(faulty), screen=ScreenRules(max_tests=8)))
     assert done.read == len(FAULTY) == len(done.kept) + done.dropped.height
     dropped = {row["source_row"]: (row["stage"], row["reason"]) for row in done.dropped.iter_rows(named=True)}
@@ -63,9 +64,9 @@ def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty, tmp_path):
     assert str(tmp_path) not in json.dumps(done.manifest["train"])
 
 
-def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path):
-    rows = [make_row(make_text(key), key) for key in range(20)]
-    rows += [make_row(with_changed_words(make_text(key), 1), key) for key in range(20)]
+def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path: Path) -> None:
+    rows = [make_row(make_text(key), str(key)) for key in range(20)]
+    rows += [make_row(with_changed_words(make_text(key), 1), str(key)) for key in range(20)]
     rows += [make_row(make_text(f"few {key}"), f"few {key}", count=2) for key in range(20)]
     (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     request = ScreeningRequest(str(tmp_path / "mine.jsonl"), test_share=0.3)
@@ -86,7 +87,7 @@ def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path):
     assert "test_share" not in screen_dataset(tmp_path / "out", ScreeningRequest(request.source)).manifest
 
 
-def test_a_data_set_without_a_usable_row_is_one_line(tmp_path):
+def test_a_data_set_without_a_usable_row_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"text": "Add.", "cases": []}\n{"text": "Double."}\n')
     done = screen_dataset(tmp_path / "out", ScreeningRequest(str(file)))
@@ -103,7 +104,7 @@ def test_a_data_set_without_a_usable_row_is_one_line(tmp_path):
         screen_dataset(tmp_path / "none", ScreeningRequest(str(file))).require_problems()
 
 
-def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path):
+def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path: Path) -> None:
     done = screen_dataset(tmp_path, ScreeningRequest("data/mini"))
     assert (done.read, len(done.kept), done.manifest["dropped"]) == (640, 638, {"dedup/near_duplicate": 2})
     statements = {(p.split, p.source_row): p.statement for p in load_problems("data/mini", role="train").problems}
@@ -112,7 +113,7 @@ def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path):
         assert statements[split, int(number)] == row["statement"]
 
 
-def test_a_finished_screening_is_not_done_again_and_another_one_is(faulty, tmp_path):
+def test_a_finished_screening_is_not_done_again_and_another_one_is(faulty: Path, tmp_path: Path) -> None:
     request = ScreeningRequest(str(faulty))
     first = screen_dataset(tmp_path / "out", request)
     (tmp_path / "out" / "train" / "00000.parquet").unlink()  # nothing looks for it any more
@@ -123,7 +124,7 @@ def test_a_finished_screening_is_not_done_again_and_another_one_is(faulty, tmp_p
     assert screen_dataset(tmp_path / "out", request).read == first.read + 1
 
 
-def test_a_source_without_an_evaluation_side(faulty, tmp_path):
+def test_a_source_without_an_evaluation_side(faulty: Path, tmp_path: Path) -> None:
     file = str(faulty / "taco.jsonl")
     done = screen_dataset(tmp_path / "a", ScreeningRequest(file))
     assert "decontaminate" not in set(done.dropped["stage"])
@@ -136,7 +137,7 @@ def test_a_source_without_an_evaluation_side(faulty, tmp_path):
         screen_dataset(tmp_path / "d", ScreeningRequest(file, evaluation="no-such.jsonl"))
 
 
-def test_a_limit_takes_from_all_splits_in_turn(tmp_path):
+def test_a_limit_takes_from_all_splits_in_turn(tmp_path: Path) -> None:
     done = screen_dataset(tmp_path / "a", ScreeningRequest("data/mini", limit=500, evaluation="none"))
     assert dict(done.kept.table.group_by("split").len().iter_rows()) == {
         "lcbv5": 140,
@@ -149,14 +150,14 @@ def test_a_limit_takes_from_all_splits_in_turn(tmp_path):
     assert sorted(few.kept.table["problem_id"]) == sorted(ids)
 
 
-def test_a_limit_counts_the_rows_of_the_splits_wanted(tmp_path):
+def test_a_limit_counts_the_rows_of_the_splits_wanted(tmp_path: Path) -> None:
     rows = [make_row(make_text(n), str(n)) | {"split": "ab"[n % 2]} for n in range(20)]
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     request = ScreeningRequest(str(tmp_path / "mixed.jsonl"), splits=["b"], limit=4)
     assert screen_dataset(tmp_path / "out", request).kept.table["source_row"].to_list() == [1, 3, 5, 7]
 
 
-def test_shards_and_the_file_of_a_selection(tmp_path):
+def test_shards_and_the_file_of_a_selection(tmp_path: Path) -> None:
     done = screen_dataset(tmp_path / "out", ScreeningRequest("data/mini", limit=50, evaluation="none"))
     shards = done.kept.shards(20)
     assert [len(shard) for shard in shards] == [20, 20, 10]
@@ -174,7 +175,7 @@ def test_shards_and_the_file_of_a_selection(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The benchmark's data set at a five-hundredth of its size, with all its faults."""
     folder = tmp_path_factory.mktemp("generated") / "data"
     code = f"from deepcoder_sized import generate; import pathlib; generate(pathlib.Path({str(folder)!r}), 0.002)"
@@ -182,7 +183,7 @@ def generated(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_benchmark_finds_all_that_it_planted(generated):
+def test_the_benchmark_finds_all_that_it_planted(generated: Path) -> None:
     script = PROJECT_ROOT / "benchmarks" / "curation_offline.py"
     command = [sys.executable, str(script), "--folder", str(generated), "--keep"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -209,7 +210,9 @@ def members(pid: int) -> list[int]:
     return [int(child) for child in listed]
 
 
-def test_killed_and_started_again_it_gives_the_same_bytes_with_any_number_of_workers(generated, tmp_path):
+def test_killed_and_started_again_it_gives_the_same_bytes_with_any_number_of_workers(
+    generated: Path, tmp_path: Path
+) -> None:
     script = tmp_path / "start.py"
     script.write_text(START)
     alone = tmp_path / "alone"

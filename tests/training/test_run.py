@@ -43,12 +43,12 @@ def problems(count: int) -> list[Problem]:
     ]
 
 
-def test_a_pool_is_read_back(tmp_path: Path):
+def test_a_pool_is_read_back(tmp_path: Path) -> None:
     problems_frame(problems(3)).write_parquet(tmp_path / "pool.parquet")
     assert read_pool(tmp_path / "pool.parquet") == problems(3)
 
 
-def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path):
+def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path) -> None:
     problems_frame([]).write_parquet(tmp_path / "empty.parquet")
     (tmp_path / "text.parquet").write_text("not parquet")
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
@@ -67,7 +67,7 @@ def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path):
             read_pool(tmp_path / name)
 
 
-async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
+async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path) -> None:
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     write_json(tmp_path / "manifest.json", {"model_name": "another/model", "kept": 2})
     settings, pool = await planned(TrainSettings(pool=str(tmp_path)), None)
@@ -92,7 +92,9 @@ async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path):
         ({"dataset": __file__, "a_setting_that_is_gone": 1}, {}, "nothing"),
     ],
 )
-def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(made_with, given, apart_from: str | None):
+def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(
+    made_with: dict[str, Any], given: dict[str, Any], apart_from: str | None
+) -> None:
     settings = parse_settings(TrainSettings, {"preset": "nano", **given})
     warning = side_warning(FoundPool(Path("pool.parquet"), {"settings": made_with}), settings)
     assert (warning is None) is (apart_from is None)
@@ -101,14 +103,14 @@ def test_a_pool_that_was_not_kept_from_what_is_evaluated_on_is_named(made_with, 
 
 
 @pytest.mark.parametrize("renderer_name", ["qwen3_instruct", "chat_template"])
-async def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Path, renderer_name: str):
+async def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Path, renderer_name: str) -> None:
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     settings = {"pool": str(tmp_path / "pool.parquet"), "renderer_name": renderer_name, "thinking": "on"}
     with pytest.raises(ConfigError, match="thinking=on"):
         await planned(parse_settings(TrainSettings, settings), None)
 
 
-def test_validation_problems_are_held_out_the_same_every_time():
+def test_validation_problems_are_held_out_the_same_every_time() -> None:
     settings = TrainSettings(eval_on="validation", validation_size=3)
     trained, held_out = split_validation(problems(10), settings)
     assert len(held_out) == 3
@@ -120,14 +122,14 @@ def test_validation_problems_are_held_out_the_same_every_time():
         split_validation(problems(3), settings)
 
 
-def test_what_is_not_given_comes_from_the_directory(tmp_path: Path):
+def test_what_is_not_given_comes_from_the_directory(tmp_path: Path) -> None:
     saved = TrainSettings(preset="nano", max_steps=7, seed=3).model_dump(mode="json")
     (tmp_path / "config.json").write_text(json.dumps({**saved, "pool_sha256": "x"}))
     settings = complete_settings(parse_settings(TrainSettings, {"max_steps": "9"}), tmp_path)
     assert (settings.max_steps, settings.seed, settings.model_name) == (9, 3, "data/nano")
 
 
-def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path):
+def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path) -> None:
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     given = {"preset": "nano", "pool": str(tmp_path / "pool.parquet")}
     by_recipe = {**given, "batch_size": "24", "group_size": "3"}
@@ -143,7 +145,7 @@ def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path):
         check_resume(recorded, run_config(other))
 
 
-def test_the_configuration_knows_the_pool_by_its_content(tmp_path: Path):
+def test_the_configuration_knows_the_pool_by_its_content(tmp_path: Path) -> None:
     pool = tmp_path / "pool.parquet"
     problems_frame(problems(2)).write_parquet(pool)
     before = run_config(TrainSettings(pool=str(pool)))
@@ -189,7 +191,7 @@ def test_a_recorded_probe_is_read_for_the_same_service(
     steps_done: int,
     is_read: bool,
     is_needed: bool,
-):
+) -> None:
     found = Probe("http://x", "data/nano", 1.0, None, True, True, "returned", 0.01, None, None, 0.0, 300)
     used = embedded if address == "embedded" else Services(address, "tml-x", ("http://z",), 1, ())
     settings = TrainSettings(**{"model_name": "data/nano", "max_steps": 1} | changes)

@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from aiohttp import web
-from sampling_faults import SamplingFaults
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
@@ -23,6 +22,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import sample, score
+from tests.faults.sampling_faults import SamplingFaults
 
 TESTS = tuple(Test(f"{number}\n", f"{number * number}\n") for number in (0, 1, 2, 3))
 PROBLEM = Problem("squares", "taco", "Print the square.", "", "stdin", "", TESTS, 4, 4, None, (), 0)
