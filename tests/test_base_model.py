@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from aiohttp import web
 from tinker.types import SupportedModel
 
 from coderl_tasks.base_model import BARE_MODELS, MadeWith, choose_model, with_decided_model
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
+from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 
 RECIPES, FIRST = BARE_MODELS[:2]
@@ -18,7 +18,7 @@ Offering = Callable[..., ModelsProxy]
 
 
 @pytest.fixture
-def offering(embedded: Services, serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch) -> Offering:
+def offering(embedded: Services, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Offering:
     """`offering(names)`: a service that offers these models, named by the environment."""
 
     def offer(*names: str) -> ModelsProxy:

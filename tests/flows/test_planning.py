@@ -5,12 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from coderl_tasks.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
@@ -31,6 +30,7 @@ from coderl_tasks.settings import (
 from coderl_tasks.training.run import run_config, steps_note
 from flows import planning
 from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline, plan_training
+from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import TINY, rows
@@ -39,9 +39,7 @@ DEFAULT, TAKEN, OTHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B", "Qwen/
 
 
 @pytest.fixture
-def proxy(
-    embedded: Services, serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ModelsProxy]:
+def proxy(embedded: Services, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelsProxy]:
     """A service that offers two models, the default not among them, named by the environment."""
     proxy = ModelsProxy(str(embedded.tinker_url), dict.fromkeys((OTHER, TAKEN), "data/nano"))
     monkeypatch.setenv("TINKER_BASE_URL", serve(proxy.app()))

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from aiohttp import web
 
 from coderl_tasks.services import Services
+from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 from tests.flows.run_records import rollouts, step_rows
 
 SMALL = ("batch_size=24", "group_size=3", "max_tokens=64", "eval_every=-1")
-Serve = Callable[[web.Application], str]
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

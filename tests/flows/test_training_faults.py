@@ -1,12 +1,11 @@
 """Runs behind faulty connections, and beside each other: they end as if nothing had been."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
-from aiohttp import web
 
 from coderl_tasks.services import Services
+from tests.conftest import Serve
 from tests.faults.fault_proxy import FAULTS, FaultProxy
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows
 
@@ -24,7 +23,7 @@ def assert_same(path: Path, run: Path) -> None:
 def test_faults_on_a_third_of_all_calls_change_nothing(
     flow_environment: dict[str, str],
     embedded: Services,
-    serve: Callable[[web.Application], str],
+    serve: Serve,
     run: Path,
     pool: Path,
     tmp_path: Path,

@@ -1,13 +1,13 @@
 """The embedded sandbox and a stock server, and problems small enough to be graded in milliseconds."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from aiohttp import web
 
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.services import embedded_sandbox
+from tests.conftest import Serve
 from tests.grading.stock_sandbox import stock_app
 from tests.local_sandbox.sandbox_servers import (
     Installation,
@@ -16,8 +16,6 @@ from tests.local_sandbox.sandbox_servers import (
     refusing_namespaces,
     serving,
 )
-
-Serve = Callable[[web.Application], str]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from aiohttp import web
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading import RunRequest, SandboxClient
+from tests.conftest import Serve
 from tests.grading.faulty_servers import (
     Behaviour,
     FaultyServer,
@@ -25,7 +25,6 @@ from tests.grading.faulty_servers import (
     talks_nonsense,
 )
 
-Serve = Callable[[web.Application], str]
 REQUEST = RunRequest("pass", run_timeout_s=1.0)
 QUICK: dict[str, Any] = {"backoff_s": 0.01, "busy_patience_s": 0.5, "outage_patience_s": 0.5}
 

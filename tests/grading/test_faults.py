@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
@@ -24,11 +23,11 @@ from coderl_tasks.grading.run_code import RunRequest
 from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
+from tests.conftest import Serve
 from tests.faults.fault_proxy import BAD_GATEWAY, SERVER_ERROR, FaultProxy
 from tests.grading.faulty_servers import FaultyServer, answers, refuses
 from tests.grading.submission_cases import Submission, call_submissions, stdin_submissions
 
-Serve = Callable[[web.Application], str]
 SANDBOX_ERROR = (200, json.dumps({"status": "SandboxError", "message": "disk full"}).encode())
 FAILURES = (BAD_GATEWAY, SERVER_ERROR, SANDBOX_ERROR)
 QUICK: dict[str, Any] = {"max_concurrency": 8, "backoff_s": 0.02, "watch_every_s": 1.0}

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from aiohttp import web
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
 from coderl_tasks.grading.exchange import Limits, parse_report
+from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
 from tests.grading.programs import ADD, SUM, TOTAL, stdin_problem
 
-Serve = Callable[[web.Application], str]
 ECHO = "print(input())"
 LIMITS = Limits(1.0, 2.0, 256, 1 << 20)
 

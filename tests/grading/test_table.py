@@ -21,6 +21,7 @@ from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.table import GRADES_SCHEMA, grade_files
 from coderl_tasks.problems import load_problems, problems_frame
+from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer
 from tests.grading.programs import ADD, SUM, TOTAL
@@ -302,9 +303,7 @@ def test_ids_that_are_numbers_and_completions_that_are_all_null(tmp_path: Path, 
     assert grades["verdict"].to_list() == ["format_error"] * 2
 
 
-def test_an_interrupted_run_leaves_the_old_output(
-    problems: Path, tmp_path: Path, serve: Callable[[web.Application], str]
-) -> None:
+def test_an_interrupted_run_leaves_the_old_output(problems: Path, tmp_path: Path, serve: Serve) -> None:
     asked = threading.Event()
 
     async def run_code(_: web.Request) -> web.Response:
@@ -338,7 +337,7 @@ def test_an_interrupted_run_leaves_the_old_output(
 def test_the_environment_says_how_many_requests_are_under_way(
     problems: Path,
     tmp_path: Path,
-    serve: Callable[[web.Application], str],
+    serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

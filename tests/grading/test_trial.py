@@ -1,13 +1,12 @@
 """What a sandbox's Python cannot judge is found by trying."""
 
 import platform
-from collections.abc import Callable
 
 import pytest
-from aiohttp import web
 
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.server_addresses import without_credentials
+from tests.conftest import Serve
 from tests.grading.stock_sandbox import stock_app
 
 
@@ -18,7 +17,7 @@ async def test_this_python_judges_all(kind: str, request: pytest.FixtureRequest)
     assert str(trial) == f"programs are run by Python {platform.python_version()} at {without_credentials(url)}"
 
 
-async def test_what_a_server_cannot_judge_is_named(serve: Callable[[web.Application], str], closed: str) -> None:
+async def test_what_a_server_cannot_judge_is_named(serve: Serve, closed: str) -> None:
     without_packages = serve(stock_app("-S"))
     trials = await try_programs([without_packages, closed])
     assert str(trials[0]).endswith(

@@ -1,12 +1,10 @@
 """The probe on the embedded server, and on gateways that make it do what services have been seen to do."""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import web
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import NANO_MODEL
@@ -15,9 +13,8 @@ from coderl_tasks.policy.probe import Probe, duplicates_warning, probe_service, 
 from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 from coderl_tasks.services import Services
+from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
-
-Serve = Callable[[web.Application], str]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import pytest
 from aiohttp import web
@@ -13,6 +12,7 @@ from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.policy import reachable
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.services import Services
+from tests.conftest import Serve
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
@@ -46,7 +46,7 @@ async def test_a_service_that_stays_silent_is_lost(closed: str) -> None:
 
 
 async def test_a_service_that_answers_slowly_is_neither_silent_nor_lost(
-    serve: Callable[[web.Application], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reachable, "CONNECT_S", 0.1)
     answered = 0

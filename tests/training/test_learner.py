@@ -1,7 +1,7 @@
 """What a run keeps of its saved states, on a real Tinker server; what is left is enough to go on bit for bit."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import update
 from flows.train import _step
+from tests.conftest import Serve
 
 SETTINGS = TrainSettings(model_name=NANO_MODEL, lora_rank=2, max_steps=12, save_every=0, learning_rate=1e-3)
 STEPS = 6
@@ -141,7 +142,7 @@ async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left
 
 
 async def test_a_service_that_refuses_is_asked_once_and_holds_up_nothing(
-    embedded: Services, serve: Callable[[web.Application], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    embedded: Services, serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = []
 

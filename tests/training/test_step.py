@@ -1,13 +1,12 @@
 """The scoring phase on a real sandbox: the kind of reward and the order of tests that a run was given. The sampling
 phase on a real Tinker server that loses log-probabilities."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
-from aiohttp import web
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
@@ -22,6 +21,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import sample, score
+from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 
 TESTS = tuple(Test(f"{number}\n", f"{number * number}\n") for number in (0, 1, 2, 3))
@@ -104,7 +104,7 @@ async def test_a_recorded_sample_without_log_probabilities_is_not_graded(session
 
 
 async def test_a_step_that_loses_too_much_is_sampled_again_where_it_did(
-    embedded: Services, serve: Callable[[web.Application], str], tmp_path: Path
+    embedded: Services, serve: Serve, tmp_path: Path
 ) -> None:
     gateway = SamplingFaults(str(embedded.tinker_url), lossy=0.3)
     settings = TrainSettings(model_name=NANO_MODEL, batch_size=8, group_size=4, max_tokens=8)
