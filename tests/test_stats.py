@@ -71,8 +71,11 @@ def test_beta_posterior() -> None:
     posterior = beta_posterior(3, 8, prior=(1, 1))
     assert (posterior.alpha, posterior.beta) == (4, 6)
     assert posterior.mean == pytest.approx(0.4)
-    assert posterior.cdf(posterior.quantile(0.9)) == pytest.approx(0.9)
-    assert posterior.probability_between(0.1, 0.9) == pytest.approx(posterior.cdf(0.9) - posterior.cdf(0.1))
+    # tails of the binomial distribution: P(X >= 4) of 9 draws
+    assert posterior.cdf(0.1) == pytest.approx(0.008331094, abs=1e-9)
+    assert posterior.cdf(0.9) == pytest.approx(0.999935766, abs=1e-9)
+    assert posterior.probability_between(0.1, 0.9) == pytest.approx(0.991604672, abs=1e-9)
+    assert posterior.quantile(0.9) == pytest.approx(0.599420489, abs=1e-9)
 
 
 def test_jeffreys_against_a_known_value() -> None:

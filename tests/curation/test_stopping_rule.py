@@ -84,9 +84,9 @@ def test_nothing_of_8_is_not_thrown_away_and_the_rule_is_symmetric() -> None:
 def test_every_early_stop_keeps_the_risk_it_was_given() -> None:
     """Over all sequences under the prior: of those that stop early in one place, the rule's share at most decides
     otherwise after all samples."""
-    for n, correct in product(range(2, 16, 2), range(15)):
-        if correct > n or not ADAPTIVE.is_enough(correct, n):
-            continue
+    stops = [(c, n) for n, c in product(range(2, 16, 2), range(15)) if c <= n and ADAPTIVE.is_enough(c, n)]
+    assert {(1, 2), (0, 12), (14, 14)} <= set(stops) and (0, 2) not in stops
+    for correct, n in stops:
         wrong = chance_of_change(BAND, correct, n, 16)
         assert wrong <= (0.1 if BAND.has(correct, n) else 0.05)
 

@@ -93,6 +93,7 @@ def test_solutions_pass_as_programs_of_their_own(mini: dict) -> None:
 
 def test_functional_solutions_return_the_value(mini: dict) -> None:
     rows = [row for row in mini["taco", "train"] if "fn_name" in row["tests"]]
+    assert len(rows) >= 8
     for row in rows[:8]:
         name = json.loads(row["tests"])["fn_name"]
         given, expected = _tests(row)[0]
@@ -107,5 +108,6 @@ def test_functional_solutions_return_the_value(mini: dict) -> None:
 def test_the_recipe_writes_the_bundled_bytes(tmp_path: Path) -> None:
     recipe = [sys.executable, "-m", "data.recipes.make_mini", str(tmp_path)]
     subprocess.run(recipe, cwd=PROJECT_ROOT, check=True, capture_output=True)
-    for made in tmp_path.iterdir():
-        assert made.read_bytes() == (DATA / "mini" / made.name).read_bytes()
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made.keys() >= {f"{name}.jsonl" for name in ("codeforces-test", "lcbv5-test", "lcbv5-train", "taco-train")}
+    assert made == {name: (DATA / "mini" / name).read_bytes() for name in made}

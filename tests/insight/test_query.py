@@ -201,5 +201,6 @@ def test_long_tables_say_what_is_left_out() -> None:
 
 
 def test_views_have_the_columns_that_curation_writes(pool_dir: Path) -> None:
+    assert CURATION_SCHEMAS.keys() == {"dropped", "pool", "profile", "solutions"}
     for name, schema in CURATION_SCHEMAS.items():
         assert pl.read_parquet_schema(pool_dir / f"{name}.parquet") == schema

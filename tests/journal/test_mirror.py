@@ -72,7 +72,9 @@ async def test_what_was_recorded_is_sent_when_the_work_fails(address: str) -> No
 async def test_one_process_at_a_time(kind: str, address: str, tmp_path: Path) -> None:
     address = str(tmp_path / "shard") if kind == "local" else address
     async with recorded_at(address) as folder:
-        assert folder.path == tmp_path / "shard" or folder.path.is_relative_to(coderl_home())
+        # at its own place, or as a copy below the user's home that is not shared
+        assert (folder.path == tmp_path / "shard") == (kind == "local")
+        assert folder.path.is_relative_to(coderl_home()) == (kind == "remote")
         with pytest.raises(DirectoryBusyError):
             async with recorded_at(address):
                 pass

@@ -137,7 +137,9 @@ def test_sampled_logprobs_are_those_at_the_temperature(engine: Engine, cases: An
     spec = SampleSpec(
         prompt, num_samples=4, max_tokens=6, temperature=temperature, top_k=40, top_p=0.9, record_top_k=320
     )
-    for sequence in engine.sample([(weights, spec)])[0].sequences:
+    sequences = engine.sample([(weights, spec)])[0].sequences
+    assert len(sequences) == 4
+    for sequence in sequences:
         whole = SampleSpec(prompt + sequence.tokens, num_samples=1, max_tokens=1, temperature=2.0, prompt_logprobs=True)
         scores = engine.sample([(weights, whole)])[0].prompt_logprobs
         assert scores is not None and sequence.top_k is not None
@@ -153,6 +155,7 @@ def test_recording_changes_no_token_and_no_score(engine: Engine, cases: Any) -> 
     weights = engine.sampler_weights(None)
     spec = SampleSpec(cases.prompt(0, 20), num_samples=3, max_tokens=8, seed=5)
     plain, recording = engine.sample([(weights, spec), (weights, replace(spec, record_top_k=4))])
+    assert len(plain.sequences) == 3
     for bare, sequence in zip(plain.sequences, recording.sequences, strict=True):
         assert bare.top_k is None and sequence.top_k is not None
         assert (bare.tokens, bare.logprobs) == (sequence.tokens, sequence.logprobs)
