@@ -64,7 +64,7 @@ def adaptive(round_size: int = ROUND_SIZE, risk_keep: float = RISK_KEEP, risk_dr
 
 
 def plan_name(plan: SamplingPlan) -> str:
-    if plan.rule is None:
+    if not isinstance(plan.rule, StoppingRule):
         return f"fixed {plan.max_samples}"
     mark = " (default)" if plan == adaptive() else ""
     return f"{plan.round_size}s: {plan.rule.risk_keep:g} keep, {plan.rule.risk_drop:g} drop{mark}"
