@@ -1,6 +1,8 @@
-"""Runs that earlier versions began, and a SIGKILL ended in their second step, go on with this one.
+"""What earlier versions began, and a SIGKILL ended, goes on with this one: runs in their second step, a curation in its
+second shard.
 
-`recorded_runs/` has them as they were recorded, without what names a machine, and the pool they were trained on.
+`recorded_runs/` has them as they were recorded, without what names a machine, the pool that the runs were trained on,
+and the one that the curation's own version made.
 """
 
 import json
@@ -20,6 +22,7 @@ from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 RECORDED = Path(__file__).with_name("recorded_runs")
+DRAWN = ["problem_id", "attempt", "sample_index", "completion_tokens", "logprobs"]
 RUNS = sorted(file.parent for file in RECORDED.glob("*/config.json"))
 
 
@@ -50,6 +53,29 @@ def test_a_run_of_an_earlier_version_goes_on(
     said = next((line for line in done.stdout.splitlines() if line.startswith("settings that were not there")), "")
     assert all(f"{key}=" in said for key in added)
     assert bool(said) == bool(added)
+
+
+def test_a_curation_of_an_earlier_version_goes_on(
+    coderl: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    """In its second shard a round of one problem is graded, that of another only sampled."""
+    pool = shutil.copytree(RECORDED / "curation", tmp_path / "pool")
+    shard = pool / "shards" / "0001"
+    recorded = pl.concat(
+        pl.read_parquet(shard / "groups" / f"{place}.parquet", columns=DRAWN) for place in ("00", "1000")
+    )
+    first = (pool / "shards" / "0000" / "rollouts.parquet").read_bytes()
+    sizes = ("limit=12", "shard_size=6", "max_tests=3", "band_low=0", "band_high=1")
+    sampling = ("profile_mode=fixed", "profile_samples=4", "profile_round=2")
+
+    done = coderl("curate", "preset=nano", *sizes, *sampling, f"name={pool}")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "going on where an earlier start with these settings stopped" in done.stdout
+    assert (pool / "pool.parquet").read_bytes() == (RECORDED / "curation-ends-as.parquet").read_bytes()
+    assert (pool / "shards" / "0000" / "rollouts.parquet").read_bytes() == first
+    kept = pl.read_parquet(shard / "rollouts.parquet", columns=DRAWN).join(recorded, on=DRAWN[:3], how="semi")
+    assert recorded.height == 4 and kept.sort(DRAWN[:3]).equals(recorded.sort(DRAWN[:3]))
 
 
 def test_a_column_that_came_later_is_null_in_earlier_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
