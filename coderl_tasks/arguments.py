@@ -2,15 +2,16 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.settings.flow_settings import nano_preset
+from coderl_tasks.settings.parsing import NONE_WORDS, all_settings
 
-NONE_WORDS = ("", "none", "null")
 HELP_INDENT = 34
 LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
@@ -63,30 +64,6 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
     return any(key == dotted.replace("-", "_") and field.annotation is bool for key, field in all_settings(model))
 
 
-def words_of(values: Mapping[str, Any]) -> list[str]:
-    """`values` of settings as the words of a command line that give them."""
-    return [f"{key}={_word(value)}" for key, value in values.items()]
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return NONE_WORDS[1]
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{part}" for key, part in value.items())
-    return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
-
-
-def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from all_settings(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field
-
-
 def settings_help(command: str, model: type[BaseModel], columns: int | None = None) -> str:
     """The help text of a flow command: usage, what it does, every setting, and what the preset fills in.
 
@@ -104,7 +81,7 @@ def settings_help(command: str, model: type[BaseModel], columns: int | None = No
         lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
     text = "\n".join([usage, "", f"  {(model.__doc__ or '').strip()}", "", "settings [default]:", *lines])
-    preset = " ".join(f"{key}={value}" for key, value in getattr(model, "nano_preset", {}).items())
+    preset = " ".join(f"{key}={value}" for key, value in nano_preset(model).items())
     return f"{text}\n\npreset=nano fills in what is not given: {preset}" if preset else text
 
 

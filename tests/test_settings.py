@@ -1,17 +1,17 @@
 import pytest
 from pydantic import BaseModel
 
-from coderl_tasks.arguments import all_settings, parse_key_values, settings_help, words_of
+from coderl_tasks.arguments import parse_key_values, settings_help
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
     FlowSettings,
     PipelineSettings,
-    SettingsT,
     TrainSettings,
     parse_settings,
 )
+from coderl_tasks.settings.parsing import SettingsT, all_settings, words_of
 
 
 def parse(model: type[SettingsT], *words: str) -> SettingsT:

@@ -8,44 +8,23 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import Setting, TrainSettings, about
 
 CONFIG_FILE = "config.json"
 FORMAT = 1
 """Version of the run directory's format. A new setting or column needs none: an older run takes its default, or null.
 What an older coderl would read wrongly does. Run directories without a version were written before there was one."""
 
-MAY_CHANGE = (
-    "learning_rate",
-    "max_steps",
-    "max_tokens",
-    "temperature",
-    "eval_every",
-    "eval_limit",
-    "eval_ends_limit",
-    "save_*",
-    "rolling_save_*",
-    "log_*",
-    "logging*",
-    "wandb*",
-    "pool",  # its content is what counts: pool_sha256
-    "sample_concurrency",
-    "suspend_hours",
-    "smoke",
-)
-"""Keys (patterns) that may differ on resume: they do not make the finished steps another run's."""
-
-CHANGE_THE_TRAINING = ("learning_rate", "max_tokens", "temperature")
-"""Those of them that make the steps from here on other ones: what a resumed run changes of these is a warning."""
+_SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()}
+MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resume != "refused")
+"""Settings that may differ on resume, as each says of itself."""
 
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
 NOT_COMPARED = (*FINDINGS, "log_path", "format")
 """Nor does it matter whether the directory was named, or how, nor which version wrote it."""
 
-IN_OTHER_WORDS = {"group_size": "problems per step", "batch_size": "completions per step"}
-"""What a key means whose name, the recipe's, says something else elsewhere."""
-
+_PLAIN = Setting()
 _ABSENT = object()
 
 
@@ -58,13 +37,13 @@ class ConfigChange:
     new: Any
 
     def __str__(self) -> str:
-        meaning = f" {IN_OTHER_WORDS[self.key]}" if self.key in IN_OTHER_WORDS else ""
-        return f"{self.key}: {_show(self.old)} -> {_show(self.new)}{meaning}"
+        change = f"{self.key}: {_show(self.old)} -> {_show(self.new)}"
+        return f"{change} {_SETTINGS.get(self.key, _PLAIN).meaning}".rstrip()
 
     def on_resume(self, step: int) -> str:
         """What is said of it where a run goes on at `step`."""
         said = f"changed on resume, from step {step} on: {self}"
-        return f"warning: {said}" if self.key in CHANGE_THE_TRAINING else said
+        return f"warning: {said}" if _SETTINGS.get(self.key, _PLAIN).on_resume == "warned" else said
 
 
 def recorded_config(run: Path | None) -> dict[str, Any] | None:

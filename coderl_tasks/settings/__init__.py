@@ -1,0 +1,36 @@
+"""Every setting: one model per flow, which the UI shows as a form.
+
+An unknown key, a wrong type or sizes that contradict each other are a `ConfigError` of one line (`parse_settings`).
+"""
+
+from coderl_tasks.settings.curate_settings import CurateSettings
+from coderl_tasks.settings.evaluate_settings import EvaluateSettings
+from coderl_tasks.settings.flow_settings import (
+    COLDEST,
+    DEFAULT_MODEL,
+    HOTTEST,
+    HUB_DATASET,
+    FlowSettings,
+    Setting,
+    about,
+)
+from coderl_tasks.settings.parsing import parse_settings
+from coderl_tasks.settings.pipeline_settings import PipelineSettings
+from coderl_tasks.settings.train_settings import MAX_LORA_RANK, SERVICE_STEPS, TrainSettings
+
+__all__ = [
+    "COLDEST",
+    "DEFAULT_MODEL",
+    "HOTTEST",
+    "HUB_DATASET",
+    "MAX_LORA_RANK",
+    "SERVICE_STEPS",
+    "CurateSettings",
+    "EvaluateSettings",
+    "FlowSettings",
+    "PipelineSettings",
+    "Setting",
+    "TrainSettings",
+    "about",
+    "parse_settings",
+]

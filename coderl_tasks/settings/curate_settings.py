@@ -1,0 +1,122 @@
+"""The settings of `coderl curate`."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature, split_at_commas
+
+
+def _split_shares(value: Any) -> Any:
+    """A text such as "hard:0.3,easy:0.7" as a mapping."""
+    if not isinstance(value, str):
+        return value
+    shares = {}
+    for part in split_at_commas(value):
+        name, colon, share = part.partition(":")
+        if not colon:
+            raise ValueError("shares look like hard:0.3,medium:0.5,easy:0.2")
+        shares[name.strip()] = share
+    return shares
+
+
+def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
+    if shares and not sum(shares.values()) > 0:
+        raise ValueError("at least one share has to be above 0")
+    return shares
+
+
+Share = Annotated[float, Field(ge=0)]
+DifficultyShares = Annotated[
+    dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
+]
+SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
+UNRECORDED = Setting(decides_content=False)
+
+
+class CurateSettings(FlowSettings):
+    """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
+
+    splits: Names = Field(None, description="train splits to read; by default all the data set has")
+    limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
+    max_tests: int = Field(15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)")
+    min_tests: int = Field(5, ge=1, description="different tests a problem needs, counted before max_tests")
+    max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
+    max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
+    near_duplicate: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="similarity of two statements from which on their tests decide whether they are one problem",
+    )
+    ngram_overlap: float = Field(
+        0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
+    )
+    near_evaluation: float = Field(
+        0.6, gt=0, le=1, description="similarity to an evaluation problem that drops a problem, where their tests agree"
+    )
+    common_passage: int = Field(10, ge=1, description="a passage that more problems than this have is boilerplate")
+    readers: Annotated[int | None, UNRECORDED] = Field(
+        None, ge=1, description="processes that read the data set; by default one per core"
+    )
+    check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
+    max_solutions: int = Field(3, ge=1, description="reference solutions tried per problem, until one passes")
+    profile_mode: Literal["adaptive", "fixed"] = Field(
+        "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
+    )
+    profile_samples: Annotated[int, Setting(elsewhere=("n", "k", "samples", "num_samples", "num_generations"))] = Field(
+        16, ge=1, le=16, description="completions per problem, at most"
+    )
+    profile_round: int = Field(2, ge=1, description="completions per problem and round")
+    profile_risk_keep: float = Field(
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have dropped a problem kept early",
+    )
+    profile_risk_drop: float = Field(
+        0.05,
+        ge=0,
+        lt=0.5,
+        description="adaptive: chance taken that all samples would have kept a problem dropped early",
+    )
+    price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
+    price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
+    temperature: Temperature = Field(1.0, ge=0, description="sampling temperature of the profile")
+    band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
+    band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
+    mix: DifficultyShares = Field(
+        default_factory=dict,
+        description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
+    )
+    mix_splits: SplitShares = Field(
+        default_factory=dict, description="shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"
+    )
+    pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
+    shard_size: Annotated[int, UNRECORDED] = Field(
+        250, ge=1, description="problems per profile shard, each a Prefect task"
+    )
+    shards: Annotated[Literal["here", "deployment"], UNRECORDED] = Field(
+        "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
+    )
+    shard_deployment: Annotated[str, UNRECORDED] = Field(
+        "profile-shard/local", description="the deployment that profiles a shard"
+    )
+    shard_address: Annotated[str | None, UNRECORDED] = Field(
+        None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
+    )
+    shards_in_flight: Annotated[int, UNRECORDED] = Field(4, ge=1, description="runs of shard_deployment in flight")
+    name: Annotated[str | None, Setting(decides_content=False, elsewhere=("output_dir",))] = Field(
+        None,
+        description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
+        "flow run's id; an unfinished one is gone on with",
+    )
+    replace: Annotated[bool, UNRECORDED] = Field(
+        False, description="make a finished pool of that name anew with other settings, from what it has recorded"
+    )
+
+    @model_validator(mode="after")
+    def _band_is_a_band(self) -> Self:
+        if self.band_low > self.band_high:
+            raise ValueError(f"band_low={self.band_low} is above band_high={self.band_high}")
+        return self

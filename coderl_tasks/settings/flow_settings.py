@@ -1,0 +1,225 @@
+"""What the settings of all flows share: what a setting says about itself, the types of their values, the common fields.
+
+1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
+   in a `Setting` in its `Annotated`. Nothing else lists settings by name.
+2. `preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
+
+COLDEST, HOTTEST = 0.01, 100.0
+"""Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
+HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
+DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting says about itself beside its type and pydantic's `Field`."""
+
+    decides_content: bool = True
+    """Whether it decides what comes out, and so whether two records are of the same thing; else it says where results
+    go, how fast, or by what name."""
+    on_resume: Literal["refused", "allowed", "warned"] = "refused"
+    """Whether a run that goes on may have another value: it does not make the finished steps another run's. A warning
+    where it makes the steps from there on other ones."""
+    nano: Any = None
+    """The value that `preset=nano` fills in."""
+    meaning: str = ""
+    """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
+    elsewhere: tuple[str, ...] = ()
+    """What other tools call it. Suggested, not accepted: one setting has one name."""
+
+
+def about(field: FieldInfo) -> Setting:
+    """What a setting says about itself."""
+    return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
+
+
+def nano_preset(model: type[BaseModel]) -> dict[str, Any]:
+    """What `preset=nano` fills in of the settings of `model`."""
+    return {key: nano for key, field in model.model_fields.items() if (nano := about(field).nano) is not None}
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("use -1 for all, or a number of problems")
+    return value
+
+
+def _possible_temperature(value: float) -> float:
+    if value != 0 and not COLDEST <= value <= HOTTEST:
+        raise ValueError(f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0")
+    return value
+
+
+def split_at_commas(value: Any) -> Any:
+    """The parts of a text such as "a,b" as a list."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _preset(value: Any) -> Any:
+    if value not in (None, "none", "nano"):
+        raise ValueError("must be nano or none")
+    return None if value == "none" else value
+
+
+Preset = Annotated[
+    Literal["nano"] | None,
+    BeforeValidator(_preset),
+    WithJsonSchema({"type": "string", "enum": ["none", "nano"]}),
+    Field(json_schema_extra={"default": "none"}),
+]
+"""A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
+Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+Temperature = Annotated[float, AfterValidator(_possible_temperature)]
+Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
+
+
+class FlowSettings(BaseModel):
+    """What all three flows share."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    preset: Preset = Field(
+        None,
+        description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
+        "named); or none",
+    )
+    model_name: Annotated[str, Setting(nano=NANO_MODEL, elsewhere=("model", "base_model"))] = Field(
+        DEFAULT_MODEL,
+        description="base model: a name of the Tinker service, or a local model folder; "
+        "without one the first of a few small models that the service offers, this one before others",
+    )
+    renderer_name: Annotated[
+        Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None,
+        Setting(elsewhere=("renderer",)),
+    ] = Field(
+        None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
+    )
+    thinking: bool | None = Field(
+        None, description="on or off, where the chat format has a switch for it; by default as the format has it"
+    )
+    dataset: Annotated[str, Setting(nano=MINI_DATASET, elsewhere=("data",))] = Field(
+        HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file"
+    )
+    evaluation_dataset: str | None = Field(
+        None,
+        description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
+    )
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="in its place: this share of dataset's train rows, by a hash of the problem's id"
+    )
+    max_tokens: Annotated[
+        int,
+        Setting(on_resume="warned", nano=128, elsewhere=("max_length", "max_new_tokens", "max_completion_length")),
+    ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
+    reward_timeout: Annotated[float, Setting(elsewhere=("timeout",))] = Field(
+        6.0, gt=0, description="CPU seconds per test, where the problem names no limit"
+    )
+    sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
+        64, ge=1, description="sampling requests in flight, one per problem"
+    )
+    seed: int = Field(0, ge=0, description="decides every random draw of the run")
+
+    _given: frozenset[str] = PrivateAttr(default=frozenset())
+    _model_reason: str | None = PrivateAttr(default=None)
+
+    @classmethod
+    def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What takes the place of the defaults, given `values`."""
+        return nano_preset(cls) if values.get("preset") == "nano" else {}
+
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """`base` with `given` in its place where both say something."""
+        return {**base, **given}
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The keys that were given, as opposed to filled by a preset or a default."""
+        return self._given
+
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
+        fields = type(self).model_fields.items()
+        return self.model_dump(
+            mode="json", exclude={key for key, field in fields if not self._is_recorded(about(field))}
+        )
+
+    @classmethod
+    def _is_recorded(cls, setting: Setting) -> bool:
+        return setting.decides_content
+
+    @classmethod
+    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """What an earlier version recorded of `content`: settings that it did not have are as by default, which leaves
+        everything as it was."""
+        return {**cls().content(), **recorded}
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that were given and are not as they would be without, to be given again."""
+        plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
+        given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
+        return {key: value for key, value in given.items() if key == "preset" or value != getattr(plain, key)}
+
+    @property
+    def model_reason(self) -> str | None:
+        """Why `model_name` is the model to use, in words to show beside it ("" where there is nothing to add); None
+        where that is not decided yet (see `base_model`)."""
+        return self._model_reason
+
+    def with_model(self, model_name: str, reason: str) -> Self:
+        """These settings with a base model that is decided, and why; it does not count as given."""
+        changed = self.model_copy(update={"model_name": model_name})
+        changed._model_reason = reason
+        return changed
+
+    def with_changes(self, **changes: Any) -> Self:
+        """These settings with `changes`, which count as given."""
+        changed = type(self).model_validate(self._over(self.model_dump(), changes))
+        changed._given = self._given | frozenset(changes)
+        return changed._with_reason_of(self)
+
+    def with_preset(self, preset: Literal["nano"]) -> Self:
+        """These settings where they were given, else as `preset` says."""
+        return type(self).model_validate({**{key: getattr(self, key) for key in self._given}, "preset": preset})
+
+    def filled_from(self, saved: Mapping[str, Any]) -> Self:
+        """These settings where they were given, else as `saved` says; what is no setting there is left out."""
+        known = {key: value for key, value in saved.items() if key in type(self).model_fields}
+        kept = {key: getattr(self, key) for key in self._given}
+        filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
+        filled._given = self._given
+        return filled._with_reason_of(self)
+
+    def _with_reason_of(self, other: "FlowSettings") -> Self:
+        if self.model_name == other.model_name:  # else it is another model's, and nothing is decided
+            self._model_reason = other._model_reason
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(values, dict):
+            return build(values)
+        settings = build(cls._over(cls._fillings(values), values))
+        settings._given = frozenset(values)
+        return settings

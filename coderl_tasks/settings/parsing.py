@@ -1,0 +1,95 @@
+"""Settings from plain values, what is wrong with them in a line, and the words that would give them again."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.settings.flow_settings import about
+
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
+NONE_WORDS = ("", "none", "null")
+
+
+def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from all_settings(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
+    """Settings from plain (possibly string) values; `ConfigError` with one line that names each bad key."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(item, model) for item in error.errors())) from None
+
+
+def _explain(item: Any, model: type[BaseModel]) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["loc"][-1:] == ("[key]",):
+        *setting, name = (str(part) for part in item["loc"][:-1])
+        return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
+    if item["type"] == "extra_forbidden":
+        inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
+        key = key if inside is None else f"{key}.{inside}"
+        near = _near(key, model)
+        return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
+    if item["type"] == "model_type":
+        return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
+    if isinstance(item["input"], Mapping) and key in dict(all_settings(model)) and item["type"] != "value_error":
+        return f"{key} is a setting, not a group of them: write {key}=value"
+    words = _WORDS.get(item["type"])
+    message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
+    return f"{key}={item['input']!r}: {message}" if key else message
+
+
+_WORDS = {
+    "int_parsing": "not a whole number",
+    "int_type": "not a whole number",
+    "int_from_float": "not a whole number",
+    "float_parsing": "not a number",
+    "float_type": "not a number",
+    "finite_number": "not a finite number",
+    "bool_parsing": "neither true nor false",
+    "bool_type": "neither true nor false",
+    "string_type": "needs a value",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}
+"""Pydantic's types of errors in words for people who do not know pydantic."""
+
+
+def _near(key: str, model: type[BaseModel]) -> str:
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
+    in other tools, else spelled alike; empty if none is."""
+    group, _, last = key.rpartition(".")
+    known = dict(all_settings(model))
+    found = [name for name in known if name.rpartition(".")[2] == last]
+    found = found or [name for name, field in known.items() if last in about(field).elsewhere]
+    of_group = [name for name in found if name.rpartition(".")[0] == group]
+    return " or ".join(of_group or found or difflib.get_close_matches(key, known, n=1))
+
+
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    """`values` of settings as the words of a command line that give them."""
+    return [f"{key}={_word(value)}" for key, value in values.items()]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return NONE_WORDS[1]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{part}" for key, part in value.items())
+    return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)

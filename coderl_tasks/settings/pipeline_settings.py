@@ -1,0 +1,59 @@
+"""The settings of `coderl pipeline`: those of its three parts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from coderl_tasks.settings.curate_settings import CurateSettings
+from coderl_tasks.settings.evaluate_settings import EvaluateSettings
+from coderl_tasks.settings.flow_settings import FlowSettings, Preset
+from coderl_tasks.settings.train_settings import TrainSettings
+
+PARTS = ("curate", "train", "evaluate")
+
+
+class PipelineSettings(BaseModel):
+    """Curate, train, evaluate in a row; a preset given here serves all three."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
+    curate: CurateSettings = Field(default_factory=CurateSettings)
+    train: TrainSettings = Field(default_factory=TrainSettings)
+    evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hand_preset_down(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("preset") is not None:
+            parts = {
+                name: {"preset": values["preset"], **part}
+                for name in PARTS
+                if isinstance(part := values.get(name, {}), dict)
+            }
+            return {**values, **parts}
+        return values
+
+    @property
+    def parts(self) -> dict[str, FlowSettings]:
+        """The settings of the three flows, by name."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    def content(self) -> dict[str, Any]:
+        """All settings, for the record: those of where it goes too, as a pipeline goes on with all three parts."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as `FlowSettings.completed`, part by part."""
+        plain = cls().content()
+        return {**plain, **recorded, **{name: {**plain[name], **recorded.get(name, {})} for name in PARTS}}
+
+    def changed(self) -> dict[str, Any]:
+        """What `FlowSettings.changed` says of the parts, by dotted key; a preset of all three as one."""
+        parts = self.parts
+        words = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.changed().items()}
+        if self.train.preset is None or any(part.preset != self.train.preset for part in parts.values()):
+            return words
+        return {"preset": self.train.preset} | {key: value for key, value in words.items() if ".preset" not in key}

@@ -1,0 +1,248 @@
+"""The settings of `coderl train`.
+
+The sizes of a training step have the recipe's names and the field's:
+
+    problems_per_step           group_size in the recipe
+    completions_per_problem     batch_size / group_size
+    completions per step        batch_size in the recipe
+
+Two of them that are not two names for one decide all four keys. config.json records the recipe's pair.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+
+from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature
+
+MAX_LORA_RANK = 512
+SMOKE_STEPS = 50
+SERVICE_STEPS = 100
+"""Steps of a run on a Tinker service, which bills, where nothing says how many."""
+ALLOWED = Setting(on_resume="allowed")
+
+BATCH_SIZE, GROUP_SIZE = "batch_size", "group_size"
+PROBLEMS, COMPLETIONS = "problems_per_step", "completions_per_problem"
+SIZE_KEYS = (BATCH_SIZE, GROUP_SIZE, PROBLEMS, COMPLETIONS)
+PARTNER = {BATCH_SIZE: GROUP_SIZE, GROUP_SIZE: BATCH_SIZE, PROBLEMS: COMPLETIONS, COMPLETIONS: PROBLEMS}
+"""What stays as it is where one size alone is given: the other one of its pair."""
+
+
+def _some_steps(value: int) -> int:
+    if value == 0:
+        raise ValueError("trains nothing: coderl evaluate measures a policy; -1 trains until it is stopped")
+    return value
+
+
+def _possible_rank(value: int) -> int:
+    if value > MAX_LORA_RANK:
+        raise ValueError(
+            f"must be at most {MAX_LORA_RANK}: a higher rank trains as many parameters as the layers themselves"
+        )
+    return value
+
+
+def _state_path(value: str | None) -> str | None:
+    if value is not None and not value.startswith("tinker://"):
+        raise ValueError("not a state: take a state_path (tinker://...) of a run's checkpoints.jsonl")
+    return value
+
+
+RecipeSize = Annotated[
+    int,
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    Field(json_schema_extra={"default": None}),
+]
+"""A size that the UI's form leaves empty: it sends every field, and the same size stands there by its other name."""
+
+
+class TrainSettings(FlowSettings):
+    """Pool -> GRPO steps -> checkpoints and the rollout log."""
+
+    pool: Annotated[str, ALLOWED] = Field(
+        "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
+    )
+    log_path: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("output_dir", "resume", "run"))] = Field(
+        None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
+    )
+    resume: Annotated[Literal["auto", "must"], Setting(decides_content=False)] = Field(
+        "auto", description="must: never a new run, whatever log_path says"
+    )
+    new: Annotated[bool, Setting(decides_content=False)] = Field(
+        False,
+        description="a new run, though log_path looks like the name of another one, or without log_path, though an "
+        "unfinished one has these settings",
+    )
+    init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
+        None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
+    )
+    problems_per_step: Annotated[int, Setting(elsewhere=("groups_per_batch", "prompts_per_step"))] = Field(
+        8, ge=1, exclude=True, description="problems per step"
+    )
+    completions_per_problem: Annotated[
+        int, Setting(elsewhere=("n", "k", "samples", "num_samples", "num_generations", "completions_per_prompt"))
+    ] = Field(
+        16, ge=2, exclude=True, description="completions per problem and step, whose rewards are compared: a group"
+    )
+    group_size: Annotated[RecipeSize, Setting(meaning="problems per step")] = Field(
+        8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
+    )
+    batch_size: Annotated[RecipeSize, Setting(meaning="completions per step")] = Field(
+        128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
+    )
+    learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, elsewhere=("lr",))] = Field(
+        4e-5, gt=0, description="Adam's learning rate"
+    )
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
+    adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
+    adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
+    lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(elsewhere=("rank",))] = Field(
+        32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
+    )
+    temperature: Annotated[Temperature, Setting(on_resume="warned")] = Field(
+        1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
+    )
+    format_coef: float = Field(0.1, ge=0, description="weight of the format score in the reward")
+    reward: Literal["binary", "fraction"] = Field(
+        "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
+    )
+    order_from: Names = Field(
+        None,
+        description="earlier runs to learn test priority from (which run first), besides the pool's profile",
+    )
+    max_steps: Annotated[
+        int, AfterValidator(_some_steps), Setting(on_resume="allowed", nano=50, elsewhere=("steps", "num_steps"))
+    ] = Field(
+        -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
+    )
+    max_steps_off_policy: int = Field(
+        0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
+    )
+    save_every: Annotated[int, Setting(on_resume="allowed", nano=100)] = Field(
+        10, ge=0, description="steps between checkpoints, which stay (0: only at the end)"
+    )
+    rolling_save_every: Annotated[int, ALLOWED] = Field(
+        1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
+    )
+    rolling_save_hours: Annotated[float, ALLOWED] = Field(
+        168, ge=1, description="hours that states to resume from are kept"
+    )
+    rolling_save_keep: Annotated[int, ALLOWED] = Field(
+        3, ge=2, description="states to resume from that are kept, the newest ones; older ones are deleted"
+    )
+    eval_every: Annotated[int, ALLOWED] = Field(
+        10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
+    )
+    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100)] = Field(
+        200, description="problems of a periodic evaluation, a seeded subset (-1: all)"
+    )
+    eval_ends_limit: Annotated[Limit, ALLOWED] = Field(
+        -1, description="the same for the baseline and the final evaluation; a given eval_limit counts here too"
+    )
+    eval_on: Literal["test", "validation"] = Field(
+        "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
+    )
+    validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
+    suspend_hours: Annotated[float, ALLOWED] = Field(
+        24, gt=0, description="hours that a deployment's run waits to be resumed when a service stays away"
+    )
+    smoke: Annotated[bool, ALLOWED] = Field(
+        False, description=f"run {SMOKE_STEPS} steps and fail unless the smoke-test checks pass"
+    )
+    wandb_project: Annotated[str | None, ALLOWED] = Field(None, description="log to this Weights & Biases project too")
+    wandb_name: Annotated[str | None, ALLOWED] = Field(None, description="name of the run there")
+
+    @classmethod
+    def _is_recorded(cls, setting: Setting) -> bool:
+        """config.json has more than what decides the outcome: a run that goes on takes from it what is not given."""
+        return setting.decides_content or setting.on_resume != "refused"
+
+    @classmethod
+    def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        fillings = dict(super()._fillings(values))
+        if str(values.get("smoke", "")).lower() in ("true", "1", "yes", "on"):
+            fillings["max_steps"] = SMOKE_STEPS
+        if "eval_limit" in values:
+            fillings["eval_ends_limit"] = values["eval_limit"]
+        return fillings
+
+    @classmethod
+    def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
+        return values | with_other_size(given, **recipe)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        for key, size in all_sizes(
+            {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
+        ).items():
+            setattr(self, key, size)
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_are_possible(self) -> Self:
+        if self.eval_every == 0:
+            raise ValueError("eval_every=0 makes no sense: use -1 for no evaluations")
+        return self
+
+
+def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:
+    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them.
+
+    None counts as not given: the UI's form sends it for a field left empty.
+    """
+    so_far = {
+        BATCH_SIZE: batch_size,
+        GROUP_SIZE: group_size,
+        PROBLEMS: group_size,
+        COMPLETIONS: batch_size // group_size,
+    }
+    named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
+    if not named:
+        return {key: so_far[key] for key in (BATCH_SIZE, GROUP_SIZE)}
+    if len(named) == 1:
+        partner = PARTNER[next(iter(named))]
+        return named | {partner: so_far[partner]}
+    if named.keys() == {GROUP_SIZE, PROBLEMS}:  # two names for one size
+        return named | {COMPLETIONS: so_far[COMPLETIONS]}
+    return named
+
+
+def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
+    """All four sizes, from some of them that decide the others. ValueError, one line, if they contradict each other."""
+    problems, completions = named.get(PROBLEMS, named.get(GROUP_SIZE)), named.get(COMPLETIONS)
+    batch = named.get(BATCH_SIZE)
+    if named.get(GROUP_SIZE, problems) != problems:
+        raise ValueError(
+            f"problems_per_step={problems} and group_size={named[GROUP_SIZE]} are two names of one size: give one"
+        )
+    if problems is None:
+        assert batch is not None and completions is not None
+        problems = _divided(batch, completions, "completions per problem (completions_per_problem)")
+    elif completions is None:
+        assert batch is not None
+        completions = _divided(batch, problems, "problems per step (problems_per_step, the recipe's group_size)")
+    if batch is not None and batch != problems * completions:
+        raise ValueError(
+            f"batch_size={batch} (completions per step) is not {problems} problems per step x {completions} "
+            "completions per problem: leave one of the three out"
+        )
+    if completions < 2:
+        raise ValueError(
+            f"{problems} problems per step need at least 2 completions each, to be compared with one another: raise "
+            f"batch_size={batch}, or lower group_size (problems_per_step)"
+        )
+    return {
+        BATCH_SIZE: problems * completions,
+        GROUP_SIZE: problems,
+        PROBLEMS: problems,
+        COMPLETIONS: completions,
+    }
+
+
+def _divided(batch: int, size: int, what: str) -> int:
+    if batch % size:
+        raise ValueError(f"batch_size={batch} completions per step do not divide by {size} {what}")
+    return batch // size
