@@ -42,9 +42,9 @@ from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
-from coderl_tasks.orchestration import embedded_prefect, found_api_url
 from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
 SETTINGS = (

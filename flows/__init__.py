@@ -3,7 +3,7 @@
 import os
 
 from coderl_tasks.local.supervisor import end_with_parent
-from coderl_tasks.orchestration import WORKER_VARIABLE
+from coderl_tasks.runtime.prefect_worker import WORKER_VARIABLE
 
 if WORKER_VARIABLE in os.environ and "PREFECT__FLOW_RUN_ID" in os.environ:
     # A flow run of `coderl up`: Prefect's worker leaves its runs running when it is killed, and nobody watches them.

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import BaseModel
 
-from coderl_tasks.arguments import parse_key_values, settings_help
+from coderl_tasks.cli.arguments import parse_key_values, settings_help
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import (
     CurateSettings,

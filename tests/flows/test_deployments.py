@@ -26,7 +26,8 @@ from prefect.states import AwaitingRetry
 
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.local.supervisor import free_port
-from coderl_tasks.orchestration import WORK_POOL, used
+from coderl_tasks.runtime.prefect_server import used
+from coderl_tasks.runtime.prefect_worker import WORK_POOL
 from coderl_tasks.services import Services
 from tests.faults.fault_proxy import FaultProxy
 

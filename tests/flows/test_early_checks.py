@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coderl_tasks import disk
-from coderl_tasks.arguments import parse_key_values
+from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame

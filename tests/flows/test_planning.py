@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.arguments import parse_key_values
+from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import read_json, write_json

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from prefect.exceptions import TerminationSignal
 
+from coderl_tasks.cli.launch import ended_by_sigterm, was_terminated
 from coderl_tasks.errors import TerminatedError
 from coderl_tasks.journal.atomic import read_json
-from flows.launch import ended_by_sigterm, was_terminated
 from tests.flows.conftest import Coderl
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 

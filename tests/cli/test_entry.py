@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from argparse import Namespace
 from importlib.metadata import version
 
 import pytest
 
-from coderl_tasks.arguments import parse_key_values
-from coderl_tasks.cli import COMMANDS, FLOWS, FREE_SPACE, NOT_ALLOWED, USAGE, main
+from coderl_tasks.cli import main, record_commands
+from coderl_tasks.cli.arguments import parse_key_values
+from coderl_tasks.cli.entry import FLOWS, FREE_SPACE, NOT_ALLOWED, usage
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import TrainSettings
 
@@ -13,7 +15,7 @@ from coderl_tasks.settings import TrainSettings
 def test_no_command_and_help_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0
-    assert capsys.readouterr().out.count(USAGE) == 2
+    assert capsys.readouterr().out.count(usage()) == 2
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,11 +102,11 @@ def test_bad_options_end_with_one_line_and_exit_2(
 def test_what_the_machine_or_the_user_causes_is_one_line(
     error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: list[str]) -> int:
+    def fail(_: Namespace) -> int:
         raise error
 
-    monkeypatch.setitem(COMMANDS, "report", fail)
-    assert main(["report"]) == code
+    monkeypatch.setattr(record_commands, "report", fail)
+    assert main(["report", "run"]) == code
     assert capsys.readouterr().err == f"coderl report: {line}\n"
 
 

@@ -23,18 +23,17 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 
-from coderl_tasks import orchestration
-from coderl_tasks.cli import FLOWS
-from coderl_tasks.doctor import check_prefect
+from coderl_tasks.cli.arguments import FLOW_SETTINGS
+from coderl_tasks.cli.doctor import check_prefect
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.orchestration import (
+from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.runtime import prefect_server as servers
+from coderl_tasks.runtime import prefect_worker
+from coderl_tasks.runtime.prefect_server import (
     DEFAULT_API_URL,
-    WORK_POOL,
     auth_string,
-    closed_template,
     configured_api_url,
     database_damage,
-    deploy_all,
     exports,
     found_api_url,
     is_open,
@@ -46,7 +45,7 @@ from coderl_tasks.orchestration import (
     ui_address,
     used,
 )
-from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.runtime.prefect_worker import WORK_POOL, closed_template, deploy_all
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
 
@@ -84,7 +83,7 @@ def nothing_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_server_on_the_default_port_is_taken_unless_the_address_is_empty(
     prefect_api: str, nothing_named: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
+    monkeypatch.setattr(servers, "DEFAULT_API_URL", prefect_api)
     assert found_api_url() == prefect_api
     assert not_joined() is None
     with prefect_server() as api_url:  # as `coderl train` beside `coderl up`: it finds the secret by itself
@@ -108,7 +107,7 @@ def test_another_users_server_on_the_default_port_is_not_asked_anything(
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     theirs = f"{serve(app)}/api"
-    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", theirs)
+    monkeypatch.setattr(servers, "DEFAULT_API_URL", theirs)
     secret_file(urlsplit(theirs).port or 0).write_text("coderl:left-by-a-killed-server")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000)  # to be another user than the listener's
     assert found_api_url() is None
@@ -121,7 +120,7 @@ def test_another_users_server_on_the_default_port_is_not_asked_anything(
 def test_what_is_ours_but_no_server_that_lets_us_in_is_not_joined(
     prefect_api: str, nothing_named: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orchestration, "DEFAULT_API_URL", prefect_api)
+    monkeypatch.setattr(servers, "DEFAULT_API_URL", prefect_api)
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))  # where its secret is not
     assert found_api_url() is None
     assert "lets this command in" in str(not_joined())
@@ -210,12 +209,12 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path: Path, damage: str
         opened.seek(0 if damage == "head" else 4096 * 5)
         opened.write(b"\xff" * 4096)
     says = rf"^Prefect's database {file} is damaged \(.+\): move it, .* run the same command"
-    with pytest.raises(DataError, match=says), orchestration._damage_named(file):
+    with pytest.raises(DataError, match=says), servers._damage_named(file):
         raise InfraError("the embedded Prefect server did not start")
 
 
 def test_a_server_that_fails_with_a_sound_database_says_its_own(tmp_path: Path) -> None:
-    with pytest.raises(InfraError, match="did not start"), orchestration._damage_named(tmp_path / "prefect.db"):
+    with pytest.raises(InfraError, match="did not start"), servers._damage_named(tmp_path / "prefect.db"):
         raise InfraError("the embedded Prefect server did not start")
 
 
@@ -270,7 +269,7 @@ async def test_a_worker_takes_no_command_from_a_run_even_if_the_server_let_it_th
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["entrypoint"])
 def test_the_form_of_the_ui_sends_what_the_preset_means(deployment: dict[str, Any]) -> None:
-    model = {**FLOWS, "profile_shard": CurateSettings}[flow_of(deployment)]
+    model = {**FLOW_SETTINGS, "profile_shard": CurateSettings}[flow_of(deployment)]
     sent = merged(model().model_dump(), deployment["parameters"]["settings"])  # the form sends every field
     assert model.model_validate(sent).model_dump() == model.model_validate({"preset": "nano"}).model_dump()
 
@@ -311,7 +310,7 @@ async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: P
     process.wait()
     async with get_client() as client:
         await client.update_flow_run_labels(runs[0], {"prefect.worker.name": "of-this-test"})
-        (line,) = await orchestration._crash_runs_of("of-this-test")
+        (line,) = await prefect_worker._crash_runs_of("of-this-test")
         assert f"`prefect flow-run retry {runs[0]}` goes on" in line
         states = [(await client.read_flow_run(run)).state for run in runs]
     assert [state and state.name for state in states] == ["Crashed", "Crashed"]

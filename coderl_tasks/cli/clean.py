@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
 from coderl_tasks.local.tinker.checkpoints import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import POOLS, coderl_home
+from coderl_tasks.services import load_environment
 
 POOL_PARTS = ("screening", "solutions", "shards")
 UNRECORDED_S = 24 * 3600.0
@@ -49,35 +51,36 @@ class Removal:
     remove: Callable[[], bool]
 
 
-def clean(more_runs: Sequence[Path] = (), *, weights: bool, parts: bool, ask: bool, dry_run: bool) -> None:
-    """Say what nothing needs, and remove it, once the answer to the question is y. `more_runs` are folders of runs
-    besides the default one. Raises ConfigError where nobody can answer."""
+def clean(options: Namespace) -> int:
+    """Say what nothing needs, and remove it, once the answer to the question is y. Raises ConfigError where nobody can
+    answer."""
+    load_environment()  # which may set CODERL_HOME
     root, tinker = runs_root(), coderl_home() / "tinker"
-    missing = [str(folder) for folder in more_runs if not folder.is_dir()]
+    missing = [str(folder) for folder in options.runs if not folder.is_dir()]
     if missing:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
     found = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
-    unnamed, recorded = unnamed_checkpoints(tinker, [root, *more_runs]), pool_parts(POOLS)
-    found += [*(unnamed if weights else ()), *(recorded if parts else ())]
+    unnamed, recorded = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)
+    found += [*(unnamed if options.weights else ()), *(recorded if options.parts else ())]
     for removal in found:
         print(f"{megabytes([removal]):>10}  {removal.what}")
-    if unnamed and not weights:
-        listed = " and ".join(map(str, [root, *more_runs]))
+    if unnamed and not options.weights:
+        listed = " and ".join(map(str, [root, *options.runs]))
         print(
             f"--weights adds {len(unnamed)} checkpoints ({megabytes(unnamed)}) that no run in {listed} names; --runs "
             "FOLDER counts runs that lie elsewhere"
         )
-    if recorded and not parts:
+    if recorded and not options.parts:
         print(f"--parts adds what {len(recorded)} finished pools recorded on the way ({megabytes(recorded)})")
-    if not found or dry_run:
+    if not found or options.dry_run:
         print(f"{'would remove' if found else 'nothing to remove'}{f' {megabytes(found)}' if found else ''}")
-        return
-    if ask and not _agreed(f"remove {len(found)} of them, {megabytes(found)}? [y/N] "):
+    elif not options.yes and not _agreed(f"remove {len(found)} of them, {megabytes(found)}? [y/N] "):
         print("nothing was removed")
-        return
-    removed = [removal for removal in found if removal.remove()]
-    kept = len(found) - len(removed)
-    print(f"removed {megabytes(removed)}{f'; {kept} came into use and stayed' if kept else ''}")
+    else:
+        removed = [removal for removal in found if removal.remove()]
+        kept = len(found) - len(removed)
+        print(f"removed {megabytes(removed)}{f'; {kept} came into use and stayed' if kept else ''}")
+    return 0
 
 
 def megabytes(removals: Sequence[Removal]) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coderl_tasks import doctor
+from coderl_tasks.cli import doctor, main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.local.sandbox import interpreter
-from coderl_tasks.orchestration import used
+from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services
 from tests.conftest import Serve
@@ -73,7 +73,7 @@ def test_a_newer_sdk_is_named_and_not_refused(version: str, newer: bool, monkeyp
 
 
 def test_the_tested_sdk_is_the_pinned_one() -> None:
-    pinned = (Path(__file__).parent.parent / "constraints.txt").read_text()
+    pinned = (Path(__file__).parents[2] / "constraints.txt").read_text()
     assert f"\ntinker=={'.'.join(map(str, doctor.TESTED_SDK))}." in pinned
 
 
@@ -164,14 +164,14 @@ def test_the_disk_line_says_what_states_need_and_what_others_can_read(
     assert doctor.check_disk("Qwen/Qwen3-8B").listing == ()
 
 
-def test_the_report_is_a_line_a_check_and_its_exit_code(
+def test_the_report_is_a_line_per_check_and_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checks = (doctor.check_python, lambda _: doctor.Finding("disk", False, "1 GiB free"))
     monkeypatch.setattr(doctor, "CHECKS", checks[:1])
-    assert doctor.report(None) == 0
+    assert main(["doctor"]) == 0
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    assert doctor.report(None) == 1
+    assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "MISSING  disk       1 GiB free"
 
 

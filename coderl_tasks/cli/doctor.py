@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,11 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, free_bytes, needed_by_states
-from coderl_tasks.errors import CoderlError
+from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
-from coderl_tasks.orchestration import DEFAULT_PORT, configured_api_url, found_api_url, not_joined, used, wants_embedded
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
+from coderl_tasks.runtime.prefect_server import (
+    DEFAULT_PORT,
+    configured_api_url,
+    found_api_url,
+    not_joined,
+    used,
+    wants_embedded,
+)
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     configured_sandboxes,
@@ -55,15 +63,15 @@ class Finding:
     listing: tuple[str, ...] = ()
 
 
-def report(model_name: str | None, *, probe_at: float | None = None) -> int:
-    """Print a line for every check; 1 if something needed is missing, else 0.
-
-    With `probe_at`, a temperature, the Tinker service is also probed, which samples a few hundred tokens.
-    """
+def doctor(options: Namespace) -> int:
+    """Print a line for every check; 1 if something needed is missing, else 0. With --probe the Tinker service is also
+    probed, which samples a few hundred tokens."""
+    if not options.temperature > 0:
+        raise ConfigError(f"--temperature {options.temperature:g} must be more than 0")
     load_environment()
-    findings = [check(model_name) for check in CHECKS]
-    if probe_at is not None:
-        findings += probe_findings(model_name, probe_at)
+    findings = [check(options.model) for check in CHECKS]
+    if options.probe:
+        findings += probe_findings(options.model, options.temperature)
     for finding in findings:
         print(f"{'ok     ' if finding.ok else 'MISSING'}  {finding.name:<10} {finding.detail}")
         for line in finding.listing:

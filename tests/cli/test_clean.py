@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coderl_tasks.cleaning import expired_checkpoints, pool_parts, unnamed_checkpoints, unstarted_runs
 from coderl_tasks.cli import main
+from coderl_tasks.cli.clean import expired_checkpoints, pool_parts, unnamed_checkpoints, unstarted_runs
 from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
@@ -26,7 +26,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The default root, in a home of the test's own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CODERL_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("coderl_tasks.cleaning.POOLS", tmp_path / "pools")
+    monkeypatch.setattr("coderl_tasks.cli.clean.POOLS", tmp_path / "pools")
     (tmp_path / "code-rl-logs").mkdir()
     return tmp_path / "code-rl-logs"
 

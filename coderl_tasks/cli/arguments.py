@@ -1,4 +1,4 @@
-"""Command line to settings: `key=value`, `--key=value`, `--key value`, nested with dots; and the help."""
+"""A flow's command line to its settings: `key=value`, `--key=value`, `--key value`, nested with dots; and the help."""
 
 import shutil
 import textwrap
@@ -9,9 +9,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import nano_preset
 from coderl_tasks.settings.parsing import NONE_WORDS, all_settings
 
+FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
+    "curate": CurateSettings,
+    "train": TrainSettings,
+    "evaluate": EvaluateSettings,
+    "pipeline": PipelineSettings,
+}
 HELP_INDENT = 34
 LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 

@@ -1,4 +1,4 @@
-"""Runs a flow from the command line against a Prefect server, and `coderl up`."""
+"""Runs a flow from the command line against a Prefect server."""
 
 import asyncio
 import inspect
@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from importlib import import_module
@@ -20,18 +19,8 @@ from rich.console import Console
 
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.console import printable
-from coderl_tasks.orchestration import (
-    deploy_all,
-    exports,
-    is_open,
-    is_up,
-    not_joined,
-    prefect_server,
-    run_worker,
-    shared_prefect_server,
-    ui_address,
-)
 from coderl_tasks.policy.sdk_errors import causes
+from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.planning import plan
@@ -150,31 +139,3 @@ def _show_plain_lines() -> None:
         logging.raiseExceptions = False  # or a log that a lost server does not take is said for each line
     for name in ("coderl_tasks", "flows"):
         logging.getLogger(name).addHandler(PlainLines())
-
-
-def up(port: int | None = None) -> int:
-    """Prefect server (if none of ours answers), deployments and a worker, until interrupted; the worker's exit code.
-
-    With `port`, an embedded server on that port in any case.
-    """
-    load_environment()
-    if port is None and (said := not_joined()) is not None:
-        print(said, flush=True)
-    with shared_prefect_server(port) as api_url:
-        if is_open(api_url):
-            print(
-                f"warning: {api_url} asks for no secret: whoever reaches it, a web page in your browser too, can run "
-                "commands as you while this worker serves it; stop it, and coderl up starts one that asks",
-                flush=True,
-            )
-        print(f"Prefect UI: {ui_address(api_url)}", flush=True)
-        deploy_all()
-        print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
-        print(f"in another terminal: {exports(api_url)}", flush=True)
-        print("                     prefect deployment run curate/local --watch", flush=True)
-        # Until here Ctrl-C ends the command at once; from here on the worker is asked to finish first.
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        code = run_worker(stop)
-    return 0 if stop.is_set() else code

@@ -1,0 +1,151 @@
+"""The `coderl` command: which subcommand, and how it ends. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration
+or data, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
+
+What a user or a machine can cause (our own errors, the system's, Ctrl-C) ends with one line on stderr; only a bug shows
+a traceback.
+"""
+
+import atexit
+import contextlib
+import errno
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import version
+from types import ModuleType
+from typing import NoReturn
+
+from coderl_tasks.cli.options import SUBCOMMANDS, run_subcommand
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.paths import shown
+
+FLOWS = {
+    "curate": "profile the base model on problems and keep a mixed-difficulty pool",
+    "train": "GRPO steps on a pool; log_path=RUN resumes one",
+    "evaluate": "Pass@1 of a checkpoint on the test splits",
+    "pipeline": "curate, train, evaluate in a row",
+}
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+FREE_SPACE = "free some space and run the same command again: what is recorded stays"
+NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
+OS_HINTS = {
+    errno.ENOSPC: FREE_SPACE,
+    errno.EDQUOT: FREE_SPACE,
+    errno.EACCES: NOT_ALLOWED,
+    errno.EPERM: NOT_ALLOWED,
+    errno.EROFS: NOT_ALLOWED,
+}
+
+
+def usage() -> str:
+    """What `coderl --help` prints."""
+    flows = [f"  {name:<9} {summary}" for name, summary in FLOWS.items()]
+    others = [f"  {name:<9} {subcommand.summary}" for name, subcommand in SUBCOMMANDS.items()]
+    head = "usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)"
+    return "\n".join([head, "", *flows, "", *others])
+
+
+class _WithoutPyTorch(PathFinder):
+    """Finds modules as `PathFinder` does, but not PyTorch.
+
+    The Tinker SDK and transformers import it wherever it is installed: a third of a flow's start and half of its
+    memory. No flow computes with it; the embedded Tinker server, which does, is a process of its own.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return None if fullname == "torch" else super().find_spec(fullname, path, target)
+
+
+def command(arguments: Sequence[str] | None = None) -> NoReturn:
+    """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
+
+    It leaves out the interpreter's finalization. A daemon thread that is in native code by then is unwound by
+    pthread_exit (before Python 3.14), on which native code that does not expect it aborts: the exit code would be 134.
+    The Tinker SDK has such a thread, which parses answers, whenever a command ends.
+    """
+    code = CoderlError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text, and is shown all the same
+
+    def leave() -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # before a command imports libraries, so that it runs after what they register
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in FLOWS:
+        sys.meta_path = [_WithoutPyTorch if finder is PathFinder else finder for finder in sys.meta_path]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # which it gives without PyTorch
+    try:
+        code = main(words)
+    except SystemExit as leaving:  # of argparse's --help
+        code = leaving.code if isinstance(leaving.code, int) else 0
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if words else ConfigError.exit_code
+    if words == ["--version"]:
+        print(f"coderl {version('coderl')}")
+        return 0
+    name, rest = words[0], words[1:]
+    try:
+        for word in words:
+            if shown(word) != word:
+                raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
+        if name in FLOWS:
+            return _flow(name, rest)
+        if name in SUBCOMMANDS:
+            return run_subcommand(name, rest)
+        raise ConfigError(f"unknown command {name!r}: coderl --help lists them")
+    except CoderlError as error:
+        return _fail(name, error, error.exit_code)
+    except OSError as error:  # no space left, permission denied, ...
+        return _fail(name, _explain(error), CoderlError.exit_code)
+    except KeyboardInterrupt:
+        return _fail(name, "interrupted", INTERRUPTED)
+
+
+def _explain(error: OSError) -> str:
+    """What the system refused, where, and what to do about it."""
+    what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
+    where = f": {error.filename}" if error.filename else ""
+    hint = OS_HINTS.get(error.errno or 0)
+    return f"{what}{where}{f': {hint}' if hint else ''}"
+
+
+def _fail(command: str, why: object, code: int) -> int:
+    print(f"coderl {command}: {why}", file=sys.stderr)
+    return code
+
+
+def _flow(name: str, words: list[str]) -> int:
+    from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values, settings_help
+    from coderl_tasks.settings import parse_settings
+
+    model = FLOW_SETTINGS[name]
+    if "--help" in words or "-h" in words:
+        print(settings_help(name, model))
+        return 0
+    settings = parse_settings(model, parse_key_values(words, model))
+    from coderl_tasks.services import check_environment
+
+    check_environment()  # before seconds of imports
+    from coderl_tasks.cli.launch import launch
+
+    launch(name, settings)
+    return 0

@@ -1,0 +1,249 @@
+"""The subcommands with options: what each takes, and where its work is.
+
+Light to import, as everything on the way to `--help` and to a wrong option is: those are answered at once. What a
+subcommand works with is imported once its options are read.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from coderl_tasks.errors import ConfigError
+
+LAST_PORT = 65535
+RECORDS = "a run or a pool: its name (coderl runs, coderl pools), or its directory"
+FORMATS = ("table", "csv", "json")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports bad arguments as the settings do: one line, by `main`."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see --help)")
+
+
+class Subcommand(NamedTuple):
+    """`summary` is its line in the usage, `description` what its own help begins with; `module` has a function of its
+    name, which takes the options and returns the exit code."""
+
+    module: str
+    summary: str
+    description: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+
+
+def run_subcommand(name: str, words: Sequence[str]) -> int:
+    """Run one of `SUBCOMMANDS`; its exit code. ConfigError, in a line, for options that it does not have."""
+    subcommand = SUBCOMMANDS[name]
+    parser = _Parser(prog=f"coderl {name}", description=subcommand.description)
+    subcommand.add_options(parser)
+    options = parser.parse_intermixed_args(words)
+    work: Callable[[argparse.Namespace], int] = getattr(import_module(f"coderl_tasks.cli.{subcommand.module}"), name)
+    return work(options)
+
+
+def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
+    """An argparse type: a whole number from `low` to `high` (None: without limit); `what` names it in the message."""
+    limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+        return number
+
+    return parse
+
+
+def _up(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=_number(1, LAST_PORT, "a port"),
+        help="an embedded server on this port, even if another answers (default: 4200 if it is free)",
+    )
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default=None, help="check for this model (default: the one a bare run takes)")
+    parser.add_argument(
+        "--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)"
+    )
+
+
+def _validate(parser: argparse.ArgumentParser) -> None:
+    from coderl_tasks.settings import CurateSettings
+
+    parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
+    parser.add_argument(
+        "--min-tests",
+        type=_number(1, None, "a number"),
+        default=CurateSettings().min_tests,
+        help="different tests that a problem needs, as curate's min_tests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit", type=_number(1, None, "a number"), default=-1, help="read this many rows only (default: all)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="table",
+        help="default: table (of more than 200 rows only those dropped); csv and json have all",
+    )
+
+
+def _grade(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--problems",
+        type=Path,
+        required=True,
+        help="a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
+    )
+    parser.add_argument(
+        "--completions",
+        type=Path,
+        required=True,
+        help="parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion (text) or code",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=6.0,
+        help="CPU seconds per test (default: 6); a problem's own time limit replaces it",
+    )
+
+
+def _listing(what: str, default: str) -> Callable[[argparse.ArgumentParser], None]:
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("folder", type=Path, nargs="?", help=f"another folder of {what} (default: {default})")
+        parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+    return add
+
+
+def _clean(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument(
+        "--weights", action="store_true", help="also the embedded Tinker server's checkpoints that no run names"
+    )
+    parser.add_argument("--parts", action="store_true", help="also what finished pools recorded on the way")
+    parser.add_argument(
+        "--runs", type=Path, action="append", default=[], help="with --weights: another folder of runs, which count too"
+    )
+
+
+def _query(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", help=f"{RECORDS}, or a folder of them")
+    parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
+    parser.add_argument("--name", help="a named query instead of SQL")
+    parser.add_argument("--list", action="store_true", help="list the named queries")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="of an answer (default: table; csv is whole)"
+    )
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help=RECORDS)
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", choices=("tinker", "sandbox"))
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)"
+    )
+    parser.add_argument(
+        "--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)"
+    )
+    parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
+    parser.add_argument(
+        "--concurrency",
+        type=_number(1, None, "a number"),
+        help="sandbox: programs run at once (default: one per core)",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        help="answer only those who have the key in this file (made if it is not there; -: standard input); clients "
+        "send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port",
+    )
+    parser.add_argument(
+        "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
+    )
+
+
+SUBCOMMANDS = {
+    "up": Subcommand(
+        "up",
+        "Prefect server, deployments and a worker; prints the UI address",
+        "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends.",
+        _up,
+    ),
+    "doctor": Subcommand(
+        "doctor",
+        "check key, Tinker, sandbox, Prefect, disk and isolation",
+        "Check what a run needs, one line each; exit 1 if something needed is missing.",
+        _doctor,
+    ),
+    "validate": Subcommand(
+        "row_commands",
+        "which rows of your problems curate would keep, and why not the others",
+        "What curate would make of each row of a data set; exit 1 if it would drop any.",
+        _validate,
+    ),
+    "grade": Subcommand(
+        "row_commands",
+        "grade a table of completions",
+        "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names.",
+        _grade,
+    ),
+    "runs": Subcommand(
+        "record_commands",
+        "the runs there are: state, steps, Pass@1, size",
+        "The runs there are, newest first. Their names are taken wherever a run is asked for.",
+        _listing("runs", "~/code-rl-logs"),
+    ),
+    "pools": Subcommand(
+        "record_commands",
+        "the pools there are",
+        "The pools there are, newest first. Their names are taken wherever a pool is asked for.",
+        _listing("pools", "data/pools"),
+    ),
+    "clean": Subcommand(
+        "clean",
+        "remove what nothing needs: attempts that never started, expired checkpoints",
+        "Remove what nothing needs, after saying what and asking. What is in use stays.",
+        _clean,
+    ),
+    "query": Subcommand(
+        "record_commands",
+        "DuckDB over a run directory",
+        "DuckDB over a run directory, a folder of runs, or a curation.",
+        _query,
+    ),
+    "report": Subcommand(
+        "record_commands",
+        "a run or a curation as one HTML page",
+        "Write a run (or a curation) as one self-contained HTML page.",
+        _report,
+    ),
+    "serve": Subcommand(
+        "serve",
+        "the embedded servers: coderl serve tinker | sandbox",
+        "Run an embedded server until it is stopped.",
+        _serve,
+    ),
+}

@@ -1,0 +1,34 @@
+"""`coderl validate` and `coderl grade`: a user's own rows, of problems and of completions."""
+
+import sys
+from argparse import Namespace
+
+from rich.console import Console
+
+from coderl_tasks.grading.table import grade_files
+from coderl_tasks.insight.row_report import print_row_report, row_report
+from coderl_tasks.services import services
+
+
+def validate(options: Namespace) -> int:
+    """1 if curate would drop a row."""
+    rows = row_report(options.dataset, options.min_tests, options.limit)
+    print_row_report(rows, Console(), options.format)
+    return 0 if rows["kept"].all() else 1
+
+
+def grade(options: Namespace) -> int:
+    with services(None) as used:
+        print("\n".join(used.lines), file=sys.stderr)
+        grades = grade_files(
+            options.problems,
+            options.completions,
+            options.out,
+            used.sandbox_urls,
+            options.timeout,
+            max_concurrency=used.sandbox_concurrency,
+        )
+    counts = grades["verdict"].value_counts(sort=True).iter_rows()
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
+    print(f"{grades.height} completions graded ({said}): {options.out}")
+    return 0

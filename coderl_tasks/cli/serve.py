@@ -1,0 +1,19 @@
+"""`coderl serve`: an embedded server until it is stopped. Neither server's imports are the other's."""
+
+from argparse import Namespace
+
+from coderl_tasks.local.admission import read_key
+from coderl_tasks.paths import NANO_MODEL
+
+
+def serve(options: Namespace) -> int:
+    key = None if options.key is None else read_key(options.key)
+    if options.server == "tinker":
+        from coderl_tasks.local.tinker.server import serve as serve_tinker
+
+        serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
+    else:
+        from coderl_tasks.local.sandbox.server import serve as serve_sandbox
+
+        serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated, key=key)
+    return 0
