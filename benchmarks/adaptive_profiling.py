@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 from rich.table import Table
+from scipy.special import betaincinv
 
 from coderl_tasks.curation.difficulty import Band, difficulty
 from coderl_tasks.curation.profile import profile_shard
@@ -41,7 +42,7 @@ from coderl_tasks.rollouts.rounds import ROUND_SIZE, SamplingPlan
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
 from coderl_tasks.settings import CurateSettings
-from coderl_tasks.stats import BetaPosterior, beta_posterior, jeffreys_interval
+from coderl_tasks.stats import jeffreys_interval
 
 BAND = Band(0.1, 0.9)
 N = 16
@@ -75,8 +76,7 @@ def plan_name(plan: SamplingPlan) -> str:
 
 def beta_rates(alpha: float, beta: float, points: int = POINTS) -> np.ndarray:
     """Equally likely rates (P,) that stand for a Beta distribution: its quantiles."""
-    posterior = BetaPosterior(alpha, beta)
-    return np.array([posterior.quantile((i + 0.5) / points) for i in range(points)])
+    return betaincinv(alpha, beta, (np.arange(points) + 0.5) / points)
 
 
 def populations() -> dict[str, np.ndarray]:
@@ -219,7 +219,7 @@ def bias_table() -> Table:
         for plan in (adaptive(), FIXED):
             ended = {state: float(weight[0]) for state, weight in stops(plan, np.array([p])).items()}
             rate = sum(w * k / n for (k, n), w in ended.items()) - p
-            mean = sum(w * beta_posterior(k, n).mean for (k, n), w in ended.items()) - p
+            mean = sum(w * (k + 0.5) / (n + 1) for (k, n), w in ended.items()) - p
             covered = sum(w for (k, n), w in ended.items() if covers(k, n, p))
             columns.append((f"{rate:+.3f}", f"{mean:+.3f}", f"{covered:.1%}"))
         table.add_row(f"{p:g}", *(cell for pair in zip(*columns, strict=True) for cell in pair))
