@@ -34,11 +34,11 @@ from coderl_tasks.problems.sides import (
 from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import for_this_machine
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_held_out, planned, run_config, run_record
 
-INHERITED = ("model_name", "renderer_name", "thinking", "max_tokens", "reward_timeout")
+INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
 
 
@@ -240,7 +240,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 
     Raises ConfigError too if they name different ones.
     """
-    parts = {"curate": settings.curate, "train": settings.train, "evaluate": settings.evaluate}
+    parts = settings.parts
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:
         listed = ", ".join(f"{key}={name}" for key, name in named.items())

@@ -1,4 +1,4 @@
-"""`coderl doctor`: what a run needs, checked one by one: a line says what was found, or what to do."""
+"""`coderl doctor`: what a run needs, one line per check: what was found, or what to do."""
 
 import asyncio
 import importlib.metadata
@@ -17,14 +17,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.local.supervisor import answers
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
-from coderl_tasks.runtime.prefect_server import (
-    DEFAULT_PORT,
-    configured_api_url,
-    found_api_url,
-    not_joined,
-    used,
-    wants_embedded,
-)
+from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
     configured_sandboxes,
@@ -50,7 +43,7 @@ LOCAL_PACKAGES = ("torch", "safetensors")
 TESTED_SDK = (0, 38)
 """The newest release of the tinker SDK that the tests passed with."""
 
-EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {DEFAULT_PORT}"
+EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {prefect_server.DEFAULT_PORT}"
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ def _check_tinker_service(model_name: str | None) -> Finding:
 
 
 def _listed(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
-    """A line for each model that the service offers: its name, its renderer, its context."""
+    """One line per model that the service offers: its name, its renderer, its context."""
     from coderl_tasks.prompts.tokenizer import recommended_renderer
 
     rows = [("offered", "renderer", "context")]
@@ -204,11 +197,15 @@ def _has_configured_sandbox() -> bool:
 
 
 def check_prefect(_: str | None) -> Finding:
-    url = configured_api_url()
+    url = prefect_server.configured_api_url()
     if url is None:
-        why = "PREFECT_API_URL is empty" if wants_embedded() else not_joined() or EMBEDDED_REASON
-        return Finding("prefect", True, found_api_url() or f"embedded ({why})")
-    with used(url):
+        why = (
+            "PREFECT_API_URL is empty"
+            if prefect_server.wants_embedded()
+            else prefect_server.not_joined() or EMBEDDED_REASON
+        )
+        return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
+    with prefect_server.used(url):
         fault = asyncio.run(_prefect_fault())
     if fault is None:
         return Finding("prefect", True, url)

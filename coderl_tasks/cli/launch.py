@@ -114,7 +114,7 @@ async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: st
 class PlainLines(logging.Handler):
     """Warnings as bare lines on stderr, above a progress bar if there is one.
 
-    The lines that a run logs for itself (logger `coderl_tasks`: every group that teaches nothing) stay in its logs.log.
+    The lines that a run logs for itself (logger `coderl_tasks`: every skipped group) stay in its logs.log.
     """
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from coderl_tasks.errors import ConfigError
 LAST_PORT = 65535
 RECORDS = "a run or a pool: its name (coderl runs, coderl pools), or its directory"
 FORMATS = ("table", "csv", "json")
+AddOptions = Callable[[argparse.ArgumentParser], None]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,23 +26,36 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Subcommand(NamedTuple):
-    """`summary` is its line in the usage, `description` what its own help begins with; `module` has a function of its
-    name, which takes the options and returns the exit code."""
+    """`summary` is its line in the usage. `module` has a function of its name, which takes the options and returns the
+    exit code. `add_options` has what its own help begins with as its docstring."""
 
     module: str
     summary: str
-    description: str
-    add_options: Callable[[argparse.ArgumentParser], None]
+    add_options: AddOptions
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {}
+"""In the order of the usage."""
 
 
 def run_subcommand(name: str, words: Sequence[str]) -> int:
     """Run one of `SUBCOMMANDS`; its exit code. ConfigError, in a line, for options that it does not have."""
     subcommand = SUBCOMMANDS[name]
-    parser = _Parser(prog=f"coderl {name}", description=subcommand.description)
+    parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
     subcommand.add_options(parser)
-    options = parser.parse_intermixed_args(words)
+    options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
     work: Callable[[argparse.Namespace], int] = getattr(import_module(f"coderl_tasks.cli.{subcommand.module}"), name)
     return work(options)
+
+
+def _subcommand(module: str, summary: str) -> Callable[[AddOptions], AddOptions]:
+    """Registers what adds the options as a subcommand, under its name without the underscore."""
+
+    def register(add_options: AddOptions) -> AddOptions:
+        SUBCOMMANDS[add_options.__name__.removeprefix("_")] = Subcommand(module, summary, add_options)
+        return add_options
+
+    return register
 
 
 def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
@@ -60,7 +74,9 @@ def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
     return parse
 
 
+@_subcommand("up", "Prefect server, deployments and a worker; prints the UI address")
 def _up(parser: argparse.ArgumentParser) -> None:
+    """Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."""
     parser.add_argument(
         "--port",
         type=_number(1, LAST_PORT, "a port"),
@@ -68,7 +84,9 @@ def _up(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
 def _doctor(parser: argparse.ArgumentParser) -> None:
+    """Check what a run needs, one line each; exit 1 if something needed is missing."""
     parser.add_argument("--model", default=None, help="check for this model (default: the one a bare run takes)")
     parser.add_argument(
         "--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens"
@@ -78,8 +96,10 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("row_commands", "which rows of your problems curate would keep, and why not the others")
 def _validate(parser: argparse.ArgumentParser) -> None:
-    from coderl_tasks.settings import CurateSettings
+    """What curate would make of each row of a data set; exit 1 if it would drop any."""
+    from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
 
     parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
     parser.add_argument(
@@ -99,7 +119,9 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("row_commands", "grade a table of completions")
 def _grade(parser: argparse.ArgumentParser) -> None:
+    """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
     parser.add_argument(
         "--problems",
         type=Path,
@@ -126,15 +148,26 @@ def _grade(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _listing(what: str, default: str) -> Callable[[argparse.ArgumentParser], None]:
-    def add(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("folder", type=Path, nargs="?", help=f"another folder of {what} (default: {default})")
-        parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-
-    return add
+@_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
+def _runs(parser: argparse.ArgumentParser) -> None:
+    """The runs there are, newest first. Their names are taken wherever a run is asked for."""
+    _add_listing(parser, "runs", "~/code-rl-logs")
 
 
+@_subcommand("record_commands", "the pools there are")
+def _pools(parser: argparse.ArgumentParser) -> None:
+    """The pools there are, newest first. Their names are taken wherever a pool is asked for."""
+    _add_listing(parser, "pools", "data/pools")
+
+
+def _add_listing(parser: argparse.ArgumentParser, what: str, default: str) -> None:
+    parser.add_argument("folder", type=Path, nargs="?", help=f"another folder of {what} (default: {default})")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+
+
+@_subcommand("clean", "remove what nothing needs: attempts that never started, expired checkpoints")
 def _clean(parser: argparse.ArgumentParser) -> None:
+    """Remove what nothing needs, after saying what and asking. What is in use stays."""
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     parser.add_argument(
@@ -146,7 +179,9 @@ def _clean(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("record_commands", "DuckDB over a run directory")
 def _query(parser: argparse.ArgumentParser) -> None:
+    """DuckDB over a run directory, a folder of runs, or a curation."""
     parser.add_argument("run", nargs="?", help=f"{RECORDS}, or a folder of them")
     parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
     parser.add_argument("--name", help="a named query instead of SQL")
@@ -156,11 +191,15 @@ def _query(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("record_commands", "a run or a curation as one HTML page")
 def _report(parser: argparse.ArgumentParser) -> None:
+    """Write a run (or a curation) as one self-contained HTML page."""
     parser.add_argument("run", help=RECORDS)
 
 
+@_subcommand("serve", "the embedded servers: coderl serve tinker | sandbox")
 def _serve(parser: argparse.ArgumentParser) -> None:
+    """Run an embedded server until it is stopped."""
     parser.add_argument("server", choices=("tinker", "sandbox"))
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)"
@@ -170,9 +209,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
     parser.add_argument(
-        "--concurrency",
-        type=_number(1, None, "a number"),
-        help="sandbox: programs run at once (default: one per core)",
+        "--concurrency", type=_number(1, None, "a number"), help="sandbox: programs run at once (default: one per core)"
     )
     parser.add_argument(
         "--key",
@@ -183,67 +220,3 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
     )
-
-
-SUBCOMMANDS = {
-    "up": Subcommand(
-        "up",
-        "Prefect server, deployments and a worker; prints the UI address",
-        "Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends.",
-        _up,
-    ),
-    "doctor": Subcommand(
-        "doctor",
-        "check key, Tinker, sandbox, Prefect, disk and isolation",
-        "Check what a run needs, one line each; exit 1 if something needed is missing.",
-        _doctor,
-    ),
-    "validate": Subcommand(
-        "row_commands",
-        "which rows of your problems curate would keep, and why not the others",
-        "What curate would make of each row of a data set; exit 1 if it would drop any.",
-        _validate,
-    ),
-    "grade": Subcommand(
-        "row_commands",
-        "grade a table of completions",
-        "Grade a table of completions; programs run in the sandbox that SANDBOX_URL names.",
-        _grade,
-    ),
-    "runs": Subcommand(
-        "record_commands",
-        "the runs there are: state, steps, Pass@1, size",
-        "The runs there are, newest first. Their names are taken wherever a run is asked for.",
-        _listing("runs", "~/code-rl-logs"),
-    ),
-    "pools": Subcommand(
-        "record_commands",
-        "the pools there are",
-        "The pools there are, newest first. Their names are taken wherever a pool is asked for.",
-        _listing("pools", "data/pools"),
-    ),
-    "clean": Subcommand(
-        "clean",
-        "remove what nothing needs: attempts that never started, expired checkpoints",
-        "Remove what nothing needs, after saying what and asking. What is in use stays.",
-        _clean,
-    ),
-    "query": Subcommand(
-        "record_commands",
-        "DuckDB over a run directory",
-        "DuckDB over a run directory, a folder of runs, or a curation.",
-        _query,
-    ),
-    "report": Subcommand(
-        "record_commands",
-        "a run or a curation as one HTML page",
-        "Write a run (or a curation) as one self-contained HTML page.",
-        _report,
-    ),
-    "serve": Subcommand(
-        "serve",
-        "the embedded servers: coderl serve tinker | sandbox",
-        "Run an embedded server until it is stopped.",
-        _serve,
-    ),
-}

@@ -21,8 +21,8 @@ MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resum
 
 FINDINGS = ("probe",)
 """Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
-NOT_COMPARED = (*FINDINGS, "log_path", "format")
-"""Nor does it matter whether the directory was named, or how, nor which version wrote it."""
+NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
+"""Nor does it matter which version wrote it, or what the directory was called."""
 
 _PLAIN = Setting()
 _ABSENT = object()

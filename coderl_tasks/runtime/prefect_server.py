@@ -27,13 +27,7 @@ from urllib.parse import quote, urlsplit
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.local.prefect_app import LOGIN_PATH, own_origins
-from coderl_tasks.local.supervisor import (
-    EmbeddedServer,
-    answers,
-    free_port,
-    is_ours,
-    listeners,
-)
+from coderl_tasks.local.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.services import log_folder
 

@@ -55,7 +55,9 @@ class CurateSettings(FlowSettings):
     near_evaluation: float = Field(
         0.6, gt=0, le=1, description="similarity to an evaluation problem that drops a problem, where their tests agree"
     )
-    common_passage: int = Field(10, ge=1, description="a passage that more problems than this have is boilerplate")
+    common_passage: int = Field(
+        10, ge=1, description="passages that occur in more problems than this are boilerplate, and not counted"
+    )
     readers: Annotated[int | None, UNRECORDED] = Field(
         None, ge=1, description="processes that read the data set; by default one per core"
     )
@@ -72,13 +74,13 @@ class CurateSettings(FlowSettings):
         0.1,
         ge=0,
         lt=0.5,
-        description="adaptive: chance taken that all samples would have dropped a problem kept early",
+        description="adaptive: accepted chance that all samples would have dropped a problem kept early",
     )
     profile_risk_drop: float = Field(
         0.05,
         ge=0,
         lt=0.5,
-        description="adaptive: chance taken that all samples would have kept a problem dropped early",
+        description="adaptive: accepted chance that all samples would have kept a problem dropped early",
     )
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
@@ -109,10 +111,10 @@ class CurateSettings(FlowSettings):
     name: Annotated[str | None, Setting(decides_content=False, elsewhere=("output_dir",))] = Field(
         None,
         description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
-        "flow run's id; an unfinished one is gone on with",
+        "flow run's id; an unfinished one is resumed",
     )
     replace: Annotated[bool, UNRECORDED] = Field(
-        False, description="make a finished pool of that name anew with other settings, from what it has recorded"
+        False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
     )
 
     @model_validator(mode="after")

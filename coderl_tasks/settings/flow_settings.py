@@ -37,9 +37,11 @@ class Setting:
     decides_content: bool = True
     """Whether it decides what comes out, and so whether two records are of the same thing; else it says where results
     go, how fast, or by what name."""
-    on_resume: Literal["refused", "allowed", "warned"] = "refused"
-    """Whether a run that goes on may have another value: it does not make the finished steps another run's. A warning
-    where it makes the steps from there on other ones."""
+    on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
+    """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
+    warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
+    inherited: bool = False
+    """Whether an evaluation of a run takes it from the run where it is not given."""
     nano: Any = None
     """The value that `preset=nano` fills in."""
     meaning: str = ""
@@ -103,18 +105,18 @@ class FlowSettings(BaseModel):
         description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
         "named); or none",
     )
-    model_name: Annotated[str, Setting(nano=NANO_MODEL, elsewhere=("model", "base_model"))] = Field(
+    model_name: Annotated[str, Setting(nano=NANO_MODEL, inherited=True, elsewhere=("model", "base_model"))] = Field(
         DEFAULT_MODEL,
         description="base model: a name of the Tinker service, or a local model folder; "
         "without one the first of a few small models that the service offers, this one before others",
     )
     renderer_name: Annotated[
         Literal["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "chat_template"] | None,
-        Setting(elsewhere=("renderer",)),
+        Setting(inherited=True, elsewhere=("renderer",)),
     ] = Field(
         None, description="chat format; by default the one the model was made for (chat_template: as it brings it)"
     )
-    thinking: bool | None = Field(
+    thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
     dataset: Annotated[str, Setting(nano=MINI_DATASET, elsewhere=("data",))] = Field(
@@ -125,13 +127,21 @@ class FlowSettings(BaseModel):
         description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
     )
     test_share: float | None = Field(
-        None, gt=0, lt=1, description="in its place: this share of dataset's train rows, by a hash of the problem's id"
+        None,
+        gt=0,
+        lt=1,
+        description="instead of evaluation_dataset: share of dataset's train rows, by a hash of the problem's id",
     )
     max_tokens: Annotated[
         int,
-        Setting(on_resume="warned", nano=128, elsewhere=("max_length", "max_new_tokens", "max_completion_length")),
+        Setting(
+            on_resume="warned",
+            inherited=True,
+            nano=128,
+            elsewhere=("max_length", "max_new_tokens", "max_completion_length"),
+        ),
     ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
-    reward_timeout: Annotated[float, Setting(elsewhere=("timeout",))] = Field(
+    reward_timeout: Annotated[float, Setting(inherited=True, elsewhere=("timeout",))] = Field(
         6.0, gt=0, description="CPU seconds per test, where the problem names no limit"
     )
     sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
@@ -139,6 +149,7 @@ class FlowSettings(BaseModel):
     )
     seed: int = Field(0, ge=0, description="decides every random draw of the run")
 
+    # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there.
     _given: frozenset[str] = PrivateAttr(default=frozenset())
     _model_reason: str | None = PrivateAttr(default=None)
 
@@ -176,6 +187,7 @@ class FlowSettings(BaseModel):
 
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""
+        # Not against the bare defaults: the preset, which is given again too, fills in its own.
         plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
         given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
         return {key: value for key, value in given.items() if key == "preset" or value != getattr(plain, key)}
@@ -215,6 +227,7 @@ class FlowSettings(BaseModel):
             self._model_reason = other._model_reason
         return self
 
+    # "wrap", since the preset fills in before the fields are validated, and what was given is noted on what comes out.
     @model_validator(mode="wrap")
     @classmethod
     def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:

@@ -33,7 +33,7 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 
 def _explain(item: Any, model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in item["loc"])
-    if item["loc"][-1:] == ("[key]",):
+    if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
         *setting, name = (str(part) for part in item["loc"][:-1])
         return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":

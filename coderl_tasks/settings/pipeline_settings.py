@@ -23,6 +23,7 @@ class PipelineSettings(BaseModel):
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
 
+    # Into the parts, each of which fills in its own sizes; one that names a preset keeps it.
     @model_validator(mode="before")
     @classmethod
     def _hand_preset_down(cls, values: Any) -> Any:

@@ -50,9 +50,7 @@ def _state_path(value: str | None) -> str | None:
 
 
 RecipeSize = Annotated[
-    int,
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
-    Field(json_schema_extra={"default": None}),
+    int, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), Field(json_schema_extra={"default": None})
 ]
 """A size that the UI's form leaves empty: it sends every field, and the same size stands there by its other name."""
 
@@ -63,7 +61,7 @@ class TrainSettings(FlowSettings):
     pool: Annotated[str, ALLOWED] = Field(
         "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
     )
-    log_path: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("output_dir", "resume", "run"))] = Field(
+    log_path: Annotated[str | None, Setting(on_resume="ignored", elsewhere=("output_dir", "resume", "run"))] = Field(
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
     )
     resume: Annotated[Literal["auto", "must"], Setting(decides_content=False)] = Field(
@@ -83,7 +81,10 @@ class TrainSettings(FlowSettings):
     completions_per_problem: Annotated[
         int, Setting(elsewhere=("n", "k", "samples", "num_samples", "num_generations", "completions_per_prompt"))
     ] = Field(
-        16, ge=2, exclude=True, description="completions per problem and step, whose rewards are compared: a group"
+        16,
+        ge=2,
+        exclude=True,
+        description="completions per problem and step; the rewards of these, a group, are compared",
     )
     group_size: Annotated[RecipeSize, Setting(meaning="problems per step")] = Field(
         8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
@@ -108,8 +109,7 @@ class TrainSettings(FlowSettings):
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
     order_from: Names = Field(
-        None,
-        description="earlier runs to learn test priority from (which run first), besides the pool's profile",
+        None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
     )
     max_steps: Annotated[
         int, AfterValidator(_some_steps), Setting(on_resume="allowed", nano=50, elsewhere=("steps", "num_steps"))
@@ -145,7 +145,7 @@ class TrainSettings(FlowSettings):
     )
     validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
     suspend_hours: Annotated[float, ALLOWED] = Field(
-        24, gt=0, description="hours that a deployment's run waits to be resumed when a service stays away"
+        24, gt=0, description="hours that a deployment's run stays suspended in an outage, waiting to be resumed"
     )
     smoke: Annotated[bool, ALLOWED] = Field(
         False, description=f"run {SMOKE_STEPS} steps and fail unless the smoke-test checks pass"
@@ -162,7 +162,7 @@ class TrainSettings(FlowSettings):
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = dict(super()._fillings(values))
         if str(values.get("smoke", "")).lower() in ("true", "1", "yes", "on"):
-            fillings["max_steps"] = SMOKE_STEPS
+            fillings["max_steps"] = SMOKE_STEPS  # whatever the preset fills in
         if "eval_limit" in values:
             fillings["eval_ends_limit"] = values["eval_limit"]
         return fillings
@@ -175,9 +175,9 @@ class TrainSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        for key, size in all_sizes(
-            {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
-        ).items():
+        # `_over` has left those that decide the others; a field's default beside them could contradict them.
+        named = {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
+        for key, size in all_sizes(named).items():
             setattr(self, key, size)
         return self
 
@@ -234,12 +234,7 @@ def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
             f"{problems} problems per step need at least 2 completions each, to be compared with one another: raise "
             f"batch_size={batch}, or lower group_size (problems_per_step)"
         )
-    return {
-        BATCH_SIZE: problems * completions,
-        GROUP_SIZE: problems,
-        PROBLEMS: problems,
-        COMPLETIONS: completions,
-    }
+    return {BATCH_SIZE: problems * completions, GROUP_SIZE: problems, PROBLEMS: problems, COMPLETIONS: completions}
 
 
 def _divided(batch: int, size: int, what: str) -> int:
