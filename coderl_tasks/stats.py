@@ -1,4 +1,4 @@
-"""Intervals, predictions, pass@k and paired comparisons: pure maths, two-sided and 95% unless told otherwise.
+"""Intervals, predictions and paired comparisons: pure maths, two-sided and 95% unless told otherwise.
 
 Wilson's interval, the beta-binomial and the bootstrap are a few lines each: scipy has them in scipy.stats, which takes
 over a second to import, and its bootstrap draws other resamples than those of recorded comparisons.
@@ -68,17 +68,6 @@ def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
     _check_counts(successes, n)
     log_ratio = _log_beta(alpha + successes, beta + n - successes) - _log_beta(alpha, beta)
     return math.comb(n, successes) * math.exp(log_ratio)
-
-
-def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The unbiased estimate of pass@k from `correct` of `n` samples: 1 - C(n - correct, k) / C(n, k).
-
-    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code". Raises ValueError unless 1 <= k <= n.
-    """
-    _check_counts(correct, n)
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@k needs 1 <= k <= n, got k={k}, n={n}")
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
 def paired_proportion_difference(

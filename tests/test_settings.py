@@ -9,6 +9,7 @@ from coderl_tasks.settings import (
     FlowSettings,
     PipelineSettings,
     TrainSettings,
+    about,
     parse_settings,
 )
 from coderl_tasks.settings.parsing import SettingsT, all_settings, words_of
@@ -172,6 +173,13 @@ def test_bad_input_is_one_clear_line(model: type[BaseModel], words: tuple[str, .
         parse(model, *words)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings])
+def test_no_name_that_other_tools_have_for_a_setting_is_one_of_ours(model: type[BaseModel]) -> None:
+    names = [name for field in model.model_fields.values() for name in about(field).elsewhere]
+    assert names
+    assert model.model_fields.keys().isdisjoint(names)
 
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])

@@ -61,7 +61,7 @@ class TrainSettings(FlowSettings):
     pool: Annotated[str, ALLOWED] = Field(
         "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
     )
-    log_path: Annotated[str | None, Setting(on_resume="ignored", elsewhere=("output_dir", "resume", "run"))] = Field(
+    log_path: Annotated[str | None, Setting(on_resume="ignored", elsewhere=("output_dir", "run"))] = Field(
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
     )
     resume: Annotated[Literal["auto", "must"], Setting(decides_content=False)] = Field(

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from argparse import Namespace
+from importlib import import_module
 from importlib.metadata import version
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from coderl_tasks.cli import main, record_commands
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.cli.entry import FLOWS, FREE_SPACE, NOT_ALLOWED, usage
+from coderl_tasks.cli.options import SUBCOMMANDS
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import TrainSettings
 
@@ -27,6 +29,14 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 def test_flow_help_needs_no_server(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"usage: coderl {name} [key=value" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_a_subcommand_has_help_and_does_something(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([name, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: coderl {name} ")
+    assert callable(getattr(import_module(f"coderl_tasks.cli.{SUBCOMMANDS[name].module}"), name))
 
 
 @pytest.mark.parametrize(
