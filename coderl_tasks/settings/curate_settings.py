@@ -44,10 +44,7 @@ class CurateSettings(FlowSettings):
     max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
     max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
     near_duplicate: float = Field(
-        0.6,
-        gt=0,
-        le=1,
-        description="similarity of two statements from which on their tests decide whether they are one problem",
+        0.6, gt=0, le=1, description="similarity from which on their tests decide if two statements are one problem"
     )
     ngram_overlap: float = Field(
         0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
@@ -71,16 +68,10 @@ class CurateSettings(FlowSettings):
     )
     profile_round: int = Field(2, ge=1, description="completions per problem and round")
     profile_risk_keep: float = Field(
-        0.1,
-        ge=0,
-        lt=0.5,
-        description="adaptive: accepted chance that all samples would have dropped a problem kept early",
+        0.1, ge=0, lt=0.5, description="adaptive: accepted chance to keep a problem that all samples would drop"
     )
     profile_risk_drop: float = Field(
-        0.05,
-        ge=0,
-        lt=0.5,
-        description="adaptive: accepted chance that all samples would have kept a problem dropped early",
+        0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
     )
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")

@@ -127,10 +127,7 @@ class FlowSettings(BaseModel):
         description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
     )
     test_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="instead of evaluation_dataset: share of dataset's train rows, by a hash of the problem's id",
+        None, gt=0, lt=1, description="instead of evaluation_dataset: share of dataset's train rows, by hash of the id"
     )
     max_tokens: Annotated[
         int,
