@@ -174,7 +174,7 @@ def trace_grading(root: Path, out: Path) -> None:
 
     with defined(root, "embedded_sandbox")() as server:
         scored = asyncio.run(grade(server.address))
-    if scored.score is None or scored.score.reward != 1.0:
+    if not scored.grade.passed:
         raise SystemExit(f"a right program was graded {scored}")
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, RunRequest, RunResult, SandboxClient
-from coderl_tasks.grading.learned_order import count_catches, learned_order
+from coderl_tasks.grading.priority import count_catches, learned_priority
 from coderl_tasks.policy.rollout_frames import HISTORY_COLUMNS, first_failures
 from coderl_tasks.problems.problem import Problem, problems_from_frame
 from coderl_tasks.services import embedded_sandbox
@@ -60,7 +60,7 @@ async def measure(url: str, programs: list[tuple[Problem, str]], orders: Orders)
 
         async def grade(problem: Problem, code: str) -> int:
             async with slots:
-                done = await judge.grade(problem, code, order=orders.get(problem.problem_id))
+                done = await judge.grade(problem, code, priority=orders.get(problem.problem_id))
             assert done.gradable and not done.passed, f"{problem.problem_id}: {done.verdict} {done.reason}"
             return done.tests_run
 
@@ -83,7 +83,9 @@ def main() -> None:
     problems = {p.problem_id: p for p in problems_from_frame(pl.read_parquet(pool / "pool.parquet"))}
     rollouts = profile_rollouts(pool, problems)
     known = first_failures(rollouts.filter(pl.col("sample_index") % 2 == 0))
-    orders = {name: learned_order(count_catches(len(problems[name].tests), failed)) for name, failed in known.items()}
+    orders = {
+        name: learned_priority(count_catches(len(problems[name].tests), failed)) for name, failed in known.items()
+    }
     others = rollouts.filter((pl.col("sample_index") % 2 == 1) & pl.col("first_failed").is_not_null())
     distinct = others.unique(["problem_id", "code"], maintain_order=True).select("problem_id", "code")
     programs = [(problems[name], code) for name, code in distinct.iter_rows()]

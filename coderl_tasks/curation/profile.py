@@ -9,7 +9,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.curation.difficulty import difficulty
-from coderl_tasks.grading.learned_order import count_catches
+from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA

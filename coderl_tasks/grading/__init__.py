@@ -4,10 +4,9 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.env import CodeEnv, StepResult, sandbox_check_correctness
 from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.reward import FORMAT_COEF, Score, score
 from coderl_tasks.grading.run_code import RunRequest, RunResult
-from coderl_tasks.grading.scoring import ScoredCompletion, score_completion, score_group
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.scoring import score_completion, score_group
+from coderl_tasks.grading.verdict import FORMAT_COEF, Grade, ScoredCompletion, Verdict, score
 
 __all__ = [
     "FORMAT_COEF",
@@ -17,7 +16,6 @@ __all__ = [
     "RunRequest",
     "RunResult",
     "SandboxClient",
-    "Score",
     "ScoredCompletion",
     "StepResult",
     "Verdict",

@@ -1,10 +1,10 @@
-"""The sandbox client: sends programs to one or many Sandbox Fusion servers, and stands their faults.
+"""The sandbox client: sends programs to one or many Sandbox Fusion servers, and retries what goes wrong there.
 
 Least loaded first. What went wrong on the way (no connection, 5xx, a cut or senseless answer, SandboxError, no answer
-in time) is tried again elsewhere with growing pauses; a server that failed is set aside until `/v1/ping` answers. A
-full server (503, 429) is asked again when it said. While no server is up, requests wait for the first to come back, for
-a time counted from the beginning of the outage: a long one fails a whole batch at once, not request by request. What
-remains after that is an `InfraError`: never a verdict on the program.
+in time) is retried on another server with growing pauses; the circuit of a server that failed is open until `/v1/ping`
+answers. A full server (503, 429) is asked again after its Retry-After. While no server is up, requests wait for the
+first to come back, for a time counted from the beginning of the outage: a long one fails a whole batch at once, not
+request by request. What remains after that is an `InfraError`: never a verdict on the program.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ class SandboxClient:
     async def run_code(self, request: RunRequest, *, at: str | None = None) -> RunResult:
         """Run a program, on the server `at` this address where one is given.
 
-        Raises InfraError when no server has given an answer of its own after all attempts, or if the one named is not
-        trusted.
+        Raises InfraError when no server has given an answer of its own after all attempts, or if the one named is
+        quarantined.
         """
         if not self._links:
             raise RuntimeError("SandboxClient is used as `async with SandboxClient(...) as client`")
@@ -99,16 +99,17 @@ class SandboxClient:
         links = [link for link in self._links if at in (None, link.url)]
         failures, avoid, full_since = 0, None, None
         while True:
+            # Outside the slots, as is the pause below: who waits for a server keeps no other request from running.
             await self._some_server(links)
             async with self._slots:
                 link = _least_loaded(links, avoid)
-                if link.is_aside:  # all have gone down while this waited for a slot
+                if link.is_open:  # all have gone down while this waited for a slot
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
                 try:
                     link.require_free()
                     return await link.run(body, takes_s)
-                except Busy as busy:
+                except Busy as busy:  # costs patience, and no attempt
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
@@ -118,7 +119,7 @@ class SandboxClient:
                     failures, avoid, full_since = failures + 1, link, None
                     exhausted = failures >= self._attempts
                     pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
-                except Refused as refusal:
+                except Refused as refusal:  # by this server, for good, and perhaps not by another
                     problem = refusal
                     links.remove(link)
                     exhausted, pause = not links, 0.0
@@ -129,24 +130,26 @@ class SandboxClient:
                 ) from problem
             await asyncio.sleep(pause)
 
-    def distrust(self, url: str, fault: str) -> bool:
+    def quarantine(self, url: str, fault: str) -> bool:
         """Send nothing to this server for a while, whatever it answers to pings, if another one is up; whether it is.
 
         For a server whose answers are well-formed and no good, which only the caller can tell.
         """
-        if all(link.is_aside for link in self._links if link.url != url):
+        if all(link.is_open for link in self._links if link.url != url):
             return False
         for link in self._links:
-            if link.url == url and not link.is_distrusted:
-                link.distrust(fault)
+            # Many requests find the same fault at about the same time: the first starts the minute.
+            if link.url == url and not link.is_quarantined:
+                link.quarantine(fault)
         return True
 
     async def _some_server(self, links: Sequence[ServerLink]) -> None:
-        """Wait until one of these is up. Raises InfraError if all have been down for too long or are not trusted."""
-        while all(link.is_aside for link in links):
-            if all(link.is_distrusted for link in links):
-                raise InfraError(f"the sandbox at {links[0].url} is not trusted: {links[0].fault}")
-            began = max(link.aside_since for link in links)
+        """Wait until one of these is up. Raises InfraError if all have been down for too long or are quarantined."""
+        while all(link.is_open for link in links):
+            if all(link.is_quarantined for link in links):
+                raise InfraError(f"the sandbox at {links[0].url} is quarantined: {links[0].fault}")
+            # When the last of them went, whenever this request came: all that wait give up at the same time.
+            began = max(link.open_since for link in links)
             known = any(link.has_answered for link in links)
             patience_s = self._outage_patience_s if known else min(_FIRST_ANSWER_S, self._outage_patience_s)
             left = began + patience_s - time.monotonic()
@@ -164,7 +167,7 @@ class SandboxClient:
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if self._outage_said:
             self._outage_said = False
-            answering = ", ".join(link.url for link in links if not link.is_aside)
+            answering = ", ".join(link.url for link in links if not link.is_open)
             logger.warning("the sandbox answers again: %s", answering)
 
 
@@ -172,13 +175,14 @@ def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> Serv
     now = time.monotonic()
 
     def preference(link: ServerLink) -> tuple[bool, bool, bool, bool, int, float]:
-        return link.is_aside, link.free_at > now, link.is_doubtful, link is avoid, link.load, random.random()
+        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one on trial may fail.
+        return link.is_open, link.retry_at > now, link.is_half_open_and_busy, link is avoid, link.load, random.random()
 
     return min(links, key=preference)
 
 
 def _time_until_free(links: Sequence[ServerLink]) -> float:
     """Seconds until one of the servers that are up takes requests again, and a little, not to come all at once."""
-    up = [link for link in links if not link.is_aside] or links
-    pause = max(0.0, min(link.free_at for link in up) - time.monotonic())
+    up = [link for link in links if not link.is_open] or links
+    pause = max(0.0, min(link.retry_at for link in up) - time.monotonic())
     return pause * random.uniform(1.0, 1.2)

@@ -7,9 +7,8 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.reward import FORMAT_COEF
-from coderl_tasks.grading.scoring import ScoredCompletion, score_completion
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.scoring import score_completion
+from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, Verdict
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -28,7 +27,10 @@ class StepResult:
 
 
 class CodeEnv:
-    """One problem as an environment with a single step: a completion in, its reward out."""
+    """One problem as an environment with a single step: a completion in, its reward out.
+
+    `priority` and `fraction` as in `score_group`.
+    """
 
     def __init__(
         self,
@@ -37,11 +39,11 @@ class CodeEnv:
         judge: Judge,
         format_coef: float = FORMAT_COEF,
         *,
-        order: Sequence[int] | None = None,
+        priority: Sequence[int] | None = None,
         fraction: bool = False,
     ) -> None:
         self._problem, self._renderer, self._judge = problem, renderer, judge
-        self._format_coef, self._order, self._fraction = format_coef, order, fraction
+        self._format_coef, self._priority, self._fraction = format_coef, priority, fraction
 
     def initial_observation(self) -> tuple[list[int], list[int]]:
         """The prompt's tokens, and the token ids that end a completion."""
@@ -51,9 +53,9 @@ class CodeEnv:
         """Score a completion (n completion tokens, without the prompt). Raises InfraError where it cannot be graded."""
         text, complete = self._renderer.parse_response(tokens)
         scored = await score_completion(
-            self._judge, self._problem, text, self._format_coef, order=self._order, fraction=self._fraction
+            self._judge, self._problem, text, self._format_coef, priority=self._priority, fraction=self._fraction
         )
-        if scored.score.reward is None:
+        if scored.reward is None:
             raise InfraError(scored.grade.reason)
         metrics = {
             "format": float(scored.format_ok),
@@ -64,7 +66,7 @@ class CodeEnv:
             "tests_total": float(scored.grade.tests_total),
             "run_seconds": scored.grade.run_seconds,
         }
-        return StepResult(scored.score.reward, metrics, scored)
+        return StepResult(scored.reward, metrics, scored)
 
 
 async def sandbox_check_correctness(

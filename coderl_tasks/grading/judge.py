@@ -7,62 +7,105 @@
 3. A test that broke the wall clock's limit without having used its CPU time is run alone once more, with twice the
    time: it may have waited for the machine and not for itself.
 4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
-   driver does not work (an old Python, a full disk, no room for processes) is distrusted and the test run elsewhere;
+   driver does not work (an old Python, a full disk, no room for processes) is quarantined and the test run elsewhere;
    without another server it is an infra error, as is what the client could not get done at all.
-5. Every request has an id, which its report names. A server that answers with another request's result is distrusted
+5. Every request has an id, which its report names. A server that answers with another request's result is quarantined
    in the same way.
+
+What runs in the sandbox is `payload/driver.py`, sent as text. Expected outputs are no part of a request. The driver's
+report was within the program's reach, so it is parsed strictly: anything but a well-formed report of plausible size
+counts as none.
 """
 
 import asyncio
+import base64
+import json
 import logging
 import math
+import re
 import secrets
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.exchange import (
-    DRIVER_FAILED,
-    Limits,
-    Report,
-    TestRecord,
-    answered_request,
-    build_request,
-    parse_report,
-)
+from coderl_tasks.grading.run_code import RunRequest, RunResult
 from coderl_tasks.grading.verdict import Grade, Verdict, shortened
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.problem import Problem, Test
 
+_DRIVER = (Path(__file__).parent / "payload" / "driver.py").read_text()
+_DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stderr then
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
 _REMAINDER = 3  # a remainder of up to three times the next chunk's size goes along with it
 _LONGEST_CHUNK_S = 600.0
 _PATIENCE = 10  # times the time of a request, for a test that got too little of the machine
 _MAX_INPUT_BYTES = 16 << 20  # of one request; a test with more goes alone
 _LEAST_OUTPUT_LIMIT = 16 << 20
+_MIB = 1 << 20
+_STACK_AND_LIBRARIES_MB = 768  # address space that a test needs besides what it allocates
+_DRIVER_MB = 256
+_SLOW_IMPORTS = ("numpy", "scipy", "pandas", "sympy", "networkx", "sortedcontainers")
+_VERSION = re.compile(r"\d{1,3}(\.\d{1,3}){2}")
+_ENDINGS = ("exit", "signal", "cpu", "wall", "output")
+_KNOWN_PROGRAM = "print(input())"
+_KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well\n"),), 1, 1, None, (), 0)
+_ISSUED: deque[str] = deque(maxlen=10_000)
+"""The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
+another program's: whoever passes requests on has mixed them up."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """One test judged; `cpu_s` its CPU seconds, `uncertain` where it broke a limit that may not have been its own.
+class Limits:
+    """Limits of one test: CPU seconds, wall seconds (of sleeping), MiB of memory, bytes of output."""
 
-    `output` and `error` as in `Grade`, of a test that was not passed.
+    cpu_s: float
+    wall_s: float
+    memory_mb: int
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """What became of the test `index` of a problem, as the driver reports it, and what that is worth.
+
+    `ended`: exit (`code` is the exit status), signal (`code` is its number), cpu, wall or output (the limit it broke);
+    compile, where the program does not, and lost, where there is no report. `answer` is the standard output, or for a
+    call the JSON of {"value": ...}; `stderr` the end of the error output. `verdict` and `reason` count once judged.
     """
 
-    verdict: Verdict
-    cpu_s: float
+    index: int
+    ended: str
+    code: int = 0
+    cpu_s: float = 0.0
+    rss_kb: int = 0
+    answer: bytes = b""
+    stderr: str = ""
+    verdict: Verdict = Verdict.RUNTIME_ERROR
     reason: str = ""
-    uncertain: bool = False
-    output: str | None = None
-    error: str = ""
+
+    @property
+    def error(self) -> str:
+        """The last line of the error output."""
+        return self.stderr.strip().rpartition("\n")[2][:300]
+
+    def output(self, *, is_call: bool) -> str | None:
+        """What the test printed or returned, for people; None where nothing came back."""
+        if self.ended != "exit":
+            return None
+        if not is_call:
+            return shortened(self.answer)
+        value = self.answer.removeprefix(b'{"value": ')
+        return shortened(value.removesuffix(b"}")) if value != self.answer else None
 
 
 class Judge:
-    """Grades programs through `client`. `timeout_s` is CPU seconds a test, where a problem names none of its own;
+    """Grades programs through `client`. `timeout_s` is CPU seconds per test, where a problem names none of its own;
     `memory_mb` is what a test may allocate, in MiB. Raises ConfigError for a timeout that is not above 0 and finite."""
 
     def __init__(self, client: SandboxClient, timeout_s: float = 6.0, *, memory_mb: int = 1024) -> None:
@@ -73,18 +116,18 @@ class Judge:
         self._memory_mb = memory_mb
 
     async def grade(
-        self, problem: Problem, code: str, *, order: Sequence[int] | None = None, run_all: bool = False
+        self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
     ) -> Grade:
         """The grade of a program on a problem's tests.
 
-        `order` is a permutation of the test indices to run them in; `run_all` runs every test instead of stopping at
+        `priority` is a permutation of the test indices to run them in; `run_all` runs every test instead of stopping at
         the first failure (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
-        without tests, a bad order or time limit raises DataError.
+        without tests, a bad priority or time limit raises DataError.
         """
         every = list(range(len(problem.tests)))
-        indices = every if order is None else list(order)
+        indices = every if priority is None else list(priority)
         if not every or sorted(indices) != every:
-            raise DataError(f"problem {problem.problem_id}: no tests, or the order given is no permutation of them")
+            raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
         run = _Run(self._client, problem, code, limits, run_all)
         infra: InfraError | None = None
@@ -106,11 +149,6 @@ class Judge:
         return Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
 
 
-_ISSUED: deque[str] = deque(maxlen=10_000)
-"""The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
-another program's: whoever passes requests on has mixed them up."""
-
-
 class _Run:
     """One program on one problem, as far as it has got."""
 
@@ -118,143 +156,144 @@ class _Run:
         self._client, self._problem, self._code, self._limits = client, problem, code, limits
         self._run_all = run_all
         self._server = self._python = ""  # of the one that answered last
-        self._outcomes: list[tuple[int, _Outcome]] = []
+        self._tests_run, self._tests_passed, self._cpu_s = 0, 0, 0.0
+        self._failed: TestResult | None = None  # the first
 
     async def tests(self, chunk: Sequence[int]) -> bool:
         """Run these tests; False when grading is over."""
         left = list(chunk)
         while left:
-            report = await self._send(left, self._limits)
-            if report is None:
+            results = await self._send(left, self._limits)
+            if results is None:
                 return await self._one_by_one(left)
-            if report.compile_error is not None:
-                error = shortened(report.compile_error.strip().rpartition("\n")[2])
-                self._note(left[0], _Outcome(Verdict.RUNTIME_ERROR, 0.0, report.compile_error, error=error))
-                return False
-            for index, record in zip(left, report.records, strict=False):
-                outcome = self._judged(index, record)
-                if outcome.reason.startswith(DRIVER_FAILED) and not await self._driver_works():
-                    outcome = await self._alone(index, self._limits)
-                if outcome.uncertain:
+            for result in map(self._judged, results):
+                if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
+                    result = await self._alone(result.index, self._limits)
+                # Stopped by the wall clock, with CPU time to spare: alone it has the machine to itself.
+                if result.ended == "wall":
                     limits = replace(self._limits, wall_s=2 * self._limits.wall_s)
-                    outcome = await self._alone(index, limits, _PATIENCE)
-                if not self._note(index, outcome):
+                    result = await self._alone(result.index, limits, _PATIENCE)
+                # What does not compile fails every test, so it is not run on another one even where all are to run.
+                if not self._goes_on_after(result) or result.ended == "compile":
                     return False
-            del left[: len(report.records)]
+            # The driver stops early at a limit of all tests together (time, output): the rest goes out again.
+            del left[: len(results)]
         return True
 
     async def _one_by_one(self, indices: Sequence[int]) -> bool:
         for index in indices:
-            if not self._note(index, await self._alone(index, self._limits)):
+            if not self._goes_on_after(await self._alone(index, self._limits)):
                 return False
         return True
 
-    async def _alone(self, index: int, limits: Limits, patience: int = 1) -> _Outcome:
+    async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
         while True:
-            report = await self._send([index], limits, patience)
-            outcome = _Outcome(Verdict.RUNTIME_ERROR, 0.0, "the program killed or muted the process that runs it")
-            if report is not None and report.records:
-                outcome = self._judged(index, report.records[0])
-                if not outcome.reason.startswith(DRIVER_FAILED):
-                    return outcome
+            results = await self._send([index], limits, patience)
+            result = TestResult(index, "lost", reason="the program killed or muted the process that runs it")
+            if results is not None:
+                result = self._judged(results[0])
+                if not result.reason.startswith(_DRIVER_FAILED):
+                    return result
             if await self._driver_works():
-                return outcome
+                return result
 
     async def _driver_works(self) -> bool:
-        """Whether the driver works on the server that answered last; if not, that one is distrusted.
+        """Whether the driver works on the server that answered last; if not, that one is quarantined.
 
         Raises InfraError if there is no other.
         """
         fault = await _driver_fault(self._client, self._server)
-        if fault is not None and not self._client.distrust(self._server, fault):
+        if fault is not None and not self._client.quarantine(self._server, fault):
             raise InfraError(fault)
         return fault is None
 
-    def _note(self, index: int, outcome: _Outcome) -> bool:
-        """Keep an outcome; whether grading goes on."""
-        self._outcomes.append((index, outcome))
-        return outcome.verdict is Verdict.PASSED or self._run_all
+    def _goes_on_after(self, result: TestResult) -> bool:
+        """Count a test's result; whether grading goes on."""
+        passed = result.verdict is Verdict.PASSED
+        self._tests_run += 1
+        self._tests_passed += passed
+        self._cpu_s += result.cpu_s
+        if not passed and self._failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
+            self._failed = result
+        return passed or self._run_all
 
-    async def _send(self, indices: Sequence[int], limits: Limits, patience: int = 1) -> Report | None:
+    async def _send(self, indices: Sequence[int], limits: Limits, patience: int = 1) -> list[TestResult] | None:
+        """The results of the first of these tests (at least one), not judged yet; None where there is no report."""
+        run_timeout_s = patience * (limits.cpu_s + 1) * len(indices) + 5
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
-            request = build_request(
-                self._code,
-                self._problem.kind,
-                self._problem.entry_point,
-                [self._problem.tests[index].input for index in indices],
-                limits,
-                run_timeout_s=patience * (limits.cpu_s + 1) * len(indices) + 5,
-                stop=not self._run_all,
-                request_id=request_id,
+            result = await self._client.run_code(
+                build_request(
+                    self._problem, self._code, indices, limits, run_timeout_s, not self._run_all, request_id=request_id
+                )
             )
-            result = await self._client.run_code(request)
             self._server = result.server
-            report = parse_report(result, len(indices), limits)
-            answered = report.request_id if report is not None else answered_request(result)
+            report = parse_report(result, limits)
+            answered = report.get("id")
             # Another id than those issued here is the program's own invention, and gains it nothing.
             if answered == request_id or answered not in _ISSUED:
-                self._python = report.python if report is not None else self._python
-                return report
+                results = reported_tests(report, indices, limits)
+                python = report.get("python")
+                if results is not None:
+                    self._python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
+                return results
             fault = f"the sandbox at {result.server} answered with the result of another request"
-            if not self._client.distrust(result.server, fault):
+            if not self._client.quarantine(result.server, fault):
                 raise InfraError(fault)
 
-    def _judged(self, index: int, record: TestRecord) -> _Outcome:
-        verdict, reason = self._verdict(self._problem.tests[index].expected, record)
-        # Stopped by the wall clock, with CPU time to spare.
-        uncertain = record.ended == "wall"
-        if verdict is Verdict.PASSED:
-            return _Outcome(verdict, record.cpu_s)
-        output = _shown_output(record, is_call=self._problem.kind == "call")
-        return _Outcome(verdict, record.cpu_s, reason, uncertain, output, _last_line(record))
+    def _judged(self, result: TestResult) -> TestResult:
+        verdict, reason = self._verdict(result)
+        return replace(result, verdict=verdict, reason=reason)
 
-    def _verdict(self, expected: str, record: TestRecord) -> tuple[Verdict, str]:
-        limits = self._limits
-        if record.ended == "output":
+    def _verdict(self, result: TestResult) -> tuple[Verdict, str]:
+        limits, expected = self._limits, self._problem.tests[result.index].expected
+        # In this order: a limit that was broken explains the exit status, and an exit status the missing output.
+        if result.ended == "compile":
+            return Verdict.RUNTIME_ERROR, result.stderr
+        if result.ended == "output":
             return Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
-        if record.ended == "wall":
+        if result.ended == "wall":
             return Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
-        if record.ended == "cpu" or record.cpu_s > limits.cpu_s:
+        if result.ended == "cpu" or result.cpu_s > limits.cpu_s:
             whose = "the problem's own limit" if self._problem.time_limit_s else "the limit of problems that name none"
             return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
-        last_line = _last_line(record)
-        if last_line.startswith("MemoryError") and record.code != 0:
+        if result.error.startswith("MemoryError") and result.code != 0:
             return Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
-        if record.ended == "signal":
-            if record.code == signal.SIGKILL and record.rss_kb > 0.8 * 1024 * limits.memory_mb:
-                return Verdict.MEMORY_LIMIT, f"killed at {record.rss_kb >> 10} MiB of memory"
-            return Verdict.RUNTIME_ERROR, f"ended by {_signal_name(record.code)}"
-        if record.code != 0:
-            return Verdict.RUNTIME_ERROR, last_line or f"exit status {record.code}"
+        if result.ended == "signal":
+            # The kernel's out-of-memory killer says no more than this.
+            if result.code == signal.SIGKILL and result.rss_kb > 0.8 * 1024 * limits.memory_mb:
+                return Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"
+            return Verdict.RUNTIME_ERROR, f"ended by {_signal_name(result.code)}"
+        if result.code != 0:
+            return Verdict.RUNTIME_ERROR, result.error or f"exit status {result.code}"
         if self._problem.kind == "call":
-            return _call_verdict(expected, record.answer)
-        difference = compare.first_difference(expected, record.answer)
+            return _call_verdict(expected, result.answer)
+        difference = compare.first_difference(expected, result.answer)
         return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
 
     def grade(self, infra: InfraError | None) -> Grade:
         """The grade so far; with `infra`, no verdict could be had."""
-        failures = [(index, outcome) for index, outcome in self._outcomes if outcome.verdict is not Verdict.PASSED]
-        first = failures[0] if failures and infra is None else None
-        verdict = first[1].verdict if first is not None else Verdict.PASSED
-        reason = f"test {first[0]}: {first[1].reason}" if first is not None else ""
+        tests_total, failed = len(self._problem.tests), self._failed
+        counts = (self._tests_passed, self._tests_run, tests_total)
+        if infra is not None:
+            return Grade(Verdict.INFRA_ERROR, *counts, None, self._cpu_s, str(infra), python=self._python)
+        if failed is None:
+            return Grade(Verdict.PASSED, *counts, None, self._cpu_s, python=self._python)
         return Grade(
-            verdict=verdict if infra is None else Verdict.INFRA_ERROR,
-            tests_passed=len(self._outcomes) - len(failures),
-            tests_run=len(self._outcomes),
-            tests_total=len(self._problem.tests),
-            first_failed=first[0] if first is not None else None,
-            run_seconds=sum(outcome.cpu_s for _, outcome in self._outcomes),
-            reason=reason if infra is None else str(infra),
-            output=first[1].output if first is not None else None,
-            error=first[1].error if first is not None else "",
+            failed.verdict,
+            *counts,
+            first_failed=failed.index,
+            run_seconds=self._cpu_s,
+            reason=f"test {failed.index}: {failed.reason}",
+            output=failed.output(is_call=self._problem.kind == "call"),
+            error=shortened(failed.error),
             python=self._python,
         )
 
 
 async def require_sandbox(client: SandboxClient) -> None:
-    """Run a known program on every server of `client`; one that does not run it right is not used for a while.
+    """Run a known program on every server of `client`; one that does not run it right is quarantined.
 
     Raises InfraError, which says what is wrong, if none does.
     """
@@ -265,38 +304,97 @@ async def require_sandbox(client: SandboxClient) -> None:
     if len(found) == len(faults):
         raise InfraError("; ".join(found.values()))
     for url, fault in found.items():
-        client.distrust(url, fault)
+        client.quarantine(url, fault)
         logger.warning("%s; the other sandboxes are used", fault)
 
 
 async def _driver_fault(client: SandboxClient, server: str) -> str | None:
     """What is wrong with a server on which a known program does not get its known output; None if it does."""
-    limits = Limits(10.0, 11.0, 256, 1 << 20)
-    request = build_request("print(input())", "stdin", "", ["well\n"], limits, 30.0, stop=True)
+    limits = Limits(10.0, 11.0, 256, _MIB)
     try:
+        request = build_request(_KNOWN_PROBLEM, _KNOWN_PROGRAM, [0], limits, run_timeout_s=30.0, stop=True)
         result = await client.run_code(request, at=server)
     except InfraError as error:
         return str(error)
-    report = parse_report(result, 1, limits)
-    if report is not None and report.records and report.records[0].answer == b"well\n":
+    results = reported_tests(parse_report(result, limits), [0], limits)
+    if results is not None and results[0].answer == b"well\n":
         return None
-    said = report.records[0].stderr if report is not None and report.records else result.stderr
+    said = results[0].stderr if results is not None else result.stderr
     last_line = said.strip().rpartition("\n")[2][:200]
     return f"the sandbox at {server} cannot run the grading driver: {last_line or 'no result'}"
 
 
-def _last_line(record: TestRecord) -> str:
-    return record.stderr.strip().rpartition("\n")[2][:300]
+def build_request(
+    problem: Problem,
+    code: str,
+    indices: Sequence[int],
+    limits: Limits,
+    run_timeout_s: float,
+    stop: bool,
+    request_id: str = "",
+) -> RunRequest:
+    """The request that runs a program on these tests of a problem, in this order; with `stop`, up to the first that
+    does not end well. The report names `request_id`, by which the answer to another request is told."""
+    tests = {
+        "id": request_id,
+        "kind": problem.kind,
+        "entry_point": problem.entry_point,
+        "inputs": [problem.tests[index].input for index in indices],
+        "preload": [name for name in _SLOW_IMPORTS if name in code],
+        "cpu_limit_s": limits.cpu_s,
+        "wall_limit_s": limits.wall_s,
+        "run_timeout_s": run_timeout_s,
+        "memory_bytes": (limits.memory_mb + _STACK_AND_LIBRARIES_MB) * _MIB,
+        "output_limit": limits.output_bytes,
+        "total_output_limit": 2 * limits.output_bytes,
+        "stop_on_failure": stop,
+    }
+    return RunRequest(
+        code=_DRIVER,
+        files={"solution.py": code.encode("utf-8", "surrogatepass"), "tests.json": json.dumps(tests).encode()},
+        fetch_files=("results.json",),
+        run_timeout_s=run_timeout_s,
+        memory_limit_mb=limits.memory_mb + _STACK_AND_LIBRARIES_MB + _DRIVER_MB,
+    )
 
 
-def _shown_output(record: TestRecord, *, is_call: bool) -> str | None:
-    """What a test printed or returned, for people; None where nothing came back."""
-    if record.ended != "exit":
+def parse_report(result: RunResult, limits: Limits) -> dict[str, Any]:
+    """The driver's report as JSON; empty where there is none."""
+    data = result.files.get("results.json", b"")
+    try:
+        report = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(report, dict):
+        return {}
+    # Too long to be the driver's. The id still tells whether it is another request's, which may have larger limits.
+    return report if len(data) <= 8 * limits.output_bytes + _MIB else {"id": report.get("id")}
+
+
+def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:
+    """The results of the first of the tests `indices` (at least one), not judged yet; None for anything that is not
+    what the driver writes. A program that does not compile has one result for all tests."""
+    compile_error = report.get("compile_error")
+    if isinstance(compile_error, str):
+        return [TestResult(indices[0], "compile", stderr=compile_error[:300])]
+    tests = report.get("tests")
+    if not isinstance(tests, list) or not 0 < len(tests) <= len(indices):
         return None
-    if not is_call:
-        return shortened(record.answer)
-    value = record.answer.removeprefix(b'{"value": ')
-    return shortened(value.removesuffix(b"}")) if value != record.answer else None
+    try:
+        return [_reported_test(index, test, limits) for index, test in zip(indices, tests, strict=False)]
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _reported_test(index: int, test: dict[str, Any], limits: Limits) -> TestResult:
+    ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
+    answer = base64.b64decode(test["answer"], validate=True)
+    if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int or len(answer) > limits.output_bytes:
+        raise ValueError("not a record of the driver")
+    if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:
+        raise ValueError("not a record of the driver")
+    stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
+    return TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr)
 
 
 def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:

@@ -4,9 +4,10 @@ Time limits. A server runs what it is sent in order, so a request's turn comes, 
 before it are done. From then on it may take its own time and a grace. A slow server with a long queue of ours is
 waited for, as long as it gets on; one that has gone quiet is not, whether or not it still answers pings.
 
-Set aside. A server that failed gets nothing before it answers `/v1/ping`. Where it fails again without a success in
-between, it rests first, longer each time; and it is doubtful, which means that it gets one request at a time as long as
-there is another server to send to.
+Circuit. A server that failed has its circuit open: it gets nothing before it answers `/v1/ping`. Where it fails again
+without a success in between, it rests first, longer each time, and is half-open afterwards: it gets one request at a
+time as long as there is another server to send to. One whose answers are well-formed and no good is quarantined: its
+circuit stays open for a minute, and then until it answers a ping.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ _BUSY_STATUSES = (429, 503)
 _LONGEST_RETRY_AFTER_S = 30.0
 _LONGEST_REST_S = 10.0
 _CONNECT_S = 10.0
-_DISTRUST_S = 60.0
-_DOUBTFUL_TROUBLES = 2
-_ERRORS_IN_A_ROW = 3  # of one run each; then it is the server
+_QUARANTINE_S = 60.0
+_HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
+_ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
 
 
 class Failed(Exception):
@@ -34,7 +35,7 @@ class Failed(Exception):
 
 
 class Busy(Exception):
-    """The server is full; its `free_at` says when to come back."""
+    """The server is full; its `retry_at` says when to come back."""
 
 
 class Refused(Exception):
@@ -60,16 +61,16 @@ class ServerLink:
     ) -> None:
         self.url = without_credentials(url)  # which messages and verdicts name
         self._address = url
-        self.free_at = 0.0  # monotonic seconds; before that it has asked for peace
-        self.aside_since = 0.0
+        self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
+        self.open_since = 0.0
         self.fault = ""
-        self.is_distrusted = False
+        self.is_quarantined = False
         self.has_answered = False  # anything but an error
         self.probe: asyncio.Task[None] | None = None
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
         self._turns: list[_Turn] = []  # in the order of sending
-        self._troubles = 0  # times set aside since the last success
+        self._failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
 
     @property
@@ -78,13 +79,14 @@ class ServerLink:
         return len(self._turns)
 
     @property
-    def is_aside(self) -> bool:
+    def is_open(self) -> bool:
+        """Whether its circuit is open: it gets nothing."""
         return self.probe is not None
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether it has been failing and has something to prove it with already."""
-        return self._troubles >= _DOUBTFUL_TROUBLES and self.load > 0
+    def is_half_open_and_busy(self) -> bool:
+        """Whether it has been failing, and the one request that is to show that it works again is under way."""
+        return self._failures >= _HALF_OPEN_FAILURES and self.load > 0
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
@@ -97,42 +99,34 @@ class ServerLink:
         finally:
             position = self._turns.index(turn)
             del self._turns[position]
+            # Awaited, so that a connection is closed before the caller goes on, a cancelled caller too.
             if not post.done():
                 post.cancel()
                 await asyncio.gather(post, return_exceptions=True)
+        # Only an answer moves the queue on. A failure says nothing of how far the server has got.
         for later in self._turns[position:]:
             later.since = time.monotonic()
-        self._troubles = self._errors = 0
+        self._failures = self._errors = 0
         self.has_answered = True
         return result
 
     def require_free(self) -> None:
-        """Raises Busy if the server has asked for peace, and it is not over."""
-        left = self.free_at - time.monotonic()
+        """Raises Busy if the server has said when to retry, and that is not yet."""
+        left = self.retry_at - time.monotonic()
         if left > 0:
-            raise Busy(f"full, asked to come back in {left:.2g} s")
+            raise Busy(f"full, retry after {left:.2g} s")
 
-    def set_aside(self, fault: str) -> None:
-        """Send nothing here until it answers a ping, and before that has rested if it has failed before."""
-        if self.probe is not None:
-            return
-        self._troubles += 1
-        rest_s = 0.0
-        if self._troubles > 1:
-            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self._troubles - 2, 20))
-        self._leave(fault, rest_s * random.uniform(0.5, 1.0))
-
-    def distrust(self, fault: str) -> None:
+    def quarantine(self, fault: str) -> None:
         """Send nothing here for a minute, whatever it answers."""
         if self.probe is not None:
             self.probe.cancel()
-        self.is_distrusted = True
-        self._leave(fault, _DISTRUST_S)
+        self.is_quarantined = True
+        self._open_circuit(fault, _QUARANTINE_S)
 
-    def _leave(self, fault: str, rest_s: float) -> None:
+    def _open_circuit(self, fault: str, rest_s: float) -> None:
         self.fault = fault
-        self.aside_since = time.monotonic()
-        self.probe = asyncio.ensure_future(self._come_back(rest_s))
+        self.open_since = time.monotonic()
+        self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
 
     async def close(self) -> None:
         """Stop probing."""
@@ -146,9 +140,10 @@ class ServerLink:
             if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
                 return
             if left <= 0:
-                raise self._trouble(f"no answer within {turn.takes_s:g} s")
+                raise self._failed(f"no answer within {turn.takes_s:g} s")
+            # The answer may come while the ping is waited for: a busy server answers both late.
             if not await self._answers_ping() and not post.done():
-                raise self._trouble("it stopped answering")
+                raise self._failed("it stopped answering")
 
     def _deadline(self, turn: _Turn) -> float:
         earlier = self._turns[: self._turns.index(turn)]
@@ -162,9 +157,9 @@ class ServerLink:
                 f"{self._address}/run_code", data=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status in _BUSY_STATUSES:
-                    raise self._peace_for(_retry_after_s(response.headers.get("Retry-After")))
+                    raise self._busy_for(_retry_after_s(response.headers.get("Retry-After")))
                 if response.status >= 500:
-                    raise self._trouble(f"HTTP {response.status}")
+                    raise self._failed(f"HTTP {response.status}")
                 if response.status != 200:
                     text = (await response.text(errors="replace"))[:200]
                     raise Refused(
@@ -172,7 +167,7 @@ class ServerLink:
                     )
                 answer = await self._read(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._trouble(str(error) or type(error).__name__) from error
+            raise self._failed(str(error) or type(error).__name__) from error
         if answer is None:
             return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
         try:
@@ -180,11 +175,12 @@ class ServerLink:
         except NoResult as error:
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
-                raise self._trouble(str(error)) from error
+                raise self._failed(str(error)) from error
             raise Failed(str(error)) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
         answer = bytearray()
+        # Part by part: what a program printed must not fill this process's memory.
         async for part in response.content.iter_any():
             answer += part
             if len(answer) > self._max_answer_bytes:
@@ -192,21 +188,28 @@ class ServerLink:
                 return None
         return bytes(answer)
 
-    def _trouble(self, fault: str) -> Failed:
-        self.set_aside(fault)
+    def _failed(self, fault: str) -> Failed:
+        """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
+        # All requests under way fail together when a server dies: that is one failure.
+        if self.probe is None:
+            self._failures += 1
+            rest_s = 0.0
+            if self._failures > 1:
+                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self._failures - 2, 20))
+            self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
 
-    def _peace_for(self, seconds: float) -> Busy:
-        self.free_at = time.monotonic() + seconds
-        return Busy(f"full, asked to come back in {seconds:g} s")
+    def _busy_for(self, seconds: float) -> Busy:
+        self.retry_at = time.monotonic() + seconds
+        return Busy(f"full, retry after {seconds:g} s")
 
-    async def _come_back(self, rest_s: float) -> None:
+    async def _close_circuit(self, rest_s: float) -> None:
         await asyncio.sleep(rest_s)
         pause = self._backoff_s
         while not await self._answers_ping():
             await asyncio.sleep(pause)
             pause = min(5.0, 2 * pause)
-        self.probe, self.is_distrusted = None, False
+        self.probe, self.is_quarantined = None, False
 
     async def _answers_ping(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def grade_files(
     if unusable:
         console.print(unusable, markup=False, highlight=False, soft_wrap=True)
     with _progress_bar(console, len(ids)) as progressed:
-        grades = asyncio.run(_with(client, _grade_rows(problems, ids, codes, judge, progressed)))
+        grades = asyncio.run(_grade_rows(problems, ids, codes, client, judge, progressed))
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
@@ -103,10 +103,11 @@ async def _grade_rows(
     problems: Mapping[str, Problem],
     ids: Sequence[str],
     codes: Sequence[str | None],
+    client: SandboxClient,
     judge: Judge,
     progressed: Progressed,
 ) -> pl.DataFrame:
-    """The grades, one row for each completion, in order. Identical code of one problem is graded once."""
+    """The grades, one row per completion, in order. Identical code of one problem is graded once."""
     rows_of: dict[tuple[str, str | None], list[int]] = {}
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
@@ -122,18 +123,13 @@ async def _grade_rows(
                 progressed(grade)
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with client, asyncio.TaskGroup() as group:
             for _ in range(_IN_WORK):
                 group.create_task(work())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     columns = [(problem_id, row, *_columns(grades[row], problems[problem_id])) for row, problem_id in enumerate(ids)]
     return pl.DataFrame(columns, schema=GRADES_SCHEMA, orient="row")
-
-
-async def _with(client: SandboxClient, grading: Awaitable[pl.DataFrame]) -> pl.DataFrame:
-    async with client:
-        return await grading
 
 
 def _columns(grade: Grade, problem: Problem) -> tuple[Any, ...]:

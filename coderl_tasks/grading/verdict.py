@@ -1,9 +1,21 @@
-"""What grading says of one program: the verdict, how far it got, and why."""
+"""What grading says of a program and of a completion: the verdict, how far it got and why, and the reward.
+
+    | format ok | tests pass | format_score | correctness | reward = format_coef * format_score + correctness |
+    |-----------|------------|--------------|-------------|--------------------------------------------------|
+    | no        | not run    |      -1      |      0      | -format_coef                                     |
+    | yes       | no         |       0      |      0      | 0                                                |
+    | yes       | yes        |       0      |      1      | 1                                                |
+    | yes       | infra      |      none    |     none    | none: not a reward                               |
+
+With `fraction`, correctness is the share of tests passed, all of them run, for recipes that prefer partial credit. It
+is 1 where and only where the verdict is `passed`.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-SHOWN_CHARS = 1000
+FORMAT_COEF = 0.1
+_SHOWN_CHARS = 1000
 
 
 class Verdict(StrEnum):
@@ -24,7 +36,7 @@ class Grade:
     """The grade of one program on one problem.
 
     `tests_run` of `tests_total` were run (grading stops at the first failure, unless all tests were asked for);
-    `first_failed` is the index, in the problem's own test order, of the test that failed first, None if none failed;
+    `first_failed` is the index, among the problem's tests, of the test that failed first, None if none failed;
     `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass. Of the test
     that failed first, `output` is what the program printed or returned (see `shortened`), None where nothing came back
     or nothing failed, and `error` the last line of its error output, empty where there was none. `python` is the
@@ -51,13 +63,45 @@ class Grade:
         return self.verdict is not Verdict.INFRA_ERROR
 
 
-def shortened(text: str | bytes, length: int = SHOWN_CHARS) -> str:
-    """The first `length` characters of `text`, and how much there is where that is not all.
+@dataclass(frozen=True, slots=True)
+class ScoredCompletion:
+    """A completion's code (None if the format was wrong: then the verdict is `format_error`), its grade and its scores.
+
+    The scores are those of the table above, all None where grading failed for a reason that is ours.
+    """
+
+    code: str | None
+    grade: Grade
+    format_score: float | None
+    correctness: float | None
+    reward: float | None
+
+    @property
+    def format_ok(self) -> bool:
+        return self.code is not None
+
+
+def score(
+    code: str | None, grade: Grade, format_coef: float = FORMAT_COEF, *, fraction: bool = False
+) -> ScoredCompletion:
+    """The completion scored by the table. ValueError if it has code and the verdict `format_error`, or neither."""
+    if (code is None) != (grade.verdict is Verdict.FORMAT_ERROR):
+        raise ValueError(f"{grade.verdict} is no verdict for a completion {'without' if code is None else 'with'} code")
+    if code is None:
+        return ScoredCompletion(code, grade, -1.0, 0.0, -format_coef)
+    if not grade.gradable:
+        return ScoredCompletion(code, grade, None, None, None)
+    correctness = grade.tests_passed / grade.tests_total if fraction else float(grade.passed)
+    return ScoredCompletion(code, grade, 0.0, correctness, correctness)
+
+
+def shortened(text: str | bytes) -> str:
+    """The first 1,000 characters of `text`, and how much there is where that is not all.
 
     What UTF-8 cannot hold (odd bytes, lone surrogates) is shown as escapes, so that any table takes the result.
     """
     size, unit = len(text), "bytes" if isinstance(text, bytes) else "characters"
     if isinstance(text, bytes):
-        text = text[: 4 * length + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
-    shown = text[:length].encode("utf-8", "backslashreplace").decode()
-    return shown if len(text) <= length else f"{shown}... ({size:,} {unit})"
+        text = text[: 4 * _SHOWN_CHARS + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
+    shown = text[:_SHOWN_CHARS].encode("utf-8", "backslashreplace").decode()
+    return shown if len(text) <= _SHOWN_CHARS else f"{shown}... ({size:,} {unit})"

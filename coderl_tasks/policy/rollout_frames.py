@@ -15,8 +15,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import InfraError, SandboxDownError
-from coderl_tasks.grading.scoring import ScoredCompletion
-from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.grpo import compute_advantages, should_skip
 from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -168,9 +167,9 @@ def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
         "tests_total": grade.tests_total,
         "first_failed": grade.first_failed,
         "run_seconds": grade.run_seconds,
-        "format_score": scored.score.format_score,
-        "correctness_score": scored.score.correctness,
-        "reward": scored.score.reward,
+        "format_score": scored.format_score,
+        "correctness_score": scored.correctness,
+        "reward": scored.reward,
         "advantage": None,
         "trained": False,
     }

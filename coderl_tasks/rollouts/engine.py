@@ -156,7 +156,7 @@ class RolloutEngine:
                 problem,
                 texts,
                 self.settings.format_coef,
-                order=self._priorities.get(problem.problem_id),
+                priority=self._priorities.get(problem.problem_id),
                 fraction=self._fraction,
             )
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.learned_order import CatchCounts, count_catches, learned_order
+from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_priority
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
@@ -55,7 +55,7 @@ def learned_orders(problems: Sequence[Problem], pool: Path, earlier_runs: Iterab
         for problem_id, counts in history.items():
             if len(counts.runs) == n_tests.get(problem_id):
                 known[problem_id] = known[problem_id] + counts if problem_id in known else counts
-    orders = {problem_id: learned_order(counts) for problem_id, counts in sorted(known.items())}
+    orders = {problem_id: learned_priority(counts) for problem_id, counts in sorted(known.items())}
     return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
 
 

@@ -47,7 +47,7 @@ async def test_an_answer_is_taken_apart(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("fault", [sandbox_error, breaks, is_full, talks_nonsense, cuts_off])
-async def test_a_passing_fault_is_stood(serve: Serve, fault: Behaviour) -> None:
+async def test_a_retryable_fault_is_retried(serve: Serve, fault: Behaviour) -> None:
     server = FaultyServer(fault, fault, answers)
     async with SandboxClient([serve(server.app())], **QUICK) as client:
         assert (await client.run_code(REQUEST)).stdout == "hello"
@@ -148,20 +148,20 @@ async def test_what_every_server_refuses_is_not_tried_again(serve: Serve) -> Non
     assert [server.requests for server in servers] == [1, 1]
 
 
-async def test_a_distrusted_server_gets_nothing(serve: Serve) -> None:
+async def test_a_quarantined_server_gets_nothing(serve: Serve) -> None:
     servers = [FaultyServer(answers), FaultyServer(answers)]
     urls = [serve(server.app()) for server in servers]
     async with SandboxClient(urls, **QUICK) as client:
-        assert client.distrust(urls[0], "it lies")
+        assert client.quarantine(urls[0], "it lies")
         await asyncio.gather(*(client.run_code(REQUEST) for _ in range(10)))
         with pytest.raises(InfraError, match="it lies"):
             await client.run_code(REQUEST, at=urls[0])
         assert (await client.run_code(REQUEST, at=urls[1])).server == urls[1]
-        assert not client.distrust(urls[1], "it lies too")  # there is no other
+        assert not client.quarantine(urls[1], "it lies too")  # there is no other
     assert [server.requests for server in servers] == [0, 11]
 
 
-async def test_a_server_that_is_set_aside_comes_back(serve: Serve) -> None:
+async def test_a_server_whose_circuit_is_open_comes_back(serve: Serve) -> None:
     server = FaultyServer(breaks, answers)
     other = FaultyServer(answers)
     async with SandboxClient([serve(server.app()), serve(other.app())], **QUICK) as client:

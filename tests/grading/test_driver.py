@@ -10,7 +10,7 @@ from coderl_tasks.grading import Judge
 from coderl_tasks.grading import judge as judge_module
 from tests.grading.programs import stdin_problem
 
-DRIVER = Path(judge_module.__file__).with_name("driver.py")
+DRIVER = Path(judge_module.__file__).parent / "payload" / "driver.py"
 
 
 def constants() -> dict[str, object]:

@@ -140,7 +140,7 @@ async def test_all_servers_down_is_an_infra_error_and_no_score() -> None:
             scored = await score_group(judge, BATCH[0][1], texts)
     assert {grade.verdict for grade in grades} == {Verdict.INFRA_ERROR}
     assert all(any(url in grade.reason for url in urls) for grade in grades)
-    assert [completion.score.reward is None for completion in scored] == [True] * 4 + [False]
+    assert [completion.reward is None for completion in scored] == [True] * 4 + [False]
 
 
 async def test_a_sandbox_that_runs_no_program_right_is_found_out_before_there_is_one_to_grade(

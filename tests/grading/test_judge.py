@@ -1,4 +1,4 @@
-"""How the judge sends tests: in chunks, in the order given, without the answers; and what an outage becomes."""
+"""How the judge sends tests: in chunks, by priority, without the answers; and what an outage becomes."""
 
 import asyncio
 import base64
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
-from coderl_tasks.grading.exchange import Limits, parse_report
+from coderl_tasks.grading.judge import Limits, parse_report, reported_tests
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
@@ -100,12 +100,12 @@ async def test_no_expected_output_is_ever_sent(serve: Serve) -> None:
         assert b"31415926535" not in sent and b"27182818284" not in sent
 
 
-async def test_the_order_given_is_followed(embedded_judge: Judge) -> None:
+async def test_the_priority_given_is_followed(embedded_judge: Judge) -> None:
     problem = stdin_problem(("1\n", "1\n"), ("2\n", "2\n"), ("3\n", "no\n"))
-    grade = await embedded_judge.grade(problem, ECHO, order=[2, 0, 1])
+    grade = await embedded_judge.grade(problem, ECHO, priority=[2, 0, 1])
     assert (grade.verdict, grade.tests_run, grade.first_failed) == (Verdict.WRONG_ANSWER, 1, 2)
     with pytest.raises(DataError, match="permutation"):
-        await embedded_judge.grade(problem, ECHO, order=[0, 0, 1])
+        await embedded_judge.grade(problem, ECHO, priority=[0, 0, 1])
 
 
 async def test_all_tests_run_for_partial_credit(embedded_judge: Judge) -> None:
@@ -169,8 +169,14 @@ def result(report: Any) -> RunResult:
 
 
 def test_a_report_is_parsed() -> None:
-    report = parse_report(result({"tests": [GOOD]}), 2, LIMITS)
-    assert report is not None and report.records[0].answer == b"5"
+    tests = reported_tests(parse_report(result({"tests": [GOOD]}), LIMITS), [7, 3], LIMITS)
+    assert tests is not None
+    assert [(test.index, test.ended, test.cpu_s, test.answer) for test in tests] == [(7, "exit", 0.1, b"5")]
+
+
+def test_of_a_report_that_is_too_long_only_the_id_counts() -> None:
+    report = parse_report(result({"id": "mine", "tests": [GOOD], "python": " " * (20 << 20)}), LIMITS)
+    assert report == {"id": "mine"}
 
 
 @pytest.mark.parametrize(
@@ -193,6 +199,7 @@ def test_a_report_is_parsed() -> None:
         {"tests": [GOOD | {"cpu_s": -1}]},
         {"tests": [GOOD | {"cpu_s": float("nan")}]},
         {"tests": [GOOD | {"cpu_s": "1"}]},
+        {"tests": [GOOD | {"cpu_s": 10**400}]},
         {"tests": [GOOD | {"rss_kb": 1.5}]},
         {"tests": [GOOD | {"answer": "?"}]},
         {"tests": [GOOD | {"answer": 5}]},
@@ -202,7 +209,7 @@ def test_a_report_is_parsed() -> None:
     ],
 )
 def test_anything_but_a_report_is_none(report: Any) -> None:
-    assert parse_report(result(report), 2, LIMITS) is None
+    assert reported_tests(parse_report(result(report), LIMITS), [0, 1], LIMITS) is None
 
 
 async def test_a_sandbox_that_cannot_run_the_driver_is_an_infra_error(serve: Serve) -> None:
@@ -212,7 +219,7 @@ async def test_a_sandbox_that_cannot_run_the_driver_is_an_infra_error(serve: Ser
     assert "cannot run the grading driver" in grade.reason
 
 
-async def test_a_sick_server_among_others_is_found_out(serve: Serve) -> None:
+async def test_a_server_that_cannot_run_the_driver_is_quarantined(serve: Serve) -> None:
     """The programs are run elsewhere, and not blamed."""
     urls = [serve(FaultyServer(answers).app()), serve(FaultyServer(stock_sandbox.run_code).app())]
     async with SandboxClient(urls, 4) as client:

@@ -11,7 +11,7 @@ from coderl_tasks.grading import (
     Grade,
     Judge,
     SandboxClient,
-    Score,
+    ScoredCompletion,
     Verdict,
     score,
     score_completion,
@@ -29,15 +29,31 @@ def grade(verdict: Verdict, passed: int = 0) -> Grade:
     return Grade(verdict, passed, 4, 4, None, 0.0)
 
 
-def test_the_score_table() -> None:
-    assert score(False, None) == Score(-1.0, 0.0, -0.1)
-    assert score(True, grade(Verdict.WRONG_ANSWER, 2)) == Score(0.0, 0.0, 0.0)
-    assert score(True, grade(Verdict.PASSED, 4)) == Score(0.0, 1.0, 1.0)
-    assert score(True, grade(Verdict.INFRA_ERROR, 2)) == Score(None, None, None)
-    assert score(False, None, format_coef=0.5).reward == -0.5
-    assert score(True, grade(Verdict.WRONG_ANSWER, 2), fraction=True).reward == 0.5
-    with pytest.raises(ValueError):
-        score(True, None)
+WRONG_FORMAT = grade(Verdict.FORMAT_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("code", "graded", "scores"),
+    [
+        (None, WRONG_FORMAT, (-1.0, 0.0, -0.1)),
+        ("x", grade(Verdict.WRONG_ANSWER, 2), (0.0, 0.0, 0.0)),
+        ("x", grade(Verdict.PASSED, 4), (0.0, 1.0, 1.0)),
+        ("x", grade(Verdict.INFRA_ERROR, 2), (None, None, None)),
+    ],
+)
+def test_the_score_table(code: str | None, graded: Grade, scores: tuple[float | None, ...]) -> None:
+    assert score(code, graded) == ScoredCompletion(code, graded, *scores)
+
+
+def test_the_score_by_other_settings() -> None:
+    assert score(None, WRONG_FORMAT, format_coef=0.5).reward == -0.5
+    assert score("x", grade(Verdict.WRONG_ANSWER, 2), fraction=True).reward == 0.5
+
+
+def test_only_a_completion_without_code_has_a_format_error() -> None:
+    for code, graded in (("x", WRONG_FORMAT), (None, grade(Verdict.PASSED, 4)), (None, grade(Verdict.INFRA_ERROR))):
+        with pytest.raises(ValueError, match=graded.verdict):
+            score(code, graded)
 
 
 class CountingJudge(Judge):
@@ -52,7 +68,7 @@ async def test_a_group_is_scored_in_order_and_identical_code_once(embedded_url: 
     async with SandboxClient([embedded_url]) as client:
         judge = CountingJudge(client)
         scored = await score_group(judge, ADD, [RIGHT, NO_CODE, WRONG, RIGHT + "\nDone.", NO_CODE])
-    assert [one.score.reward for one in scored] == [1.0, -0.1, 0.0, 1.0, -0.1]
+    assert [one.reward for one in scored] == [1.0, -0.1, 0.0, 1.0, -0.1]
     assert [one.grade.verdict.value for one in scored] == [
         "passed", "format_error", "wrong_answer", "passed", "format_error",
     ]  # fmt: skip
@@ -62,21 +78,21 @@ async def test_a_group_is_scored_in_order_and_identical_code_once(embedded_url: 
 async def test_partial_credit(embedded_judge: Judge) -> None:
     half = f"```python\n{SUM}print(5 if a == 2 else 0)\n```"
     scored = await score_completion(embedded_judge, ADD, half, fraction=True)
-    assert scored.score.reward == pytest.approx(2 / 3)
+    assert scored.reward == pytest.approx(2 / 3)
 
 
 async def test_partial_credit_of_a_group(embedded_judge: Judge) -> None:
     killer = "```python\nimport os\na, b = map(int, input().split())\nprint(a + b) if a == 2 else os.kill(0, 9)\n```"
     scored = await score_group(embedded_judge, ADD, [RIGHT, WRONG, killer, NO_CODE], fraction=True)
-    assert [one.score.correctness for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), 0.0]
-    assert [one.score.reward for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), -0.1]
+    assert [one.correctness for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), 0.0]
+    assert [one.reward for one in scored] == [1.0, 0.0, pytest.approx(1 / 3), -0.1]
     assert [one.grade.tests_run for one in scored] == [3, 3, 3, 0]
 
 
 async def test_an_outage_has_no_partial_credit() -> None:
     async with SandboxClient(["http://127.0.0.1:1"], attempts=1) as client:
         scored = await score_group(Judge(client), ADD, [RIGHT, NO_CODE], fraction=True)
-    assert [one.score.reward for one in scored] == [None, -0.1]
+    assert [one.reward for one in scored] == [None, -0.1]
 
 
 @pytest.fixture(scope="session")

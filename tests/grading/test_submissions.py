@@ -49,4 +49,5 @@ async def test_olympiad_problems(embedded_url: str) -> None:
         for package, programs in OLYMPIAD.items()
         for name, (code, verdict) in programs.items()
     ]
+    assert len(submissions) >= 36
     assert await misjudged(embedded_url, submissions) == {}

@@ -4,9 +4,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.grading.reward import score
-from coderl_tasks.grading.scoring import ScoredCompletion
-from coderl_tasks.grading.verdict import Grade, Verdict
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict, score
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     first_failures,
@@ -45,7 +43,7 @@ def scored_group(verdicts: str) -> list[ScoredCompletion | None]:
             continue
         grade = Grade(LETTERS[letter], int(letter == "P"), 1, 5, 0 if letter == "W" else None, 0.5)
         code = None if letter == "F" else "print(1)"
-        scored.append(ScoredCompletion(code, grade, score(letter != "F", grade)))
+        scored.append(score(code, grade))
     return scored
 
 
@@ -176,7 +174,7 @@ def partial_group(passed_of_15: list[int]) -> list[ScoredCompletion | None]:
     for passed in passed_of_15:
         verdict, failed = (Verdict.PASSED, None) if passed == 15 else (Verdict.WRONG_ANSWER, passed)
         grade = Grade(verdict, passed, 15, 15, failed, 0.5)
-        scored.append(ScoredCompletion(f"print({passed})", grade, score(True, grade, fraction=True)))
+        scored.append(score(f"print({passed})", grade, fraction=True))
     return scored
 
 

@@ -1,20 +1,20 @@
-"""The learned order of tests: pure counts, and what it saves and keeps through a real sandbox."""
+"""The learned priority of tests: pure counts, and what it saves and keeps through a real sandbox."""
 
 import pytest
 
 from coderl_tasks.grading import Judge, Verdict
-from coderl_tasks.grading.learned_order import CatchCounts, count_catches, learned_order
+from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_priority
 from tests.grading.programs import stdin_problem
 
 
 def test_only_what_is_known_is_counted() -> None:
     assert count_catches(3, [None, 0, 0, 2]) == CatchCounts((4, 2, 2), (2, 0, 1))
-    assert count_catches(3, [2, 0, None], order=[2, 0, 1]) == CatchCounts((2, 1, 3), (1, 0, 1))
+    assert count_catches(3, [2, 0, None], priority=[2, 0, 1]) == CatchCounts((2, 1, 3), (1, 0, 1))
     assert count_catches(2, []) == CatchCounts((0, 0), (0, 0))
 
 
 @pytest.mark.parametrize(
-    ("first_failures", "order"),
+    ("first_failures", "priority"),
     [
         ([], [0, 1, 2, 3]),
         ([None] * 8, [0, 1, 2, 3]),
@@ -28,13 +28,13 @@ def test_only_what_is_known_is_counted() -> None:
         ([0] * 15 + [3] + [None] * 4, [0, 3, 1, 2]),
     ],
 )
-def test_first_comes_what_catches_most_of_what_it_runs(first_failures: list[int | None], order: list[int]) -> None:
-    assert learned_order(count_catches(4, first_failures)) == order
+def test_first_comes_what_catches_most_of_what_it_runs(first_failures: list[int | None], priority: list[int]) -> None:
+    assert learned_priority(count_catches(4, first_failures)) == priority
 
 
-def test_histories_in_different_orders_add_up() -> None:
+def test_histories_by_different_priorities_add_up() -> None:
     profile = count_catches(3, [0, 2, 2, 2, None])
-    run = count_catches(3, [2, 0, 0, None], order=learned_order(profile))
+    run = count_catches(3, [2, 0, 0, None], priority=learned_priority(profile))
     both = profile + run
     assert both == CatchCounts((5 + 3, 4 + 1, 4 + 4), (1 + 2, 0, 3 + 1))
     with pytest.raises(ValueError, match="do not add up"):
@@ -43,14 +43,14 @@ def test_histories_in_different_orders_add_up() -> None:
         CatchCounts((1,), ())
 
 
-async def test_the_learned_order_keeps_verdicts_and_saves_tests(embedded_judge: Judge) -> None:
+async def test_the_learned_priority_keeps_verdicts_and_saves_tests(embedded_judge: Judge) -> None:
     problem = stdin_problem(*[(f"{n}\n", f"{abs(n)}\n") for n in (1, 2, 3, -4, 5, -6, 0)])
     wrong = ["print(input())", "n = int(input())\nprint(abs(n) or 1)", "n = int(input())\nprint(n if n > -5 else -n)"]
     programs = [*wrong, "print(abs(int(input())))"]
     before = [await embedded_judge.grade(problem, code) for code in programs]
-    order = learned_order(count_catches(len(problem.tests), [grade.first_failed for grade in before]))
-    assert order[0] == 3, "the negative number catches two of the three that reach it"
-    after = [await embedded_judge.grade(problem, code, order=order) for code in programs]
+    priority = learned_priority(count_catches(len(problem.tests), [grade.first_failed for grade in before]))
+    assert priority[0] == 3, "the negative number catches two of the three that reach it"
+    after = [await embedded_judge.grade(problem, code, priority=priority) for code in programs]
     assert [grade.verdict for grade in after] == [Verdict.WRONG_ANSWER] * 3 + [Verdict.PASSED]
     assert [grade.first_failed for grade in after] == [3, 6, 3, None], "indices are the problem's own"
     assert sum(grade.tests_run for grade in after) < sum(grade.tests_run for grade in before)

@@ -1,8 +1,8 @@
 """Runs one program on the inputs of some tests and reports what came out; it never knows what should.
 
-This file is sent to the sandbox as the `code` of a request, so it stands alone: standard library, Python 3.10
-or later, any isolation, any user. Next to it lie `solution.py` (the program) and `tests.json` (a request, see
-`judge.py`); it leaves `results.json`. What it does:
+This file is sent to the sandbox as the `code` of a request and never imported, so it stands alone: standard library,
+Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the program) and `tests.json` (see
+`build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests` there). What it does:
 
 1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. The
    driver has one thread, keeps all results in its own memory, and gives a test no descriptor but the three
@@ -124,6 +124,7 @@ def main() -> None:
         request = json.load(file)
     with open("solution.py", "rb") as file:
         source = file.read()
+    # Before any program runs, which would read them or put others in their place.
     os.unlink("tests.json")
     os.unlink("solution.py")
     prepare_process(request["memory_bytes"])
@@ -145,12 +146,12 @@ def prepare_process(memory_bytes: int) -> None:
     warnings.simplefilter("ignore")
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
-    os.closerange(3, 4096)
+    os.closerange(3, 4096)  # whatever the sandbox has left open
     for number in (_signal.SIGCHLD, _signal.SIGINT):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGCHLD, *CORE_SIGNALS})
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_DUMPABLE, 0)
+    prctl(PR_SET_DUMPABLE, 0)  # so no test of the same user reads or writes this memory, where the results are
     lower_limit(resource.RLIMIT_AS, memory_bytes)
     lower_limit(resource.RLIMIT_CORE, 0)
 
@@ -418,6 +419,7 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float) -> 
     ended, pause = "exit", min(limits.cpu, limits.wall)
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
+        # Looked at and not collected: until the group is killed below, no other process can get this number.
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             break
         if woken is not None:
@@ -461,7 +463,7 @@ def starved_seconds(process: int) -> float:
 def reap_orphans() -> list[resource.struct_rusage]:
     """Kills and collects every process that a test left behind. Returns their resource usages."""
     usages: list[resource.struct_rusage] = []
-    give_up = time.monotonic() + 5.0
+    give_up = time.monotonic() + 5.0  # a process may be stuck in the kernel, and a fork bomb outruns the loop
     while time.monotonic() < give_up:
         try:
             process, _, usage = os.wait4(-1, os.WNOHANG)
@@ -495,7 +497,7 @@ def be_the_test(limits: TestLimits, code: CodeType, module: ModuleType, place: T
     """What a forked process does; never returns."""
     try:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
-        prctl(PR_SET_DUMPABLE, 1)
+        prctl(PR_SET_DUMPABLE, 1)  # or its own /proc/self would be closed to the program
         os.setsid()
         os.fchdir(place.folder)
         target = 0
