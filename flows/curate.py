@@ -25,11 +25,11 @@ from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.session import Session, open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
+from coderl_tasks.runtime.planning import plan_curation
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
 from coderl_tasks.screening import KeptProblems
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
-from flows.planning import plan_curation
 
 
 def _mix(settings: CurateSettings) -> Mix:

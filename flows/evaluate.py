@@ -20,9 +20,15 @@ from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
+from coderl_tasks.runtime.planning import (
+    compared_name,
+    compared_with,
+    evaluation_content,
+    evaluation_folder,
+    plan_evaluation,
+)
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
-from flows.planning import compared_name, compared_with, evaluation_content, evaluation_folder, plan_evaluation
 
 
 @flow(name="evaluate")

@@ -26,25 +26,23 @@ from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, saying_what_next
 from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
-from coderl_tasks.services import services
-from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
-from coderl_tasks.training.repair import differences, lost_scores
-from coderl_tasks.training.run import (
-    TrainingRun,
+from coderl_tasks.runtime.training_plan import (
+    doubt_of,
     is_finished,
-    needs_probe,
-    open_run,
+    plan_training,
     pool_warning,
-    probe_run,
     run_config,
     side_warning,
     steps_note,
     temperature_note,
 )
+from coderl_tasks.services import services
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
+from coderl_tasks.training.repair import differences, lost_scores
+from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
 from coderl_tasks.training.sampling_ahead import SamplingAhead
 from coderl_tasks.training.step import checkpoint, delete_old_states, sample, score, update
-from flows.planning import doubt_of, plan_training
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]

@@ -20,10 +20,10 @@ from rich.console import Console
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.console import printable
 from coderl_tasks.policy.sdk_errors import causes
+from coderl_tasks.runtime.planning import plan
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings
-from flows.planning import plan
 
 DELIVERY_S = 30.0
 SIGTERM_GRACE_S = 5.0

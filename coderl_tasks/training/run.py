@@ -5,32 +5,25 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 from prefect import task
 
-from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, find_pool
 from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.run_config import recorded_config
-from coderl_tasks.journal.run_directory import RunDirectory, has_ended
-from coderl_tasks.paths import coderl_home, file_sha256, same_model
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
-from coderl_tasks.problems.sides import NO_EVALUATION, evaluation_side, is_held_out, same_source
-from coderl_tasks.problems.sources import is_file
+from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.problem_prompt import problem_prompt
-from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.session import Session, open_session, supervised
-from coderl_tasks.services import Services, check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
+from coderl_tasks.services import Services
+from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.learner import Learner
 
@@ -192,18 +185,6 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem]) -> list[P
     return loaded.problems
 
 
-def check_held_out(pool: Path, share: float) -> None:
-    """Raise ConfigError if the pool in a parquet file, which `check_pool` accepts, has problems that `test_share=share`
-    holds out."""
-    problem_ids = pl.scan_parquet(pool).select("problem_id").collect()["problem_id"]
-    both = sum(is_held_out(problem_id, share) for problem_id in problem_ids)
-    if both:
-        raise ConfigError(
-            f"test_share={share:g}: the pool {pool} has {both} of the problems that are held out: curate with the same "
-            "test_share (or a larger one)"
-        )
-
-
 def check_pool(path: Path) -> None:
     """Look at a pool's parquet file without reading its problems.
 
@@ -281,121 +262,3 @@ def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[
 
 def _keyed_hash(seed: int, problem_id: str) -> bytes:
     return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()
-
-
-async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
-    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool.
-
-    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
-    if the Tinker service does not answer. A run with nothing left to do needs no service.
-    """
-    settings = complete_settings(settings, path)
-    check_environment(settings.model_name)
-    if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
-        settings = await with_decided_model(settings, run_record(path))
-    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
-        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
-    held_out = settings.validation_size if settings.eval_on == "validation" else 0
-    pool = find_pool(settings.pool, settings.model_name, at_least=settings.problems_per_step + held_out)
-    check_pool(pool.file)
-    return settings.with_changes(pool=str(pool.file)), pool
-
-
-def pool_warning(pool: FoundPool, model_name: str) -> str | None:
-    """What to know of a pool that was profiled with another model than `model_name`; None where nothing says so."""
-    other = pool.profiled_with()
-    if other is None or same_model(other, model_name):
-        return None
-    return (
-        f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
-        "(coderl curate makes a pool for it)"
-    )
-
-
-def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
-    """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
-    nothing is evaluated, or nothing says what the pool was made of."""
-    recorded = pool.manifest.get("settings")
-    if settings.eval_every == -1 or not isinstance(recorded, dict):
-        return None
-    made_with = CurateSettings().filled_from(recorded)
-    kept_from, side = evaluation_side(made_with), evaluation_side(settings)
-    if same_source(kept_from.source, side.source) and kept_from.share == side.share:
-        return None
-    no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
-    apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
-    return (
-        f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
-        f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "
-        "nothing)"
-    )
-
-
-def temperature_note(temperature: float) -> str | None:
-    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1.
-
-    With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
-    the ratio P(token)^(1 - 1/T) Z.
-    """
-    if temperature == 1:
-        return None
-    above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
-    return (
-        f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
-        f"sampler's at {temperature:g}: not 1 even for equal weights, above 1 for {above} tokens, below for {below} "
-        "ones. It corrects each token's own draw towards temperature 1, not the tokens before and after it; "
-        "kl_sample_train holds the same gap"
-    )
-
-
-def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
-    """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
-    config = recorded_config(path)
-    if config is not None:
-        return settings.filled_from(TrainSettings.completed(config))
-    settings = for_this_machine(settings)
-    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
-        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
-    return settings
-
-
-def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
-    """How many steps the run is to have, and why, in words."""
-    if settings.max_steps == -1:
-        return "until it is stopped (max_steps=N ends it)"
-    if resumed or "max_steps" in settings.given:
-        return str(settings.max_steps)
-    if settings.smoke or settings.preset is not None:
-        return f"{settings.max_steps} ({'smoke=true' if settings.smoke else f'preset {settings.preset}'})"
-    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
-
-
-def run_record(path: Path | None) -> MadeWith | None:
-    """What the run at `path` goes on with, None if there is no run yet."""
-    config = recorded_config(path)
-    if config is None:
-        return None
-    return MadeWith(
-        f"the run {path}", config["model_name"], "start a new run (another log_path) with one that it offers"
-    )
-
-
-def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
-    """Whether the run at `path`, if there is one, has done all that `settings` ask for. Its configuration stays as it
-    is; ConfigError if it is at work."""
-    config = recorded_config(path)
-    if config is None:
-        return False
-    with RunDirectory.open(path, config, is_finished=partial(is_finished, settings=settings)) as directory:
-        return directory.finished
-
-
-def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
-    """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
-    last = directory.last_committed_step
-    return has_ended(directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every)
-
-
-def run_config(settings: TrainSettings) -> dict[str, Any]:
-    """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    return {**settings.content(), "pool_sha256": file_sha256(Path(settings.pool))}

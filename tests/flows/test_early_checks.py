@@ -11,6 +11,9 @@ from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.problems import Problem, Test, problems_frame
+from coderl_tasks.runtime import planning
+from coderl_tasks.runtime.early_checks import check_place
+from coderl_tasks.runtime.planning import plan, plan_curation
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
@@ -19,8 +22,6 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
-from flows import planning
-from flows.planning import check_place, plan, plan_curation
 
 FLOWS: dict[str, tuple[type[FlowSettings | PipelineSettings], tuple[str, ...]]] = {
     "curate": (CurateSettings, ()),

@@ -18,6 +18,9 @@ from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, POOLS, PROJECT_ROOT
+from coderl_tasks.runtime import planning, training_plan
+from coderl_tasks.runtime.planning import plan, plan_curation, plan_evaluation, plan_pipeline
+from coderl_tasks.runtime.training_plan import plan_training, run_config, steps_note
 from coderl_tasks.services import Services
 from coderl_tasks.settings import (
     CurateSettings,
@@ -27,9 +30,6 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
-from coderl_tasks.training.run import run_config, steps_note
-from flows import planning
-from flows.planning import plan, plan_curation, plan_evaluation, plan_pipeline, plan_training
 from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 from tests.flows.conftest import Coderl, Refused
@@ -171,7 +171,7 @@ async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_
 async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(planning, "runs_root", lambda: tmp_path)
+    monkeypatch.setattr(training_plan, "runs_root", lambda: tmp_path)
     given = {"preset": "nano", "pool": str(pool), "max_steps": "1", "eval_every": "-1"}
     settings = parse_settings(TrainSettings, given)
 

@@ -18,20 +18,22 @@ from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.session import Session
+from coderl_tasks.runtime.training_plan import (
+    complete_settings,
+    planned,
+    pool_warning,
+    run_config,
+    side_warning,
+    temperature_note,
+)
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.run import (
     TrainingRun,
-    complete_settings,
     needs_probe,
-    planned,
-    pool_warning,
     read_pool,
     recorded_probe,
-    run_config,
-    side_warning,
     split_validation,
-    temperature_note,
 )
 
 

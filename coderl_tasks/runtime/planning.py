@@ -4,26 +4,20 @@ The command plans before it starts a Prefect server, so that what is wrong is sa
 deployment starts it without the command; what the command has decided stays.
 """
 
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks import disk
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, finished_with, is_finished, recorded_model
-from coderl_tasks.disk import MIB
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
-from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
-from coderl_tasks.journal.run_directory import allowed_changes
-from coderl_tasks.journal.run_names import did_you_mean, doubt, is_name, near_runs, run_path, runs_root
-from coderl_tasks.journal.unfinished import SETTINGS_FILE, find_unfinished, recorded_settings
-from coderl_tasks.paths import POOLS, find_local, shown
+from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
+from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -31,12 +25,11 @@ from coderl_tasks.problems.sides import (
     require_other_problems,
     same_source,
 )
-from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source
+from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
+from coderl_tasks.runtime.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.services import for_this_machine
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
-from coderl_tasks.training.frozen_orders import require_run
-from coderl_tasks.training.run import check_held_out, planned, run_config, run_record
 
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
 """Settings that an evaluation of a run takes from the run where they are not given, besides its data (SIDES)."""
@@ -85,78 +78,6 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
     if model_name is None:
         return None
     return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
-
-
-async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
-    """The complete settings, the pool, and the run directory: None for a new one, named by the time, where no start
-    with these settings was left unfinished."""
-    path = training_path(settings)
-    settings, pool = await planned(settings, path)
-    recorded = recorded_config(path)
-    if recorded is None:
-        settings = with_side_of(pool, settings)
-    elif path is not None:
-        allowed_changes(path, recorded, run_config(settings))
-    check_training(settings, path)
-    if settings.test_share is not None:
-        check_held_out(pool.file, settings.test_share)
-    if path is None and not settings.new:
-        path = unfinished_run(settings)
-    return settings, pool, path
-
-
-def training_path(settings: TrainSettings) -> Path | None:
-    """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
-
-    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
-    `new` does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
-    (`doubt_of`).
-    """
-    name = deployed_name()
-    if settings.log_path is not None:
-        path = run_path(settings.log_path)
-    elif name is not None:
-        path = runs_root() / name
-    elif settings.resume == "must":
-        raise ConfigError("resume=must needs log_path=RUN (coderl runs lists them)")
-    else:
-        return None
-    if settings.resume == "must" and not (path / "config.json").is_file():
-        raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
-    if name is None and (why := doubt_of(settings)) is not None:
-        raise ConfigError(f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} new=true starts one")
-    return path
-
-
-def doubt_of(settings: TrainSettings) -> str | None:
-    """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
-    if settings.log_path is None or settings.new or (path := run_path(settings.log_path)).exists():
-        return None
-    return doubt(path)
-
-
-def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these complete settings, whatever its directory, and
-    has steps left; None if there is none that nobody works in."""
-    config = run_config(settings)
-    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
-    for _, folder in sorted(files, reverse=True):
-        try:
-            recorded = recorded_config(folder) or {}
-            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
-                return folder
-        except DataError:  # a damaged one: naming it says what is wrong with it
-            continue
-    return None
-
-
-def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
-    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
-    made_with = pool.manifest.get("settings", {})
-    named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
-    if not settings.given.isdisjoint(SIDES) or set(named) <= {"dataset"}:
-        return settings
-    return settings.with_changes(**named)
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
@@ -288,18 +209,6 @@ def check_replaced(settings: CurateSettings, folder: Path) -> None:
         )
 
 
-def check_training(settings: TrainSettings, path: Path | None) -> None:
-    """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
-    check_place(path or runs_root(), "log_path")
-    if path is None or not (path / "test_order.json").is_file():
-        for run in settings.order_from or ():
-            require_run(run_path(run))
-    side = evaluation_side(settings)
-    if settings.eval_every != -1 and recorded_config(path) is None:
-        require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
-        check_data(side.source, None, side.role)
-
-
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
     """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
     that a name in `compare_to` may be one of its evaluations."""
@@ -308,39 +217,6 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
     check_data(side.source, settings.splits, side.role)
     if not is_planned or "/" in (settings.compare_to or ""):
         compared_with(settings, run)
-
-
-def check_place(folder: Path, setting: str) -> None:
-    """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
-    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left; for this InfraError where a run
-    or a curation was begun there."""
-    folder = folder.expanduser().resolve()
-    if shown(folder) != str(folder):
-        raise ConfigError(
-            f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: choose another {setting}"
-        )
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            free = disk.free_bytes(there)
-    except OSError as error:
-        raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
-    if free < disk.LEAST_FREE:
-        if any((folder / name).is_file() for name in (CONFIG_FILE, SETTINGS_FILE)):
-            disk.require_room([folder])  # what is begun there can wait for room
-        raise ConfigError(
-            f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
-            f"choose another {setting}"
-        )
-
-
-def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
-    """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked here:
-    its files are read, as all are, before anything is sampled."""
-    if find_source(source) is not None or not may_be_on_the_hub(source):
-        open_source(source, splits, role)
 
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:

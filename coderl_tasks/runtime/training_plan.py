@@ -1,0 +1,246 @@
+"""What a training run is going to do, and what to know of that, before anything is started or written."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from coderl_tasks.base_model import MadeWith, with_decided_model
+from coderl_tasks.curation.find_pool import FoundPool, find_pool
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.insight.listing import run_state
+from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
+from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
+from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
+from coderl_tasks.paths import file_sha256, same_model
+from coderl_tasks.problems.sides import (
+    NO_EVALUATION,
+    SIDES,
+    evaluation_side,
+    is_held_out,
+    require_other_problems,
+    same_source,
+)
+from coderl_tasks.problems.sources import is_file
+from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.runtime.early_checks import check_data, check_place
+from coderl_tasks.runtime.flow_run import deployed_name
+from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
+from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
+from coderl_tasks.training.frozen_orders import require_run
+from coderl_tasks.training.run import check_pool
+
+
+async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
+    """The complete settings, the pool, and the run directory: None for a new one, named by the time, where no start
+    with these settings was left unfinished."""
+    path = training_path(settings)
+    settings, pool = await planned(settings, path)
+    recorded = recorded_config(path)
+    if recorded is None:
+        settings = with_side_of(pool, settings)
+    elif path is not None:
+        allowed_changes(path, recorded, run_config(settings))
+    check_training(settings, path)
+    if settings.test_share is not None:
+        check_held_out(pool.file, settings.test_share)
+    if path is None and not settings.new:
+        path = unfinished_run(settings)
+    return settings, pool, path
+
+
+def training_path(settings: TrainSettings) -> Path | None:
+    """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
+
+    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
+    `new` does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
+    (`doubt_of`).
+    """
+    name = deployed_name()
+    if settings.log_path is not None:
+        path = run_path(settings.log_path)
+    elif name is not None:
+        path = runs_root() / name
+    elif settings.resume == "must":
+        raise ConfigError("resume=must needs log_path=RUN (coderl runs lists them)")
+    else:
+        return None
+    if settings.resume == "must" and not (path / "config.json").is_file():
+        raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
+    if name is None and (why := doubt_of(settings)) is not None:
+        raise ConfigError(f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} new=true starts one")
+    return path
+
+
+def doubt_of(settings: TrainSettings) -> str | None:
+    """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
+    if settings.log_path is None or settings.new or (path := run_path(settings.log_path)).exists():
+        return None
+    return doubt(path)
+
+
+def unfinished_run(settings: TrainSettings) -> Path | None:
+    """The newest run below the default root that was started with these complete settings, whatever its directory, and
+    has steps left; None if there is none that nobody works in."""
+    config = run_config(settings)
+    files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
+    for _, folder in sorted(files, reverse=True):
+        try:
+            recorded = recorded_config(folder) or {}
+            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+                return folder
+        except DataError:  # a damaged one: naming it says what is wrong with it
+            continue
+    return None
+
+
+def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
+    """`settings` with the data that the pool was made of and kept away from, where they name none and it does."""
+    made_with = pool.manifest.get("settings", {})
+    named = {key: made_with[key] for key in SIDES if made_with.get(key) not in (None, NO_EVALUATION)}
+    if not settings.given.isdisjoint(SIDES) or set(named) <= {"dataset"}:
+        return settings
+    return settings.with_changes(**named)
+
+
+async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
+    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool.
+
+    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
+    if the Tinker service does not answer. A run with nothing left to do needs no service.
+    """
+    settings = complete_settings(settings, path)
+    check_environment(settings.model_name)
+    if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
+        settings = await with_decided_model(settings, run_record(path))
+    if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
+        model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    held_out = settings.validation_size if settings.eval_on == "validation" else 0
+    pool = find_pool(settings.pool, settings.model_name, at_least=settings.problems_per_step + held_out)
+    check_pool(pool.file)
+    return settings.with_changes(pool=str(pool.file)), pool
+
+
+def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
+    """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
+    config = recorded_config(path)
+    if config is not None:
+        return settings.filled_from(TrainSettings.completed(config))
+    settings = for_this_machine(settings)
+    if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
+        return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given
+    return settings
+
+
+def run_config(settings: TrainSettings) -> dict[str, Any]:
+    """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
+    return {**settings.content(), "pool_sha256": file_sha256(Path(settings.pool))}
+
+
+def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
+    """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
+    last = directory.last_committed_step
+    return has_ended(directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every)
+
+
+def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
+    """Whether the run at `path`, if there is one, has done all that `settings` ask for. Its configuration stays as it
+    is; ConfigError if it is at work."""
+    config = recorded_config(path)
+    if config is None:
+        return False
+    with RunDirectory.open(path, config, is_finished=partial(is_finished, settings=settings)) as directory:
+        return directory.finished
+
+
+def run_record(path: Path | None) -> MadeWith | None:
+    """What the run at `path` goes on with, None if there is no run yet."""
+    config = recorded_config(path)
+    if config is None:
+        return None
+    return MadeWith(
+        f"the run {path}", config["model_name"], "start a new run (another log_path) with one that it offers"
+    )
+
+
+def check_training(settings: TrainSettings, path: Path | None) -> None:
+    """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
+    check_place(path or runs_root(), "log_path")
+    if path is None or not (path / "test_order.json").is_file():
+        for run in settings.order_from or ():
+            require_run(run_path(run))
+    side = evaluation_side(settings)
+    if settings.eval_every != -1 and recorded_config(path) is None:
+        require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        check_data(side.source, None, side.role)
+
+
+def check_held_out(pool: Path, share: float) -> None:
+    """Raise ConfigError if the pool in a parquet file, which `check_pool` accepts, has problems that `test_share=share`
+    holds out."""
+    problem_ids = pl.scan_parquet(pool).select("problem_id").collect()["problem_id"]
+    both = sum(is_held_out(problem_id, share) for problem_id in problem_ids)
+    if both:
+        raise ConfigError(
+            f"test_share={share:g}: the pool {pool} has {both} of the problems that are held out: curate with the same "
+            "test_share (or a larger one)"
+        )
+
+
+def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
+    """How many steps the run is to have, and why, in words."""
+    if settings.max_steps == -1:
+        return "until it is stopped (max_steps=N ends it)"
+    if resumed or "max_steps" in settings.given:
+        return str(settings.max_steps)
+    if settings.smoke or settings.preset is not None:
+        return f"{settings.max_steps} ({'smoke=true' if settings.smoke else f'preset {settings.preset}'})"
+    return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
+
+
+def temperature_note(temperature: float) -> str | None:
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1.
+
+    With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
+    the ratio P(token)^(1 - 1/T) Z.
+    """
+    if temperature == 1:
+        return None
+    above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")
+    return (
+        f"temperature {temperature:g}: the importance ratio is the trainer's probability at temperature 1 over the "
+        f"sampler's at {temperature:g}: not 1 even for equal weights, above 1 for {above} tokens, below for {below} "
+        "ones. It corrects each token's own draw towards temperature 1, not the tokens before and after it; "
+        "kl_sample_train holds the same gap"
+    )
+
+
+def pool_warning(pool: FoundPool, model_name: str) -> str | None:
+    """What to know of a pool that was profiled with another model than `model_name`; None where nothing says so."""
+    other = pool.profiled_with()
+    if other is None or same_model(other, model_name):
+        return None
+    return (
+        f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
+        "(coderl curate makes a pool for it)"
+    )
+
+
+def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
+    """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
+    nothing is evaluated, or nothing says what the pool was made of."""
+    recorded = pool.manifest.get("settings")
+    if settings.eval_every == -1 or not isinstance(recorded, dict):
+        return None
+    made_with = CurateSettings().filled_from(recorded)
+    kept_from, side = evaluation_side(made_with), evaluation_side(settings)
+    if same_source(kept_from.source, side.source) and kept_from.share == side.share:
+        return None
+    no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
+    apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)
+    return (
+        f"warning: the pool's problems, of {made_with.dataset}, were not compared with those evaluated on: it was kept "
+        f"apart from {apart} (curate with the same dataset, evaluation_dataset or test_share; eval_every=-1 evaluates "
+        "nothing)"
+    )
