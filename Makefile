@@ -19,7 +19,7 @@ WORKERS ?= 2
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
 
-.PHONY: demo test test-other-pythons compat soak audit install lint types clean help
+.PHONY: demo docs test test-other-pythons compat soak audit install lint types clean help
 
 help:
 	@echo "make demo    set up, then curate -> train -> evaluate on the embedded stack; ends with a report"
@@ -28,6 +28,7 @@ help:
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
 	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
 	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
+	@echo "make docs    write the tables of metrics and rollout columns into docs/file-formats.md"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove the environments and caches"
 
@@ -49,6 +50,9 @@ $(INSTALLED): $(DEMO)
 
 demo: $(DEMO)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano $(DEMO_SIZES)
+
+docs: $(INSTALLED)
+	@$(BIN)/python tools/file_formats.py
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -16,7 +16,7 @@ from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
-from coderl_tasks.insight.summary import MARKS, pool_lines
+from coderl_tasks.insight.summary import pool_lines
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
@@ -228,7 +228,7 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     display.say(f"report: {write_report(directory.path)}")
     checks = smoke_checks(load_run(directory.path))
     for check in checks:
-        display.say(f"{MARKS[check.passed][0]:<10} {check.name}: {check.value} (wanted: {check.threshold})")
+        display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold})")
     failed = [check.name for check in checks if not check.passed]
     if settings.smoke and failed:
         raise CoderlError(f"the smoke test did not pass: {', '.join(failed)}")

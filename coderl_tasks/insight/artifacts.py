@@ -1,7 +1,7 @@
 """Markdown for Prefect's artifacts: step history, pool, evaluation. Pure functions, and thin ones that publish.
 
 Prefect renders markdown images with data URIs and escapes raw HTML, so plots are images. A constant key makes a
-history of versions in the UI: one key a kind of artifact and run.
+history of versions in the UI: one key per kind of artifact and run.
 """
 
 import re
@@ -10,92 +10,72 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.insight.comparison import compare_evals, weak_splits
-from coderl_tasks.insight.diagnosis import hints, smoke_checks
+from coderl_tasks.insight import pool_view
+from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
+from coderl_tasks.insight.diagnosis import checks_table, hints, smoke_checks
 from coderl_tasks.insight.figure import Plot
-from coderl_tasks.insight.funnel import Example, examples, funnel, suspects
-from coderl_tasks.insight.history_plot import history_plot
-from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
-from coderl_tasks.insight.pool_plot import difficulty_plot, funnel_plot, pass_rate_plot
-from coderl_tasks.insight.pool_tables import FEW_SAMPLES, few_at_half, make_up, reference_counts, spending
-from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord
+from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
+from coderl_tasks.insight.run_plots import history_plot, pass_at_1_plot
+from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
+from coderl_tasks.policy.step_metrics import BY_THEME
 
 LAST_STEPS = 10
 EXCERPT_CHARS = 160
-STEP_COLUMNS = {
-    "step": ("step", "d"),
-    "mean_reward": ("reward", ".3f"),
-    "mean_correct": ("correct", ".1%"),
-    "format_rate": ("format", ".1%"),
-    "truncated_rate": ("truncated", ".1%"),
-    "groups_skipped": ("skipped", "d"),
-    "n_datums": ("datums", "d"),
-    "kl_sample_train": ("kl", ".1e"),
-    "infra_errors": ("infra errors", "d"),
-    "samples_skipped": ("samples skipped", "d"),
-    "duplicate_rate": ("duplicates", ".1%"),
-    "time_step_s": ("seconds", ".1f"),
-}
 
 
 def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
     """A run's history: where it stands, the plots as one SVG image, checks, hints, and the last steps as a table."""
     planned = run.config.get("max_steps")
     of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
-    lines = [f"# Step history: {_cell(run.path.name)}", "", f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
+    lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
+    lines += [f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
     plot = history_plot(run)
-    lines += [f"![{plot.alt}]({plot.data_uri()})", "", "## Checks", ""]
-    checks = [[check.word, check.name, check.value, check.threshold, check.explanation] for check in smoke_checks(run)]
-    lines += [*markdown_table(["", "check", "value", "wanted", "why"], checks), ""]
-    lines += [f"- {_cell(hint)}" for hint in hints(run)]
-    lines += ["", f"## The last {min(last, len(run.metrics))} steps", "", *_step_table(run.metrics.tail(last))]
+    lines += [*_image(plot), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
+    lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
+    shown = run.metrics.tail(last)
+    lines += ["", f"## The last {len(shown)} steps", "", *markdown_table(steps_table(shown))]
     return "\n".join(lines)
+
+
+def steps_table(metrics: pl.DataFrame) -> Table[dict[str, Any]]:
+    """The steps, the last one first, with the metrics that have a column and that the run recorded."""
+    columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
+    for metric in BY_THEME:
+        if metric.column and metric.name in metrics.columns:
+            heading, form = metric.column
+            columns.append(Column(heading, lambda row, name=metric.name: row[name], form))  # type: ignore[misc]
+    return Table(columns, metrics.reverse().rows(named=True))
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
     """A curation: funnel, pass rates, what sampling cost, the pool's make-up, suspects, and examples of each drop."""
     pool, profile = curation.pool, curation.profile
-    rows = funnel(curation)
-    lines = [f"# Pool: {_cell(curation.path.name)}", ""]
+    rows = pool_view.funnel(curation)
+    lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
     lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
-    lines += _image(funnel_plot(rows))
-    reasons = [[row.stage, reason.reason, reason.dropped] for row in rows for reason in row.reasons]
-    if reasons:
-        lines += [*markdown_table(["stage", "reason", "problems"], reasons), ""]
+    lines += _image(pool_view.funnel_plot(rows))
+    if len(curation.dropped):
+        lines += [*markdown_table(pool_view.drops_table(rows)), ""]
     if len(profile):
-        lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
-        lines += [text, ""] if (text := few_at_half(profile)) else []
-        heads = ["split", "problems", "samples", "fixed 16", "share", "tokens"]
-        spent = [[s.split, s.problems, s.samples, s.fixed, f"{s.share:.0%}", s.tokens] for s in spending(profile)]
-        lines += ["## Samples spent", "", *markdown_table(heads, spent), ""]
+        lines += ["## Pass rates", "", *_image(pool_view.pass_rate_plot(profile, band or curation.band))]
+        lines += [text, ""] if (text := pool_view.few_at_half(profile)) else []
+        lines += ["## Samples spent", "", *markdown_table(pool_view.spending_table(pool_view.spending(profile))), ""]
     if len(pool):
-        counts = [
-            [row.split, *(f"{n} ({few})" if few else n for n, few in row.labels), row.problems] for row in make_up(pool)
-        ]
-        lines += ["## The pool", "", *_image(difficulty_plot(pool))]
-        lines += [*markdown_table(["split", *DIFFICULTIES, "all"], counts), ""]
-        lines += [f"In brackets: labels from {FEW_SAMPLES} samples or fewer.", ""] if sum(make_up(pool)[-1].few) else []
+        parts = pool_view.make_up(pool)
+        lines += ["## The pool", "", *_image(pool_view.difficulty_plot(pool))]
+        lines += [*markdown_table(pool_view.make_up_table(parts)), ""]
+        few = f"In brackets: labels from {pool_view.FEW_SAMPLES} samples or fewer."
+        lines += [few, ""] if sum(parts[-1].few) else []
     if len(curation.solutions):
-        lines += ["## Reference solutions", ""]
-        lines += [*markdown_table(["status", "problems"], reference_counts(curation.solutions)), ""]
-    suspected = suspects(curation)
+        lines += ["## Reference solutions", "", *markdown_table(pool_view.references_table(curation.solutions)), ""]
+    suspected = pool_view.suspects(curation)
     if len(suspected):
-        lines += [
-            f"## Suspects of several right answers: {len(suspected)}",
-            "",
-            *_example_lines(examples(suspected)),
-            "",
-        ]
+        lines += _example_lines(f"Suspects of several right answers: {len(suspected)}", pool_view.examples(suspected))
     for row in rows:
         for reason in row.reasons:
-            lines += [
-                f"## Dropped at {_cell(row.stage)}: {_cell(reason.reason)}",
-                "",
-                *_example_lines(reason.examples),
-                "",
-            ]
+            lines += _example_lines(f"Dropped at {row.stage}: {reason.reason}", reason.examples)
     return "\n".join(lines)
 
 
@@ -103,43 +83,22 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     """An evaluation on `dataset`: Pass@1 by split with 95% intervals and, against `before`, the paired difference."""
     summary = record.summary
     low, high = record.interval
-    lines = [f"# Evaluation: {_cell(record.name)}", ""]
+    lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
     lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
-    shares = {"all": summary, **summary.get("by_split", {})}
-    rows = [
-        [split, share["n"], f"{share['pass_at_1']:.1%}", f"{share['ci_low']:.1%} to {share['ci_high']:.1%}"]
-        for split, share in shares.items()
-    ]
-    lines += [*markdown_table(["split", "problems", "Pass@1", "95% interval"], rows), ""]
-    lines += [f"- {split}: {why}" for split, why in weak_splits(shares, dataset).items()]
+    lines += [*markdown_table(splits_table(record)), ""]
+    lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
     facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
     lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
     lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
     comparison = compare_evals(before, record)
     if before is not None and comparison is not None:
-        differences = [
-            [
-                split,
-                found.n,
-                f"{found.difference * 100:+.1f}",
-                f"{found.ci_low * 100:+.1f} to {found.ci_high * 100:+.1f}",
-            ]
-            for split, found in {"all": comparison.overall, **comparison.by_split}.items()
-        ]
-        plot = pass_at_1_plot(before, record)
-        names = (before.name, record.name)
-        lines += [f"## Against {_cell(before.name)}", "", f"![{plot.alt}]({plot.data_uri()})", ""]
-        lines += markdown_table(["split", "shared problems", "points", "paired 95% interval"], differences)
+        lines += [f"## Against {markdown_text(before.name)}", "", *_image(pass_at_1_plot(before, record))]
+        lines += markdown_table(comparison_table(before, record, comparison))
         lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
-        lines += [f"- {_cell(name)}: {_cell(side)}" for name, side in zip(names, comparison.sides, strict=True)]
-        lines += ["", f"**Warning: {_cell(comparison.warning)}.**"] if comparison.warning else []
+        sides = zip((before.name, record.name), comparison.sides, strict=True)
+        lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
+        lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
     return "\n".join(lines)
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The lines of a markdown table; cells are escaped."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
-    return lines + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
 
 
 def artifact_key(kind: str, name: str) -> str:
@@ -158,27 +117,13 @@ def _image(plot: Plot) -> list[str]:
     return [f"![{plot.alt}]({plot.data_uri()})", ""]
 
 
-def _example_lines(shown: Sequence[Example]) -> list[str]:
-    lines = []
+def _example_lines(title: str, shown: Sequence[pool_view.Example]) -> list[str]:
+    lines = [f"## {markdown_text(title)}", ""]
     for example in shown:
         beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
         lines.append(
-            f"- **{_cell(example.name)}** ({_cell(example.split)})"
-            + (f" {_cell(example.detail)}" if example.detail else "")
-            + (f": {_cell(beginning)}" if beginning else "")
+            f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
+            + (f" {markdown_text(example.detail)}" if example.detail else "")
+            + (f": {markdown_text(beginning)}" if beginning else "")
         )
-    return lines
-
-
-def _step_table(metrics: pl.DataFrame) -> list[str]:
-    known = {key: form for key, form in STEP_COLUMNS.items() if key in metrics.columns}
-    rows = [
-        ["–" if row[key] is None else format(row[key], style) for key, (_, style) in known.items()]
-        for row in metrics.reverse().iter_rows(named=True)
-    ]
-    return markdown_table([label for label, _ in known.values()], rows)
-
-
-def _cell(value: Any) -> str:
-    """Text that stays text in a markdown cell."""
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", str(value).replace("\n", " "))
+    return [*lines, ""]

@@ -1,14 +1,16 @@
-"""Two recorded evaluations side by side, paired by problem, overall and by split."""
+"""Recorded evaluations, overall and by split, and two of them side by side, paired by problem: numbers and tables."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.paired import paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.insight.record import EvalRecord
+from coderl_tasks.insight.tables import Column, Estimate, Table
 from coderl_tasks.settings import HUB_DATASET
 
 WEAK_SPLITS = {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
@@ -80,6 +82,50 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         sides=(side_text(one), side_text(other)),
         warning=unlike(one, other, pairs.height),
     )
+
+
+def comparison_table(
+    before: EvalRecord, after: EvalRecord, comparison: Comparison, weak: Collection[str] = ()
+) -> Table[tuple[str, PairedPassAt1]]:
+    """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
+    return Table(
+        (
+            Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
+            Column("problems", lambda row: row[1].n, ",", "num", short="n"),
+            Column(before.name, lambda row: _estimate(_share(before, row[0])), "", "num", "console html", "before"),
+            Column(after.name, lambda row: _estimate(_share(after, row[0])), "", "num", "console html", "after"),
+            Column(
+                "points, paired",
+                lambda row: Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True),
+                style="num",
+                short="paired difference",
+                interval="paired 95% interval",
+            ),
+        ),
+        list({"all": comparison.overall, **comparison.by_split}.items()),
+        "stacked",
+    )
+
+
+def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
+    """Pass@1 of one evaluation, overall and by split."""
+    return Table(
+        (
+            Column("split", lambda row: row[0]),
+            Column("problems", lambda row: row[1]["n"], ",", "num"),
+            Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval="95% interval"),
+        ),
+        [(split, share) for split in ("all", *record.summary.get("by_split", {})) if (share := _share(record, split))],
+    )
+
+
+def _share(record: EvalRecord, split: str) -> Mapping[str, Any] | None:
+    """What the summary says of a split, or of all."""
+    return record.summary if split == "all" else record.summary.get("by_split", {}).get(split)
+
+
+def _estimate(share: Mapping[str, Any] | None) -> Estimate | None:
+    return None if share is None else Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
 
 
 def _rollouts(record: EvalRecord) -> pl.DataFrame:

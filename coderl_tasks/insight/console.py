@@ -1,4 +1,7 @@
-"""Tables for the terminal. Model output is untrusted there too: no escape sequence or markup in it takes effect."""
+"""Values and frames as people read them on a terminal.
+
+Model output is untrusted there too: no escape sequence or markup in it takes effect.
+"""
 
 import json
 from itertools import accumulate
@@ -17,7 +20,7 @@ GAP = 2  # between two columns
 
 
 def plain_table(title: str | None = None, **options: Any) -> Table:
-    """An empty table in the house style: no boxes, bold heads."""
+    """An empty table as all of them look: no boxes, bold heads."""
     return Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False, **options)
 
 
@@ -27,8 +30,22 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "·" for character in text)
 
 
+def duration(seconds: float) -> str:
+    """A length of time as people say it: 40 s, 12 min, 3 h 05 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def age(seconds: float) -> str:
+    """A length of time since something was done: as `duration`, and days from two days on."""
+    days = int(seconds // 86_400)
+    return f"{days} days" if days >= 2 else duration(max(seconds, 0))
+
+
 def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None, max_rows: int = 200) -> None:
-    """Prints a frame: numbers to the right with one number of decimals a column, text on one line, long text cut.
+    """Prints a frame: numbers to the right with one number of decimals per column, text on one line, long text cut.
 
     On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be. Says how many
     columns and (beyond `max_rows`) rows are left out.

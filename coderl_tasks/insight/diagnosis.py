@@ -10,14 +10,18 @@ A check that cannot be decided yet (too few steps or problems, no evaluation) ha
 nor a failure.
 """
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
+import numpy as np
 import polars as pl
 
 from coderl_tasks.insight.comparison import compare_evals
 from coderl_tasks.insight.record import MAX_POINTS, RunRecord
-from coderl_tasks.insight.trend import trend
+from coderl_tasks.insight.tables import Column, Table, Tag
 from coderl_tasks.policy.repeats import REPEATED_MORE
 
 WARM_UP_STEPS = 5
@@ -38,13 +42,29 @@ class Check:
     explanation: str
 
     @property
-    def word(self) -> str:
-        return {True: "pass", False: "FAIL", None: "undecided"}[self.passed]
+    def mark(self) -> Tag:
+        """Its outcome as a word."""
+        return {True: Tag("pass", "good"), False: Tag("FAIL", "bad"), None: Tag("undecided", "warn")}[self.passed]
 
 
 def smoke_checks(run: RunRecord) -> list[Check]:
     """The three checks of the protocol, in order."""
     return [check_format(run.metrics), check_reward_trend(run.metrics), check_pass_at_1(run)]
+
+
+def checks_table(checks: Sequence[Check]) -> Table[Check]:
+    """One row per check; why it stands so is too long for the console."""
+    return Table(
+        (
+            Column("", lambda check: check.mark, style="name"),
+            Column("check", lambda check: check.name, style="name"),
+            Column("value", lambda check: check.value, style="nowrap"),
+            Column("wanted", lambda check: check.threshold, style="muted"),
+            Column("why", lambda check: check.explanation, style="muted text", media="markdown html"),
+        ),
+        checks,
+        "stacked",
+    )
 
 
 def check_format(metrics: pl.DataFrame) -> Check:
@@ -150,8 +170,8 @@ def _sampler_gap(metrics: pl.DataFrame) -> str | None:
     if gap is None or abs(gap) <= 0.05:
         return None
     return (
-        f"sampler and trainer disagree by {gap:.3f} nats a token: the sampler's weights are stale or the learning rate "
-        "is too high; above about 0.1 the importance weights stop meaning much"
+        f"sampler and trainer disagree by {gap:.3f} nats per token: the sampler's weights are stale or the learning "
+        "rate is too high; above about 0.1 the importance weights stop meaning much"
     )
 
 
@@ -218,3 +238,36 @@ def _reward_collapse(metrics: pl.DataFrame) -> str | None:
         f"mean reward fell from {peak:.2f} around step {step} to {now:.2f}: the update diverged; go back to "
         "a checkpoint before it with a lower learning_rate"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`slope` is the median change per step; `p_up` the one-sided p value of "not rising" (small: rising)."""
+
+    slope: float
+    p_up: float
+
+
+def trend(values: Sequence[float]) -> Trend:
+    """The Mann-Kendall test and the Theil-Sen slope of equally spaced values; ValueError for fewer than 4.
+
+    No model of the noise, and no outlier to fear. Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank
+    Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968). Both
+    assume that the noise of each step is its own: true of mean rewards over freshly drawn problems, not of smoothed
+    curves. Time and memory grow with the square of the number of values: average long series first.
+    """
+    n = len(values)
+    if n < 4:
+        raise ValueError(f"A trend needs at least 4 points, got {n}")
+    earlier, later = np.triu_indices(n, k=1)
+    series = np.asarray(values, dtype=np.float64)
+    changes = series[later] - series[earlier]
+    score = int(np.sign(changes).sum())
+    slope = float(np.median(changes / (later - earlier)))
+    ties = sum(t * (t - 1) * (2 * t + 5) for t in Counter(values).values())
+    variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
+    if variance == 0:
+        return Trend(0.0, 1.0)
+    # The score moves in steps of two: the continuity correction takes half a step off.
+    z = (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
+    return Trend(slope, NormalDist().cdf(-z))

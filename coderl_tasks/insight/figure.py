@@ -2,7 +2,7 @@
 
 Figures are drawn without pyplot, so there is no global state and nothing to close. Text stays text in SVG: small
 files, the page's own font. In inline SVG the colours of ink and paper become CSS variables; series colours are chosen
-to read on white and on near-black alike.
+to read on white and on near-black.
 """
 
 import base64
@@ -14,8 +14,10 @@ from html import escape
 from typing import Any, Literal
 
 import matplotlib
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 INK, MUTED, RULE, PAPER = "#1f2430", "#6b7280", "#e3e6ea", "#ffffff"
 BLUE, ORANGE, TEAL, ROSE, VIOLET, GREY = "#3f7fd9", "#e08a2c", "#26a08a", "#d9546e", "#8b6fd1", "#9aa3af"
@@ -70,6 +72,10 @@ STYLE: dict[Any, Any] = {
 
 TOP, BOTTOM, RIGHT = 0.42, 0.5, 0.16
 
+WIDTH = 4.6
+LABELS = 1.1
+"""Inches: a panel's width, two of which fill a page, and the margin of a panel whose rows are named."""
+
 Draw = Callable[[Axes], None]
 
 
@@ -95,7 +101,7 @@ class Plot:
         return f'{head} role="img" aria-label="{escape(self.alt)}" class="plot">{body}'
 
     def png(self, dpi: int = 110) -> bytes:
-        """PNG on white; `dpi` dots an inch of the figure's size."""
+        """PNG on white; `dpi` dots per inch of the figure's size."""
         return self._save("png", dpi=dpi)
 
     def data_uri(self, kind: Literal["svg", "png"] = "svg") -> str:
@@ -135,6 +141,29 @@ def draw_panels(
             x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom
             draw(figure.add_axes((x / width, y / height, inner_width / width, inner_height / height)))
     return Plot(figure, alt)
+
+
+def prepare(axes: Axes, title: str, metrics: pl.DataFrame | None = None) -> None:
+    """The title and, for a panel over steps, the step axis."""
+    axes.set_title(title)
+    if metrics is not None:
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if not len(metrics):
+            axes.text(0.5, 0.5, "no steps yet", transform=axes.transAxes, ha="center", color=MUTED)
+
+
+def add_legend(axes: Axes, columns: int = 3) -> None:
+    """A legend in one row under the title's line, out of the data's way."""
+    place = (1.0, 1.0)
+    axes.legend(
+        loc="lower right", bbox_to_anchor=place, ncols=columns, columnspacing=0.9, handletextpad=0.45, labelcolor=MUTED
+    )
+
+
+def short_name(name: str, limit: int = 15) -> str:
+    """A split's name as a label: cut where it would not fit the margin."""
+    return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
 def _tidy(svg: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.insight.progress import duration
+from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.lock import held_by

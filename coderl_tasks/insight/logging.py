@@ -1,7 +1,7 @@
 """Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases when asked for.
 
 The loop logs a step once it is committed. logs.log also holds what metrics cannot: each group's rewards with a warning
-for groups that teach nothing (`log_groups`), and whatever the other rooms log, such as what Tinker answered.
+for groups that teach nothing (`log_groups`), and whatever other modules log, such as what Tinker answered.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ class RunLogger:
         A row of the same step and kind replaces the earlier one, so that a step done again after a crash counts once.
         """
         row = {"step": step, **metrics}
-        self._sink(row)
+        self._sink(row)  # first: the file is what a resumed run reads, the log and W&B are for people
         self.log.info("%s", step_line(row))
         if self._wandb is not None:
             self._wandb.log(row)
@@ -90,9 +90,9 @@ class RunLogger:
                 self.log.warning(
                     "%s: %d of %d samples left out, no usable log-probabilities", place, skipped, len(group)
                 )
-            alike = repeats.get(group["group_index"][0])
-            if alike is not None and alike["clones"]:
-                self.log.warning("%s: all %d completions are the same, token for token: clones", place, alike["n"])
+            found = repeats.get(group["group_index"][0])
+            if found is not None and found["clones"]:
+                self.log.warning("%s: all %d completions are the same, token for token: clones", place, found["n"])
             if len(rewards) < 2:
                 self.log.warning("%s: skipped, fewer than two graded completions", place)
             elif float(rewards.max()) - float(rewards.min()) <= EQUAL:  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ class RunLogger:
 
     def _start_wandb(self, project: str, name: str | None, config: Mapping[str, Any], folder: Path) -> None:
         wandb = import_wandb()
-        # One id a directory: a resumed run continues its own history.
+        # One id per directory, so that a resumed run continues its own history and no other takes it.
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         self._wandb = wandb.init(
             project=project,
@@ -139,7 +139,7 @@ def setup_logging(
     folder = Path(log_dir)
     private_folder(folder)
     if wandb_project is not None:
-        import_wandb()
+        import_wandb()  # before a handler is added: a missing package leaves nothing behind
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine(LOG_FORMAT))
     handler.setLevel(logging.INFO)

@@ -17,12 +17,9 @@ class NamedQuery:
 
 RUN, CURATION = "run", "curation"
 
+# fmt: off
 _QUERIES = (
-    NamedQuery(
-        "steps",
-        RUN,
-        "How did training go, step by step?",
-        """
+    NamedQuery("steps", RUN, "How did training go, step by step?", """
         SELECT run, step, round(mean_reward, 3) AS reward, round(mean_correct, 3) AS correct,
                round(format_rate, 3) AS format, round(truncated_rate, 3) AS truncated, groups_skipped AS skipped,
                groups_total AS groups, n_datums AS datums, CASE WHEN kl_sample_train <> 0
@@ -30,23 +27,13 @@ _QUERIES = (
                ELSE kl_sample_train END AS kl, infra_errors AS infra,
                round(time_step_s, 1) AS seconds
         FROM metrics WHERE groups_total IS NOT NULL ORDER BY run, step
-        """,
-    ),
-    NamedQuery(
-        "evals",
-        RUN,
-        "What is Pass@1, by evaluation and split?",
-        """
+        """),
+    NamedQuery("evals", RUN, "What is Pass@1, by evaluation and split?", """
         SELECT run, eval, step, split, n, round(pass_at_1, 4) AS pass_at_1, round(ci_low, 4) AS ci_low,
                round(ci_high, 4) AS ci_high
         FROM eval_splits ORDER BY run, step, eval, split <> 'overall', split
-        """,
-    ),
-    NamedQuery(
-        "verdicts",
-        RUN,
-        "How do verdicts shift from the first fifth of the steps to the last?",
-        """
+        """),
+    NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", """
         WITH placed AS (
             SELECT run, verdict, 5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
             FROM rollouts WHERE verdict IS NOT NULL WINDOW w AS (PARTITION BY run)
@@ -58,61 +45,36 @@ _QUERIES = (
         SELECT run, verdict, completions, round(early / sum(early) OVER r, 4) AS first_fifth,
                round(late / sum(late) OVER r, 4) AS last_fifth
         FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC
-        """,
-    ),
-    NamedQuery(
-        "hardest",
-        RUN,
-        "Which training problems does the policy fail most?",
-        """
+        """),
+    NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict) AS usual_verdict,
                max(step) AS last_step
         FROM rollouts WHERE verdict <> 'infra_error'
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25
-        """,
-    ),
-    NamedQuery(
-        "flips",
-        RUN,
-        "Which test problems failed at the baseline and pass in the end?",
-        """
+        """),
+    NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
         WHERE a.eval = 'final' AND b.eval = 'baseline' AND a.verdict = 'passed'
           AND b.verdict NOT IN ('passed', 'infra_error')
         ORDER BY a.run, a.split, a.problem_id
-        """,
-    ),
-    NamedQuery(
-        "losses",
-        RUN,
-        "Which test problems passed at the baseline and fail in the end?",
-        """
+        """),
+    NamedQuery("losses", RUN, "Which test problems passed at the baseline and fail in the end?", """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
         WHERE a.eval = 'final' AND b.eval = 'baseline' AND b.verdict = 'passed'
           AND a.verdict NOT IN ('passed', 'infra_error')
         ORDER BY a.run, a.split, a.problem_id
-        """,
-    ),
-    NamedQuery(
-        "degenerate_groups",
-        RUN,
-        "Which groups gave no gradient, all rewards being equal?",
-        """
+        """),
+    NamedQuery("degenerate_groups", RUN, "Which groups gave no gradient, all rewards being equal?", """
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
                round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict
         FROM rollouts GROUP BY run, step, group_index
         HAVING count(reward) < 2 OR max(reward) - min(reward) <= 1e-8
         ORDER BY run, step, group_index
-        """,
-    ),
-    NamedQuery(
-        "longest",
-        RUN,
-        "Which completions are the longest, one per problem?",
-        """
+        """),
+    NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", """
         SELECT run, step, problem_id, sample_index, len(completion_tokens) AS tokens, stop_reason, verdict,
                left(completion, 80) AS beginning
         FROM rollouts
@@ -120,74 +82,44 @@ _QUERIES = (
             PARTITION BY run, problem_id ORDER BY tokens DESC, step, group_index, sample_index
         ) = 1
         ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
-        """,
-    ),
-    NamedQuery(
-        "slowest",
-        RUN,
-        "Which programs took the most CPU time, one per problem?",
-        """
+        """),
+    NamedQuery("slowest", RUN, "Which programs took the most CPU time, one per problem?", """
         SELECT run, step, problem_id, sample_index, round(run_seconds, 3) AS cpu_seconds, tests_run, verdict
         FROM rollouts WHERE run_seconds IS NOT NULL
         QUALIFY row_number() OVER (
             PARTITION BY run, problem_id ORDER BY run_seconds DESC, step, group_index, sample_index
         ) = 1
         ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25
-        """,
-    ),
-    NamedQuery(
-        "infra",
-        RUN,
-        "Which completions could not be graded for reasons that are ours?",
-        """
+        """),
+    NamedQuery("infra", RUN, "Which completions could not be graded for reasons that are ours?", """
         SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM rollouts
         WHERE verdict = 'infra_error'
         UNION ALL
         SELECT run, eval, step, problem_id, group_index, sample_index FROM eval_rollouts WHERE verdict = 'infra_error'
         ORDER BY ALL
-        """,
-    ),
-    NamedQuery(
-        "times",
-        RUN,
-        "Where does the time go?",
-        """
+        """),
+    NamedQuery("times", RUN, "Where does the time go?", """
         SELECT run, count(*) AS steps, round(median(time_sample_s), 2) AS sample_s,
                round(median(time_score_s), 2) AS score_s, round(median(time_train_s), 2) AS train_s,
                round(median(time_step_s), 2) AS step_s, round(sum(time_step_s) / 60, 1) AS total_min
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run ORDER BY run
-        """,
-    ),
+        """),
     NamedQuery(
         "checkpoints",
         RUN,
         "Which checkpoints are there?",
         "SELECT * FROM checkpoints ORDER BY run, step",
     ),
-    NamedQuery(
-        "pool",
-        CURATION,
-        "What is the pool made of?",
-        """
+    NamedQuery("pool", CURATION, "What is the pool made of?", """
         SELECT run, split, difficulty, count(*) AS problems, round(avg(pass_rate), 3) AS pass_rate,
                round(avg(mean_completion_tokens), 1) AS tokens
         FROM pool GROUP BY run, split, difficulty ORDER BY run, split, pass_rate
-        """,
-    ),
-    NamedQuery(
-        "dropped",
-        CURATION,
-        "What was dropped, where and why?",
-        """
+        """),
+    NamedQuery("dropped", CURATION, "What was dropped, where and why?", """
         SELECT run, stage, reason, count(*) AS problems, min(problem_id) AS example
         FROM dropped GROUP BY run, stage, reason ORDER BY run, problems DESC, stage, reason
-        """,
-    ),
-    NamedQuery(
-        "funnel",
-        CURATION,
-        "How many problems are left after each stage?",
-        f"""
+        """),
+    NamedQuery("funnel", CURATION, "How many problems are left after each stage?", f"""
         WITH counted AS (
             SELECT run, stage, reason, count(*) AS dropped, list_position({list(STAGES)}, stage) AS place
             FROM dropped GROUP BY run, stage, reason
@@ -199,62 +131,37 @@ _QUERIES = (
         FROM counted JOIN whole USING (run)
         WINDOW w AS (PARTITION BY run ORDER BY place NULLS LAST, stage, dropped DESC, reason)
         ORDER BY run, remaining DESC, place NULLS LAST, stage, dropped DESC, reason
-        """,
-    ),
-    NamedQuery(
-        "drops",
-        CURATION,
-        "What do dropped problems look like, ten of each reason?",
-        """
+        """),
+    NamedQuery("drops", CURATION, "What do dropped problems look like, ten of each reason?", """
         SELECT run, stage, reason, coalesce(problem_id, 'row ' || source_row) AS problem, split, detail,
                left(statement, 120) AS beginning
         FROM dropped
         QUALIFY row_number() OVER (PARTITION BY run, stage, reason ORDER BY split, source_row) <= 10
         ORDER BY run, stage, reason, split, source_row
-        """,
-    ),
-    NamedQuery(
-        "samples",
-        CURATION,
-        "How many completions did the profile take, against 16 per problem?",
-        """
+        """),
+    NamedQuery("samples", CURATION, "How many completions did the profile take, against 16 per problem?", """
         SELECT run, split, count(*) AS problems, sum(n_samples)::BIGINT AS samples, 16 * count(*) AS fixed_16,
                round(sum(n_samples) / (16 * count(*)), 3) AS share, round(avg(n_samples), 2) AS a_problem,
                round(sum(n_samples * mean_completion_tokens))::BIGINT AS tokens
         FROM profile GROUP BY run, split ORDER BY run, split
-        """,
-    ),
-    NamedQuery(
-        "suspects",
-        CURATION,
-        "Which problems may have several right answers?",
-        """
+        """),
+    NamedQuery("suspects", CURATION, "Which problems may have several right answers?", """
         SELECT s.run, s.split, s.problem_id, p.pass_rate, p.problem_id IS NOT NULL AS in_pool, s.suspicion
         FROM solutions s LEFT JOIN pool p USING (run, problem_id)
         WHERE multi_answer_suspect ORDER BY s.run, s.split, s.problem_id
-        """,
-    ),
-    NamedQuery(
-        "references",
-        CURATION,
-        "What did the problems' own solutions show?",
-        """
+        """),
+    NamedQuery("references", CURATION, "What did the problems' own solutions show?", """
         SELECT run, split, status, count(*) AS problems, count(*) FILTER (multi_answer_suspect) AS suspects,
                min(problem_id) AS example
         FROM solutions GROUP BY run, split, status ORDER BY run, split, problems DESC, status
-        """,
-    ),
-    NamedQuery(
-        "pass_rates",
-        CURATION,
-        "How hard are the profiled problems?",
-        """
+        """),
+    NamedQuery("pass_rates", CURATION, "How hard are the profiled problems?", """
         SELECT run, split, count(*) AS problems, count(*) FILTER (pass_rate = 0) AS never,
                count(*) FILTER (pass_rate > 0 AND pass_rate < 1) AS mixed, count(*) FILTER (pass_rate = 1) AS always,
                round(avg(pass_rate), 3) AS mean_pass_rate, sum(n_samples) AS samples
         FROM profile GROUP BY run, split ORDER BY run, split
-        """,
-    ),
+        """),
 )
+# fmt: on
 
 NAMED_QUERIES: dict[str, NamedQuery] = {query.name: query for query in _QUERIES}

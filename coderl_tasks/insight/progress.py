@@ -8,7 +8,9 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from coderl_tasks.insight.console import duration
 from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.policy.step_metrics import BY_THEME
 
 RECENT = 0.2
 
@@ -18,20 +20,7 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
     if is_eval_row(dict(row)):
         return _eval_line(row)
     parts = [f"step {row['step']:>4}" + (f"/{steps}" if steps else "")]
-    if row.get("mean_reward") is not None:
-        parts.append(f"reward {row['mean_reward']:.3f}")
-    parts += _percentages(row, {"mean_correct": "correct", "format_rate": "format", "truncated_rate": "truncated"})
-    if row.get("groups_skipped") is not None and row.get("groups_total") is not None:
-        parts.append(f"trained on {row['groups_total'] - row['groups_skipped']}/{row['groups_total']} groups")
-    if row.get("kl_sample_train") is not None:
-        parts.append(f"kl {row['kl_sample_train']:.1e}")
-    if row.get("infra_errors"):
-        parts.append(f"infra errors {row['infra_errors']}")
-    if row.get("samples_skipped"):
-        parts.append(f"samples skipped {row['samples_skipped']}")
-    if row.get("clone_groups"):
-        parts.append(f"groups of clones {row['clone_groups']}")
-    parts += _time_parts(row)
+    parts += [text for metric in BY_THEME if (text := metric.text(row))]
     if left_s is not None:
         parts.append(f"{duration(left_s)} left")
     return "  ".join(parts)
@@ -44,46 +33,18 @@ def _eval_line(row: Mapping[str, Any]) -> str:
         parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
     if row.get("eval/n") is not None:
         parts.append(f"n {row['eval/n']}")
-    parts += _percentages(row, {"eval/format_rate": "format", "eval/truncated_rate": "truncated"})
+    for key, label in {"eval/format_rate": "format", "eval/truncated_rate": "truncated"}.items():
+        parts += [f"{label} {row[key]:.0%}"] if row.get(key) is not None else []
     if row.get("eval/infra_errors"):
         parts.append(f"infra errors {row['eval/infra_errors']}")
     return "  ".join(parts)
 
 
-def _percentages(row: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
-    return [f"{label} {row[key]:.0%}" for key, label in labels.items() if row.get(key) is not None]
-
-
-def _time_parts(row: Mapping[str, Any]) -> list[str]:
-    if row.get("time_step_s") is None:
-        return []
-    phases = [
-        f"{label} {row[key]:.1f}"
-        for key, label in (("time_sample_s", "sample"), ("time_score_s", "score"), ("time_train_s", "train"))
-        if row.get(key) is not None
-    ]
-    return [f"{row['time_step_s']:.1f} s" + (f" ({', '.join(phases)})" if phases else "")]
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people say it: 40 s, 12 min, 3 h 05 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def age(seconds: float) -> str:
-    """A length of time since something was done: as `duration`, and days from two days on."""
-    days = int(seconds // 86_400)
-    return f"{days} days" if days >= 2 else duration(max(seconds, 0))
-
-
 class StepProgress:
     """The training loop's display: `line(row)` is a step's line and moves the bar; a context manager.
 
-    `total` steps in all (None: no end known), `done` of them before this start. The time left is the recent time a step
-    (exponentially weighted), as the loop sees it, so evaluations and checkpoints count in.
+    `total` steps in all (None: no end known), `done` of them before this start. The time left is the recent time per
+    step (exponentially weighted), as the loop sees it, so evaluations and checkpoints count in.
     """
 
     def __init__(

@@ -8,7 +8,8 @@ Views, each with a `run` column (the directory's name):
     evals          one row per evaluation              eval_splits   the same by split, `overall` included
     pool, dropped, profile, solutions                  the tables of a curation
 
-A view of files that are not there is empty, with the columns it would have. Files are read where they lie.
+A view of files that are not there is empty, with the columns it would have: every query can be asked of every run.
+Files are read where they lie.
 """
 
 from pathlib import Path
@@ -19,21 +20,35 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
+from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
-from coderl_tasks.insight.view_schemas import (
-    CHECKPOINT_SCHEMA,
-    CURATION_SCHEMAS,
-    EVAL_SCHEMA,
-    EVAL_SPLIT_SCHEMA,
-    METRICS_SCHEMA,
-    SHARE_SCHEMA,
-)
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.step_metrics import METRICS
+from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
+
+INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
+METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}, "eval/mean_correct": FLOAT}
+CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {
+    "name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT,
+}  # fmt: skip
+SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
+EVAL_SCHEMA: dict[str, pl.DataType] = {
+    "eval": TEXT, "step": INT, **SHARE_SCHEMA, "format_rate": FLOAT, "truncated_rate": FLOAT, "infra_errors": INT,
+    "temperature": FLOAT, "max_tokens": INT, "policy": TEXT,
+    "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
+}  # fmt: skip
+EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA}
+CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
+    "dropped": DROPPED_SCHEMA,
+    "profile": PROFILE_SCHEMA,
+    "solutions": SOLUTION_SCHEMA,
+}
 
 VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "evals", "eval_splits", *CURATION_SCHEMAS)
 
@@ -176,6 +191,7 @@ def _file_view(
     if not files:
         _row_table(connection, name, [], schema)
         return
+    # DuckDB takes no parameters in the definition of a view: a quote in a path is doubled, as SQL writes it.
     listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
     place = f"string_split(filename, '/')[{part}] AS run"
     if "eval" in schema:

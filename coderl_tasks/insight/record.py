@@ -20,7 +20,7 @@ from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
-MAX_POINTS = 250
+MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
 DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
     "parse",
@@ -58,7 +58,7 @@ class EvalRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run directory. `metrics` has one row a training step, in order; `evals` are sorted by step."""
+    """A run directory. `metrics` has one row per training step, in order; `evals` are sorted by step."""
 
     path: Path
     config: dict[str, Any]
@@ -116,7 +116,7 @@ class CurationRecord:
 
     @cached_property
     def profile(self) -> pl.DataFrame:
-        """One row a profiled problem."""
+        """One row per profiled problem."""
         return light_frame(self.path / "profile.parquet")
 
     @cached_property

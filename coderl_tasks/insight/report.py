@@ -4,18 +4,23 @@ Model output is untrusted. The templates escape everything, and the page forbids
 that a completion cannot do anything to who reads it.
 """
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.pool_page import pool_page
-from coderl_tasks.insight.record import is_curation, is_run, load_curation, load_run
+from coderl_tasks.insight import pool_view
+from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.run_page import run_page
+from coderl_tasks.insight.tables import html_table
 from coderl_tasks.journal.atomic import write_bytes
 
 REPORT = "report.html"
+STATEMENT_CHARS = 600
+POOL_QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
 
 
 def write_report(path: Path) -> Path:
@@ -34,11 +39,58 @@ def render_report(path: Path) -> str:
     raise ConfigError(f"{path} is neither a run directory nor a curation directory")
 
 
+def pool_page(curation: CurationRecord) -> dict[str, Any]:
+    """The values of pool.html.j2."""
+    pool, profile = curation.pool, curation.profile
+    place = shlex.quote(str(curation.path))
+    rows = pool_view.funnel(curation)
+    spent, parts = pool_view.spending(profile), pool_view.make_up(pool)
+    suspected = pool_view.suspects(curation)
+    return {
+        "title": curation.path.name,
+        "path": str(curation.path),
+        "kept": len(pool),
+        "dropped": len(curation.dropped),
+        "read": rows[0].left,
+        "funnel": rows,
+        "drops": html_table(pool_view.drops_table(rows)),
+        "funnel_plot": Markup(pool_view.funnel_plot(rows).inline_svg()),
+        "statement_chars": STATEMENT_CHARS,
+        "rates_plot": Markup(pool_view.pass_rate_plot(profile, curation.band).inline_svg()) if len(profile) else None,
+        "band": curation.band,
+        "few_at_half": pool_view.few_at_half(profile),
+        "few_samples": pool_view.FEW_SAMPLES,
+        "samples_plot": Markup(pool_view.samples_plot(profile).inline_svg()) if len(profile) else None,
+        "spending": html_table(pool_view.spending_table(spent)) if spent else None,
+        "total": spent[-1] if spent else None,
+        "pool_plot": Markup(pool_view.difficulty_plot(pool).inline_svg()) if len(pool) else None,
+        "make_up": html_table(pool_view.make_up_table(parts)) if parts else None,
+        "some_few": bool(parts and sum(parts[-1].few)),
+        "references": html_table(pool_view.references_table(curation.solutions)) if len(curation.solutions) else None,
+        "suspects": len(suspected),
+        "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
+        "suspect_examples": pool_view.examples(suspected.sort("in_pool", descending=True, maintain_order=True))
+        if len(suspected)
+        else (),
+        "manifest": flatten(curation.manifest),
+        "queries": [f"coderl query {place} --name {name}" for name in POOL_QUERIES],
+        "sql": f'coderl query {place} "SELECT split, avg(pass_rate) FROM profile GROUP BY split"',
+    }
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested settings as (a.b, value) pairs, in order."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        pairs += flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
 def _render(template: str, page: dict[str, Any]) -> str:
     environment = Environment(
         loader=PackageLoader("coderl_tasks.insight"),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,27 +1,31 @@
 """What the report of a training run says: the numbers, tables and samples that its template lays out."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+from huggingface_hub import try_to_load_from_cache
 from markupsafe import Markup
+from tokenizers import Tokenizer
 
-from coderl_tasks.insight.comparison import Comparison, compare_evals, weak_splits
-from coderl_tasks.insight.diagnosis import hints, smoke_checks
-from coderl_tasks.insight.history_plot import history_plots
-from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
-from coderl_tasks.insight.progress import duration
-from coderl_tasks.insight.prompt_text import Decode, prompt_decoder
+from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
+from coderl_tasks.insight.console import duration
+from coderl_tasks.insight.diagnosis import checks_table, hints, smoke_checks
 from coderl_tasks.insight.record import EvalRecord, RunRecord
-from coderl_tasks.policy.rollout_frames import TRUNCATED
+from coderl_tasks.insight.run_plots import history_plots, pass_at_1_plot
+from coderl_tasks.insight.tables import html_table
+from coderl_tasks.paths import local_model_folder
+from coderl_tasks.policy.rollout import TRUNCATED
 
 SPANS = 5
 LONGEST_SHOWN = 6000
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
 )  # fmt: skip
+Decode = Callable[[Sequence[int]], str]
 QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
 
@@ -29,6 +33,8 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     """The values of run.html.j2."""
     before, after = run.baseline, run.latest
     comparison = compare_evals(before, after)
+    paired = (before, after, comparison) if before and after and comparison else None
+    weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     return {
         "title": run.path.name,
         "path": str(run.path),
@@ -36,12 +42,12 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "before": before,
         "after": after,
         "comparison": comparison,
-        "split_rows": split_rows(before, after, comparison),
-        "weak_splits": weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {},
+        "split_table": html_table(comparison_table(*paired, weak)) if paired else None,
+        "weak_splits": weak,
         "evals": list(run.evals.values()),
-        "checks": smoke_checks(run),
+        "checks": html_table(checks_table(smoke_checks(run))),
         "hints": hints(run),
-        "pass_plot": Markup(pass_at_1_plot(before, after).inline_svg()) if before and after and comparison else None,
+        "pass_plot": Markup(pass_at_1_plot(paired[0], paired[1]).inline_svg()) if paired else None,
         "history": [Markup(plot.inline_svg()) for plot in history_plots(run)] if len(run.metrics) else [],
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
@@ -71,20 +77,6 @@ def facts(run: RunRecord) -> dict[str, str]:
     if metrics.is_file():
         known["last written"] = f"{datetime.fromtimestamp(metrics.stat().st_mtime):%Y-%m-%d %H:%M}"
     return known
-
-
-def split_rows(
-    before: EvalRecord | None, after: EvalRecord | None, comparison: Comparison | None
-) -> list[dict[str, Any]]:
-    """Overall and by split: both evaluations' own Pass@1 with interval, and the paired difference."""
-    if before is None or after is None or comparison is None:
-        return []
-    rows = []
-    for name, found in {"all": comparison.overall, **comparison.by_split}.items():
-        first = before.summary if name == "all" else before.summary.get("by_split", {}).get(name)
-        last = after.summary if name == "all" else after.summary.get("by_split", {}).get(name)
-        rows.append({"split": name, "before": first, "after": last, "found": found})
-    return rows
 
 
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
@@ -167,6 +159,30 @@ def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str,
     scan = pl.scan_parquet(record.rollouts).filter(pl.col("problem_id").is_in(problem_ids))
     rows = scan.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first").collect()
     return {row["problem_id"]: row for row in rows.iter_rows(named=True)}
+
+
+def prompt_decoder(model_name: str) -> Decode | None:
+    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others.
+
+    Nothing is downloaded to show a page.
+    """
+    file = tokenizer_file(model_name)
+    if file is None:
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+
+def tokenizer_file(model_name: str) -> Path | None:
+    """The tokenizer.json of a local model folder, or of a hub model that this machine has used before."""
+    folder = local_model_folder(model_name)
+    if folder is not None:
+        file = folder / "tokenizer.json"
+        return file if file.is_file() else None
+    if model_name.count("/") != 1:
+        return None
+    cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _prompt(row: dict[str, Any], decode: Decode | None) -> str | None:

@@ -7,14 +7,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from coderl_tasks.curation.find_pool import FoundPool
-from coderl_tasks.insight.comparison import PairedPassAt1, compare_evals, weak_splits
-from coderl_tasks.insight.console import plain_table
-from coderl_tasks.insight.diagnosis import Check, hints, smoke_checks
-from coderl_tasks.insight.progress import age
-from coderl_tasks.insight.record import DIFFICULTIES, CurationRecord, EvalRecord, RunRecord, load_curation, load_run
+from coderl_tasks.insight.comparison import compare_evals, comparison_table, weak_splits
+from coderl_tasks.insight.console import age
+from coderl_tasks.insight.diagnosis import Check, checks_table, hints, smoke_checks
+from coderl_tasks.insight.pool_view import make_up, make_up_table
+from coderl_tasks.insight.record import RunRecord, load_curation, load_run
+from coderl_tasks.insight.tables import rich_table
 from coderl_tasks.settings import TrainSettings
-
-MARKS = {True: ("pass", "green"), False: ("FAIL", "bold red"), None: ("undecided", "yellow")}
 
 
 def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None, ui_url: str | None = None) -> None:
@@ -25,8 +24,10 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
-        parts += [pool_table(load_curation(pool_dir)), ""]
-    parts += [pass_at_1_table(run), "", checks_table(smoke_checks(run))]
+        curation = load_curation(pool_dir)
+        title = f"Pool: {len(curation.pool)} problems kept, {len(curation.dropped)} dropped"
+        parts += [rich_table(make_up_table(make_up(curation.pool)), title), ""]
+    parts += [pass_at_1_part(run), "", checks_part(smoke_checks(run))]
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
     console.print(Group(*parts, ""), crop=False)  # nor is a path cut
     console.print(next_steps(run, ui_url), soft_wrap=True)  # commands are for copying: no line break but the terminal's
@@ -50,44 +51,15 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     return [taken, step]
 
 
-def pool_table(curation: CurationRecord) -> RenderableType:
-    """Problems of the pool by split and difficulty."""
-    pool = curation.pool
-    table = plain_table(f"Pool: {len(pool)} problems kept, {len(curation.dropped)} dropped")
-    table.add_column("split")
-    for difficulty in (*DIFFICULTIES, "all"):
-        table.add_column(difficulty, justify="right")
-    splits = sorted(pool["split"].unique()) if len(pool) else []
-    for split in [*splits, "all"]:
-        rows = pool if split == "all" else pool.filter(pool["split"] == split)
-        counts = [int((rows["difficulty"] == name).sum()) for name in DIFFICULTIES] if len(rows) else [0, 0, 0]
-        style = "bold" if split == "all" else None
-        table.add_row(split, *[str(count) for count in counts], str(len(rows)), style=style)
-    return table
-
-
-def pass_at_1_table(run: RunRecord) -> RenderableType:
+def pass_at_1_part(run: RunRecord) -> RenderableType:
     """Pass@1 before and after with 95% intervals and the paired difference; what there is of it."""
     before, after = run.baseline, run.latest
     comparison = compare_evals(before, after)
     if before is None or after is None or comparison is None:
         return Text("Pass@1: no baseline and later evaluation on the same problems to compare", style="yellow")
-    table = plain_table(f"Pass@1 in %, with 95% intervals: baseline and {after.name} (step {after.step})")
-    table.add_column("split")
-    for column in ("n", "before", "after", "paired difference"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows = {"all": comparison.overall, **comparison.by_split}
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", "")))
-    for split, found in rows.items():
-        star = "*" if split in weak else ""
-        table.add_row(
-            split + star,
-            str(found.n),
-            _share(before, split),
-            _share(after, split),
-            _points(found),
-            style="bold" if split == "all" else None,
-        )
+    title = f"Pass@1 in %, with 95% intervals: baseline and {after.name} (step {after.step})"
+    table = rich_table(comparison_table(before, after, comparison, weak), title)
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
     sides = [
@@ -98,16 +70,10 @@ def pass_at_1_table(run: RunRecord) -> RenderableType:
     return Group(table, change, *sides, *warning, *notes)
 
 
-def checks_table(checks: list[Check]) -> RenderableType:
+def checks_part(checks: list[Check]) -> RenderableType:
     """The smoke-test protocol: one line per check, and why one did not pass."""
-    table = plain_table("Checks")
-    for column in ("", "check", "value", "wanted"):
-        table.add_column(column)
-    for check in checks:
-        word, style = MARKS[check.passed]
-        table.add_row(Text(word, style=style), check.name, check.value, Text(check.threshold, style="dim"))
     why = [Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed]
-    return Group(table, *why)
+    return Group(rich_table(checks_table(checks), "Checks"), *why)
 
 
 def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:
@@ -121,16 +87,3 @@ def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:
         "UI": ui_url or "coderl up   (starts the Prefect server over the same database and prints its address)",
     }
     return Text("\n").join(Text.assemble((f"{key:<8}", "dim"), text) for key, text in lines.items())
-
-
-def _share(record: EvalRecord, split: str) -> str:
-    share = record.summary if split == "all" else record.summary.get("by_split", {}).get(split)
-    if share is None:
-        return "–"
-    rate, low, high = (share[key] * 100 for key in ("pass_at_1", "ci_low", "ci_high"))
-    return f"{rate:.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _points(found: PairedPassAt1) -> str:
-    difference, low, high = (value * 100 for value in (found.difference, found.ci_low, found.ci_high))
-    return f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"

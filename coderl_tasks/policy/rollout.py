@@ -1,43 +1,87 @@
-"""The rollout record: one sampled completion with everything that was decided about it. One row each, in every log."""
+"""The rollout record: one sampled completion with everything that was decided about it. One row each, in every log.
+
+One entry says all about a column: its type, its meaning (`make docs` writes it into docs/file-formats.md) and, where
+grading gives its value, how that is read off a scored completion. Files of earlier versions have null in later columns.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-SAMPLED_SCHEMA: dict[str, pl.DataType] = {
-    "step": pl.Int32(),
-    "attempt": pl.Int32(),
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "group_index": pl.Int32(),
-    "sample_index": pl.Int32(),
-    "sampler_step": pl.Int32(),
-    "prompt_tokens": pl.List(pl.Int32()),
-    "completion_tokens": pl.List(pl.Int32()),
-    "logprobs": pl.List(pl.Float32()),
-    "completion": pl.String(),
-    "stop_reason": pl.String(),
-}
-"""What is known when a group has been sampled; `attempt` counts from 0, step is -1 outside training. `logprobs` is null
-where the service gave none that can be trained on; `stop_reason` is "missing" where it gave no completion at all."""
+if TYPE_CHECKING:
+    from coderl_tasks.grading.verdict import ScoredCompletion
 
-GRADED_SCHEMA: dict[str, pl.DataType] = {
-    "code": pl.String(),
-    "verdict": pl.String(),
-    "tests_passed": pl.Int32(),
-    "tests_run": pl.Int32(),
-    "tests_total": pl.Int32(),
-    "first_failed": pl.Int32(),
-    "format_score": pl.Float64(),
-    "correctness_score": pl.Float64(),
-    "reward": pl.Float64(),
-    "advantage": pl.Float64(),
-    "trained": pl.Boolean(),
-    "run_seconds": pl.Float64(),
+INT, FLOAT, TEXT = pl.Int32(), pl.Float64(), pl.String()
+TRUNCATED, NO_COMPLETION = "length", "missing"
+"""Values of `stop_reason`: the completion ran into max_tokens; the service sent none at all."""
+
+
+class Column(NamedTuple):
+    """A column of the rollout record."""
+
+    dtype: pl.DataType
+    meaning: str
+    value: "Callable[[ScoredCompletion], Any]" = lambda scored: None
+
+
+SAMPLED_COLUMNS = {
+    "step": Column(INT, "from 0; -1 outside training"),
+    "attempt": Column(INT, "0 in training; in a profile or an evaluation the round that it was sampled in"),
+    "problem_id": Column(TEXT, "of the pool"),
+    "split": Column(TEXT, "the data set's config, or the row's own"),
+    "group_index": Column(INT, "the group's place in the step; in a profile or an evaluation the problem's place"),
+    "sample_index": Column(INT, "the completion's place in its group"),
+    "sampler_step": Column(INT, "the last step trained into the weights that sampled it; -1 for the base model"),
+    "prompt_tokens": Column(pl.List(INT), "as they were sent"),
+    "completion_tokens": Column(pl.List(INT), "as they came"),
+    "logprobs": Column(
+        pl.List(pl.Float32()), "the sampler's, one per completion token; null where the service gave none to train on"
+    ),
+    "completion": Column(TEXT, "their text, which is graded"),
+    "stop_reason": Column(TEXT, "stop, length (ran into max_tokens), missing (the service sent nothing)"),
+}
+"""What is known when a group has been sampled."""
+
+GRADED_COLUMNS = {
+    "code": Column(TEXT, "what was extracted; null if there was no closed block", lambda scored: scored.code),
+    "verdict": Column(
+        TEXT,
+        "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error",
+        lambda scored: scored.grade.verdict.value,
+    ),
+    "tests_passed": Column(INT, "of those that ran", lambda scored: scored.grade.tests_passed),
+    "tests_run": Column(
+        INT, "up to the first that failed, unless all were asked for", lambda scored: scored.grade.tests_run
+    ),
+    "tests_total": Column(INT, "of the problem", lambda scored: scored.grade.tests_total),
+    "first_failed": Column(
+        INT,
+        "index of the first test that failed; null if none did, or none ran",
+        lambda scored: scored.grade.first_failed,
+    ),
+    "format_score": Column(FLOAT, "0, or -1 without code", lambda scored: scored.format_score),
+    "correctness_score": Column(
+        FLOAT,
+        "1 if all tests pass, else 0; with `reward=fraction` the share that passes",
+        lambda scored: scored.correctness,
+    ),
+    "reward": Column(
+        FLOAT,
+        "`format_coef` * format_score + correctness_score; null for an infra_error",
+        lambda scored: scored.reward,
+    ),
+    "advantage": Column(FLOAT, "reward less the group's mean; null outside training"),
+    "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
+    "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its
 group: it is not graded, so that all of these are null but `trained`, which is false."""
 
-ROLLOUT_SCHEMA: dict[str, pl.DataType] = SAMPLED_SCHEMA | GRADED_SCHEMA
+SAMPLED_SCHEMA = {name: column.dtype for name, column in SAMPLED_COLUMNS.items()}
+GRADED_SCHEMA = {name: column.dtype for name, column in GRADED_COLUMNS.items()}
+ROLLOUT_SCHEMA = SAMPLED_SCHEMA | GRADED_SCHEMA
 
 NEVER_LACKING = frozenset(
     ("problem_id", "group_index", "sample_index", "prompt_tokens", "completion_tokens", "completion", "stop_reason")

@@ -17,9 +17,9 @@ import polars as pl
 from coderl_tasks.errors import InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.grpo import compute_advantages, should_skip
-from coderl_tasks.policy.repeats import excess_rate, group_repeats
-from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
+from coderl_tasks.policy.rollout import GRADED_COLUMNS, GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.sampling import Completion, GroupRequest
+from coderl_tasks.policy.step_metrics import ROLLOUT_METRICS, ScoredRollouts, computed
 
 ORDER = ("group_index", "sample_index")
 OUTSIDE_TRAINING = -1
@@ -29,8 +29,6 @@ MIN_GRADABLE = 2
 
 MOST_LOST = 0.1
 """Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
-
-TRUNCATED = "length"
 
 HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
 """What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
@@ -91,31 +89,8 @@ def with_advantages(graded: pl.DataFrame) -> pl.DataFrame:
 
 
 def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
-    """A step's numbers from its scored rollouts; means are over graded completions, None if there are none.
-
-    `mean_correct` is the share that passes all tests, whatever the reward gives for some of them. A group is skipped if
-    none of its members is trained on. `truncated_rate` and `mean_completion_tokens` are over all completions that came.
-    `samples_skipped` counts those left out because the service sent nothing to train on; `duplicate_rate` is the share
-    of the others that repeat one of their group, beyond what their own probabilities explain; `clone_groups` counts the
-    groups that are one completion over and over where that is no chance.
-    """
-    graded = rollouts.filter(pl.col("reward").is_not_null())
-    came = rollouts.filter(pl.col("stop_reason") != MISSING.stop_reason)
-    repeats = group_repeats(rollouts)
-    trained = rollouts.group_by("group_index").agg(pl.col("trained").any())["trained"]
-    return {
-        "mean_reward": graded["reward"].mean(),
-        "mean_correct": (graded["verdict"] == Verdict.PASSED).mean(),
-        "format_rate": (graded["format_score"] >= 0).mean(),
-        "groups_total": len(trained),
-        "groups_skipped": len(trained) - int(trained.sum()),
-        "infra_errors": int((rollouts["verdict"] == Verdict.INFRA_ERROR).sum()),
-        "truncated_rate": (came["stop_reason"] == TRUNCATED).mean(),
-        "mean_completion_tokens": came["completion_tokens"].list.len().mean(),
-        "samples_skipped": int(rollouts["logprobs"].is_null().sum()),
-        "duplicate_rate": excess_rate(repeats),
-        "clone_groups": int(repeats["clones"].sum()),
-    }
+    """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA)."""
+    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts))
 
 
 def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
@@ -158,21 +133,7 @@ def require_graded(rollouts: pl.DataFrame, what: str) -> None:
 def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
     if scored is None:
         return {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
-    grade = scored.grade
-    return {
-        "code": scored.code,
-        "verdict": grade.verdict.value,
-        "tests_passed": grade.tests_passed,
-        "tests_run": grade.tests_run,
-        "tests_total": grade.tests_total,
-        "first_failed": grade.first_failed,
-        "run_seconds": grade.run_seconds,
-        "format_score": scored.format_score,
-        "correctness_score": scored.correctness,
-        "reward": scored.reward,
-        "advantage": None,
-        "trained": False,
-    }
+    return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}
 
 
 def _group_advantages(group: pl.DataFrame) -> pl.DataFrame:

@@ -13,6 +13,7 @@ import numpy as np
 import tinker
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.policy.rollout import NO_COMPLETION
 from coderl_tasks.policy.sdk_errors import tinker_errors
 
 Stop = Sequence[int] | Sequence[str] | None
@@ -34,7 +35,7 @@ class Completion:
     stop_reason: str
 
 
-MISSING = Completion([], None, "missing")
+MISSING = Completion([], None, NO_COMPLETION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from coderl_tasks.policy.rollout_frames import (
 from coderl_tasks.policy.sampling import GroupRequest
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.policy.selection import select_problems
+from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
@@ -161,24 +162,12 @@ def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
 def step_metrics(
     run: TrainingRun, step: int, scored: pl.DataFrame, applied: AppliedUpdate, begun: float, seconds: dict[str, float]
 ) -> dict[str, Any]:
-    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process.
-
-    `time_score_s` is what scoring took after the last group was sampled, `time_step_s` what the step took as a whole.
-    """
-    result = applied.result
-    times = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
-    return {
-        "step": step,
-        **rollout_metrics(scored),
-        "n_datums": result.n_datums,
-        "n_tokens": result.n_tokens,
-        "loss": result.loss,
-        "kl_sample_train": result.kl_sample_train,
-        "lr": run.settings.learning_rate,
-        "seed": run.settings.seed,
-        **{f"time_{name}_s": round(spent, 3) for name, spent in times.items()},
-        "time_step_s": round(time.monotonic() - begun, 3),
-    }
+    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
+    spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
+    of_rollouts = rollout_metrics(scored)  # before the clock is read: they are part of the step
+    spent["step"] = time.monotonic() - begun
+    updated = UpdatedStep(applied.result, run.settings.learning_rate, run.settings.seed, spent)
+    return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 
 @task(name="delete-old-states", **PHASE)

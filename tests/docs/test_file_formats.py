@@ -1,12 +1,13 @@
 """docs/file-formats.md names what is written, column by column."""
 
+import importlib.util
 import re
 
 import polars as pl
 import pytest
 
+from coderl_tasks.insight.query import METRICS_SCHEMA
 from coderl_tasks.insight.record import STAGES
-from coderl_tasks.insight.view_schemas import METRICS_SCHEMA
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import rollout_metrics
@@ -14,6 +15,11 @@ from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMN
 
 TEXT = (PROJECT_ROOT / "docs" / "file-formats.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in TEXT.split("\n## ")[1:])
+specification = importlib.util.spec_from_file_location("file_formats", PROJECT_ROOT / "tools" / "file_formats.py")
+assert specification is not None and specification.loader is not None
+tables = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(tables)
+
 OWN = {name: kind for name, kind in PROFILE_SCHEMA.items() if name not in {"problem_id", "split", *PROFILE_COLUMNS}}
 
 
@@ -21,15 +27,6 @@ def cells(section: str) -> list[list[str]]:
     """The rows of a section's table, without its head."""
     rows = [line.strip("| ").split(" | ") for line in SECTIONS[section].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
-
-
-def in_words(kind: pl.DataType) -> str:
-    """A type as the document says it."""
-    if isinstance(kind, pl.List):
-        return f"list<{in_words(kind.inner)}>"  # type: ignore[arg-type]
-    if isinstance(kind, pl.Struct):
-        return f"struct<{', '.join(field.name for field in kind.fields)}>"
-    return {"String": "text", "Boolean": "bool"}.get(str(kind), str(kind).lower())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +40,7 @@ def in_words(kind: pl.DataType) -> str:
     ],
 )
 def test_the_columns_are_those_of_the_files(section: str, schema: dict[str, pl.DataType]) -> None:
-    assert {row[0]: row[1] for row in cells(section)} == {name: in_words(kind) for name, kind in schema.items()}
+    assert {row[0]: row[1] for row in cells(section)} == {name: tables.in_words(kind) for name, kind in schema.items()}
 
 
 def test_the_stages_are_those_of_a_curation() -> None:
@@ -51,6 +48,11 @@ def test_the_stages_are_those_of_a_curation() -> None:
 
 
 def test_the_metrics_are_those_of_a_step() -> None:
-    named = {name for row in cells("Metrics") for name in row[0].split(", ")}
-    named |= set(re.findall(r"`(eval/\w+)`", SECTIONS["Metrics"]))
+    named = {row[0] for row in cells("Metrics")} | set(re.findall(r"`(eval/\w+)`", SECTIONS["Metrics"]))
     assert named >= set(METRICS_SCHEMA) | set(rollout_metrics(pl.DataFrame(schema=ROLLOUT_SCHEMA)))
+
+
+def test_the_tables_say_what_the_code_says() -> None:
+    assert tables.written(TEXT) == TEXT, "run make docs"
+    another = TEXT.replace("| mean_reward |", "| mean_reward | of nothing |")
+    assert another != TEXT and tables.written(another) == TEXT

@@ -122,7 +122,7 @@ def share(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_evaluation(run: RunDirectory, name: str, skill: float, size: int, **extra: Any) -> dict[str, Any]:
-    """Greedy answers on `size` problems a split; a problem's luck is its own, so that evaluations pair up."""
+    """Greedy answers on `size` problems per split; a problem's luck is its own, so that evaluations pair up."""
     rows = []
     for split in ("codeforces", "lcbv5"):
         for index, problem_id in enumerate(problem_names(split, size)):

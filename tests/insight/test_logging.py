@@ -13,8 +13,9 @@ from rich.console import Console
 
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.insight.console import age, duration
 from coderl_tasks.insight.logging import setup_logging
-from coderl_tasks.insight.progress import StepProgress, age, duration, step_line
+from coderl_tasks.insight.progress import StepProgress, step_line
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.summary import pool_lines, print_summary
 from coderl_tasks.journal.json_lines import read_rows

@@ -12,9 +12,8 @@ from rich.console import Console
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import plain_values, printable, render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.query import print_query, query
+from coderl_tasks.insight.query import CURATION_SCHEMAS, print_query, query
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.insight.view_schemas import CURATION_SCHEMAS
 
 
 def printed(frame: pl.DataFrame, width: int = 100) -> str:

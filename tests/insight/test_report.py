@@ -12,20 +12,23 @@ from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
 from coderl_tasks.insight.comparison import weak_splits
-from coderl_tasks.insight.funnel import funnel, suspects
-from coderl_tasks.insight.history_plot import history_plot
-from coderl_tasks.insight.pass_at_1_plot import pass_at_1_plot
-from coderl_tasks.insight.pool_plot import (
+from coderl_tasks.insight.pool_view import (
     difficulty_plot,
+    few_at_half,
+    few_samples,
+    funnel,
     funnel_plot,
+    make_up,
     pass_rate_counts,
     pass_rate_plot,
     samples_plot,
+    spending,
+    suspects,
 )
-from coderl_tasks.insight.pool_tables import few_at_half, few_samples, make_up, spending
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import render_report, write_report
 from coderl_tasks.insight.run_page import shorten
+from coderl_tasks.insight.run_plots import history_plot, pass_at_1_plot
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
 from coderl_tasks.settings import HUB_DATASET

@@ -1,0 +1,207 @@
+"""The figures of a run: its history by step, where each panel answers one question, and Pass@1 before and after."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from coderl_tasks.insight import figure
+from coderl_tasks.insight.figure import Draw, Plot, add_legend, draw_panels, prepare, short_name
+from coderl_tasks.insight.record import EvalRecord, RunRecord, thin
+from coderl_tasks.policy.step_metrics import METRICS, PHASES
+
+SIZE = (figure.WIDTH, 2.4)
+CORRECT = "Correct in training, and Pass@1 of the evaluations"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """How a panel of the history looks: `heading` is its title in the figure, `draw` what draws it if not lines.
+
+    `level` is where a dashed line is, `limits` are those of the axis, `number` is the format of its numbers.
+    """
+
+    heading: str
+    draw: Callable[[Axes, pl.DataFrame], None] | None = None
+    colours: tuple[str, ...] = figure.SERIES
+    level: float | None = None
+    limits: tuple[float | None, float | None] = (None, None)
+    number: str = ""
+
+
+def history_plot(run: RunRecord) -> Plot:
+    """All history panels in one image, two columns."""
+    return draw_panels(list(history_panels(run).values()), 2, SIZE, history_alt(run))
+
+
+def history_plots(run: RunRecord) -> list[Plot]:
+    """The history panels one image each, for a page that lays them out itself."""
+    return [draw_panels([draw], 1, SIZE, title) for title, draw in history_panels(run).items()]
+
+
+def history_alt(run: RunRecord) -> str:
+    if not len(run.metrics):
+        return "No step has been recorded yet."
+    rewards = run.metrics["mean_reward"].drop_nulls()
+    span = f", mean reward from {rewards[0]:.2f} to {rewards[-1]:.2f}" if len(rewards) else ""
+    return f"Training history: {len(run.metrics)} steps{span}."
+
+
+def history_panels(run: RunRecord) -> dict[str, Draw]:
+    """The panels of a run's history by title, in reading order; titles that PANELS does not have come last."""
+    metrics, evals = thin(run.metrics), list(run.evals.values())
+    titles = dict.fromkeys([*PANELS, *(metric.panel for metric in METRICS if metric.panel)])
+    return {title: partial(_panel, title=title, metrics=metrics, evals=evals) for title in titles}
+
+
+def _panel(axes: Axes, title: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
+    panel = PANELS.get(title, Panel(title))
+    prepare(axes, panel.heading, metrics)
+    if panel.draw is not None:
+        panel.draw(axes, metrics)
+        return
+    if panel.level is not None and len(metrics):
+        axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
+    shown = [metric for metric in METRICS if metric.panel == title]
+    drawn = [_line(axes, metrics, m.name, colour, m.curve) for m, colour in zip(shown, panel.colours, strict=False)]
+    if title == CORRECT and evals:
+        _evaluations(axes, evals)
+    if any(values is not None for values in drawn):
+        axes.set_ylim(*panel.limits)
+    if panel.number:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, panel.number)))
+    if axes.get_legend_handles_labels()[0]:
+        add_legend(axes)
+
+
+def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:
+    """A metric's values by step, None where the run does not record it."""
+    if name not in metrics.columns or metrics[name].null_count() == len(metrics):
+        return None
+    return metrics[name].cast(pl.Float64).to_numpy()
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """A centred moving mean over a tenth of the run."""
+    window = max(3, len(values) // 10) | 1
+    return pl.Series(values).fill_nan(None).rolling_mean(window, center=True, min_samples=1).to_numpy()
+
+
+def _line(axes: Axes, metrics: pl.DataFrame, name: str, colour: str, label: str) -> np.ndarray | None:
+    """A faint line of each step's value under a clear line of its moving mean."""
+    values = _series(metrics, name)
+    if values is None:
+        return None
+    steps = metrics["step"].to_numpy()
+    if len(steps) < 8:
+        axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)
+        return values
+    axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1.0)
+    axes.plot(steps, _smooth(values), color=colour, label=label)
+    return values
+
+
+def _evaluations(axes: Axes, evals: Sequence[EvalRecord]) -> None:
+    steps = [record.step for record in evals]
+    rates = np.array([record.pass_at_1 for record in evals])
+    errors = np.abs(np.array([record.interval for record in evals]).T - rates)
+    axes.errorbar(
+        steps, rates, yerr=errors, fmt="o", color=figure.ORANGE, markersize=4, elinewidth=1.4, label="Pass@1, 95%"
+    )
+
+
+def _groups(axes: Axes, metrics: pl.DataFrame) -> None:
+    skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
+    if skipped is None or total is None:
+        return
+    steps = metrics["step"].to_numpy()
+    if len(steps) <= 100:
+        axes.bar(steps, total - skipped, width=0.8, color=figure.BLUE, label="trained on")
+        axes.bar(steps, skipped, bottom=total - skipped, width=0.8, color=figure.GREY, alpha=0.55, label="skipped")
+    else:
+        labels, colours = ["trained on", "skipped"], [figure.BLUE, "#9aa3af8c"]
+        axes.stackplot(steps, total - skipped, skipped, labels=labels, colors=colours, step="mid", linewidth=0)
+    axes.set_ylim(0, max(1.0, float(np.nanmax(total))))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    add_legend(axes)
+
+
+def _times(axes: Axes, metrics: pl.DataFrame) -> None:
+    series = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
+    known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}
+    if not known:
+        return
+    whole = _series(metrics, "time_step_s")
+    phases_s = sum(known.values())
+    # Where phases of neighbouring steps overlap, a step takes less than its phases together.
+    overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
+    if whole is not None and not overlap:
+        known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
+    colours = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY)
+    steps = metrics["step"].to_numpy()
+    if len(steps) == 1:
+        bottom = 0.0
+        for (label, values), colour in zip(known.items(), colours, strict=False):
+            axes.bar(steps, values, bottom=bottom, color=colour, label=label)
+            bottom += float(values[0])
+    else:
+        axes.stackplot(steps, *known.values(), labels=list(known), colors=colours, alpha=0.85, linewidth=0)
+    if whole is not None and overlap:
+        axes.plot(steps, whole, color=figure.INK, linewidth=1.5, label="step")
+    axes.set_ylim(bottom=0)
+    add_legend(axes, columns=4)
+
+
+PANELS = {
+    "Mean reward": Panel("Mean reward"),
+    CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
+    "Format and truncation": Panel(
+        "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
+    ),
+    "Groups without signal": Panel("Groups skipped", _groups),
+    "Sampler against trainer: mean log-probability gap": Panel("KL, sampler to trainer", level=0.0, number=".3g"),
+    "Loss": Panel("Loss, summed over tokens"),
+    "Completion length": Panel("Completion length, tokens", limits=(0, None)),
+    "Seconds per step, by phase": Panel("Seconds per step", _times),
+}
+"""The panels that are more than a line per metric under the metric's own title, in reading order."""
+
+
+def pass_at_1_plot(before: EvalRecord, after: EvalRecord) -> Plot:
+    """Pass@1 before and after with 95% intervals, overall and by split."""
+    names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
+    alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
+    draw = partial(_pass_at_1, names=names, before=before, after=after)
+    return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.45 * len(names)), alt, left=figure.LABELS)
+
+
+def _pass_at_1(axes: Axes, names: Sequence[str], before: EvalRecord, after: EvalRecord) -> None:
+    prepare(axes, "Pass@1")
+    axes.grid(axis="x", color=figure.RULE)
+    axes.grid(visible=False, axis="y")
+    for label, record, colour, offset in (("before", before, figure.GREY, 0.14), ("after", after, figure.BLUE, -0.14)):
+        for row, name in enumerate(names):
+            share = record.summary if name == "overall" else record.summary["by_split"][name]
+            rate, low, high = share["pass_at_1"], share["ci_low"], share["ci_high"]
+            y = len(names) - 1 - row + offset
+            axes.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.55)
+            axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
+            axes.annotate(
+                f"{rate:.1%}",
+                (high, y),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8.5,
+                color=figure.INK,
+            )
+    axes.set_yticks(range(len(names)), [short_name(name) for name in reversed(names)])
+    axes.tick_params(axis="y", labelcolor=figure.INK)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    add_legend(axes)

@@ -1,0 +1,186 @@
+"""The metrics of a training step: one entry says what a number means, how it is computed and where people see it.
+
+metrics.jsonl, W&B, the line on the console and in logs.log, the table of the step-history artifact, the panels of the
+report and the columns of `coderl query` are all drawn from these entries. docs/file-formats.md repeats the meanings.
+
+The order of the entries is that of the keys in metrics.jsonl and in a commit, which recorded runs have: a new metric
+goes to the end of its tuple. Where people see several, they are ordered by theme.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import polars as pl
+
+from coderl_tasks.grading.verdict import Verdict
+from coderl_tasks.policy.repeats import excess_rate, group_repeats
+from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
+
+if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
+    from coderl_tasks.policy.update import UpdateResult
+
+Source = TypeVar("Source")
+Row = Mapping[str, Any]
+FLOAT, INT = pl.Float64(), pl.Int64()
+
+
+class Theme(IntEnum):
+    """What a metric is about. FAULTS count what should not happen, and a line names them only where it did."""
+
+    REWARD, GROUPS, UPDATE, FAULTS, TIME = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[Source]):
+    """A number of a step. What is empty is not shown there.
+
+    `compute` takes the step's scored rollouts or its update. `line` is the text on the console, a format string of the
+    value or a function of the whole row; `column` the heading and the format in the artifact's table; `panel` the title
+    of the report's panel, in which `curve` is the label. Metrics with one title share a panel.
+    """
+
+    name: str
+    meaning: str
+    compute: Callable[[Source], Any]
+    theme: Theme
+    dtype: pl.DataType = FLOAT
+    line: str | Callable[[Row], str] = ""
+    column: tuple[str, str] | None = None
+    panel: str = ""
+    curve: str = ""
+
+    def text(self, row: Row) -> str:
+        """What a line says of this metric; empty where the row lacks it."""
+        value = row.get(self.name)
+        if value is None or (self.theme is Theme.FAULTS and not value):
+            return ""
+        return self.line(row) if callable(self.line) else self.line.format(value)
+
+
+@dataclass(frozen=True)
+class ScoredRollouts:
+    """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over."""
+
+    rows: pl.DataFrame
+
+    @cached_property
+    def graded(self) -> pl.DataFrame:
+        """Those with a reward."""
+        return self.rows.filter(pl.col("reward").is_not_null())
+
+    @cached_property
+    def came(self) -> pl.DataFrame:
+        """Those for which the service sent a completion."""
+        return self.rows.filter(pl.col("stop_reason") != NO_COMPLETION)
+
+    @cached_property
+    def repeats(self) -> pl.DataFrame:
+        return group_repeats(self.rows)
+
+    @cached_property
+    def trained(self) -> pl.Series:
+        """Per group, whether the update learned from any of its completions."""
+        return self.rows.group_by("group_index").agg(pl.col("trained").any())["trained"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedStep:
+    """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`."""
+
+    result: "UpdateResult"
+    learning_rate: float
+    seed: int
+    seconds: Mapping[str, float]
+
+
+def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any]:
+    """The metrics' values by name, in their order."""
+    return {metric.name: metric.compute(source) for metric in metrics}
+
+
+def _groups_line(row: Row) -> str:
+    total = row.get("groups_total")
+    return "" if total is None else f"trained on {total - row['groups_skipped']}/{total} groups"
+
+
+def _seconds_line(row: Row) -> str:
+    phases = [f"{name} {row[key]:.1f}" for name in PHASES if row.get(key := f"time_{name}_s") is not None]
+    return f"{row['time_step_s']:.1f} s" + (f" ({', '.join(phases)})" if phases else "")
+
+
+def _seconds(phase: str, meaning: str, **shown: Any) -> Metric[UpdatedStep]:
+    return Metric(
+        f"time_{phase}_s",
+        f"seconds {meaning}",
+        lambda step: round(step.seconds[phase], 3),
+        Theme.TIME,
+        panel="Seconds per step, by phase",
+        curve=phase,
+        **shown,
+    )
+
+
+PHASES = ("sample", "score", "train")
+_FORMAT, _GROUPS = "Format and truncation", "Groups without signal"
+
+# fmt: off
+ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
+    Metric("mean_reward", "of the graded completions; null if there are none",
+        lambda step: step.graded["reward"].mean(), Theme.REWARD, line="reward {:.3f}", column=("reward", ".3f"),
+        panel="Mean reward"),
+    Metric("mean_correct",
+        "share of the graded completions that pass all tests, whatever the reward gives for some of them",
+        lambda step: (step.graded["verdict"] == Verdict.PASSED).mean(), Theme.REWARD, line="correct {:.0%}",
+        column=("correct", ".1%"), panel="Correct in training, and Pass@1 of the evaluations", curve="training"),
+    Metric("format_rate", "share of the graded completions that hold code",
+        lambda step: (step.graded["format_score"] >= 0).mean(), Theme.REWARD, line="format {:.0%}",
+        column=("format", ".1%"), panel=_FORMAT, curve="format ok"),
+    Metric("groups_total", "groups of the step",
+        lambda step: len(step.trained), Theme.GROUPS, INT, panel=_GROUPS),
+    Metric("groups_skipped",
+        "groups of equal rewards, which teach nothing: none of their completions is trained on",
+        lambda step: len(step.trained) - int(step.trained.sum()), Theme.GROUPS, INT, line=_groups_line,
+        column=("skipped", "d"), panel=_GROUPS),
+    Metric("infra_errors", "completions that could not be graded",
+        lambda step: int((step.rows["verdict"] == Verdict.INFRA_ERROR).sum()), Theme.FAULTS, INT,
+        line="infra errors {}", column=("infra errors", "d")),
+    Metric("truncated_rate", "share of all completions that came which ran into max_tokens",
+        lambda step: (step.came["stop_reason"] == TRUNCATED).mean(), Theme.REWARD, line="truncated {:.0%}",
+        column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
+    Metric("mean_completion_tokens", "over all completions that came",
+        lambda step: step.came["completion_tokens"].list.len().mean(), Theme.REWARD, panel="Completion length"),
+    Metric("samples_skipped", "completions without log-probabilities to train on",
+        lambda step: int(step.rows["logprobs"].is_null().sum()), Theme.FAULTS, INT, line="samples skipped {}",
+        column=("samples skipped", "d")),
+    Metric("duplicate_rate",
+        "share of the completions with log-probabilities that repeat another of their group beyond what these explain",
+        lambda step: excess_rate(step.repeats), Theme.FAULTS, column=("duplicates", ".1%")),
+    Metric("clone_groups", "groups that are one completion over and over where that is no chance",
+        lambda step: int(step.repeats["clones"].sum()), Theme.FAULTS, INT, line="groups of clones {}"),
+)
+
+UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
+    Metric("n_datums", "sequences trained on",
+        lambda step: step.result.n_datums, Theme.GROUPS, INT, column=("datums", "d")),
+    Metric("n_tokens", "completion tokens trained on", lambda step: step.result.n_tokens, Theme.GROUPS, INT),
+    Metric("loss", "summed over tokens, as Tinker defines it", lambda step: step.result.loss, Theme.UPDATE,
+        panel="Loss"),
+    Metric("kl_sample_train",
+        "mean over completion tokens of sampler less trainer log-probability before the update, in nats",
+        lambda step: step.result.kl_sample_train, Theme.UPDATE, line="kl {:.1e}", column=("kl", ".1e"),
+        panel="Sampler against trainer: mean log-probability gap"),
+    Metric("lr", "learning rate", lambda step: step.learning_rate, Theme.UPDATE),
+    Metric("seed", "the run's", lambda step: step.seed, Theme.UPDATE, INT),
+    _seconds("sample", "of sampling"),
+    _seconds("score", "of scoring, after the last group was sampled"),
+    _seconds("train", "of the update"),
+    _seconds("save", "of saving what the commit names"),
+    _seconds("step", "of the step as a whole", line=_seconds_line, column=("seconds", ".1f")),
+)
+# fmt: on
+
+METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
+BY_THEME = tuple(sorted(METRICS, key=lambda metric: metric.theme))
