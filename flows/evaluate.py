@@ -9,7 +9,8 @@ import polars as pl
 from prefect import flow
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation import Evaluation, compared, evaluate_checkpoint, evaluation_subset, side_text, unlike
+from coderl_tasks.evaluation.paired import compared, side_text, unlike
+from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord

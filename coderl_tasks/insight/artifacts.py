@@ -14,8 +14,8 @@ from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
 from coderl_tasks.insight.diagnosis import checks_table, hints, smoke_checks
 from coderl_tasks.insight.figure import Plot
+from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
 from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
-from coderl_tasks.insight.run_plots import history_plot, pass_at_1_plot
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
 from coderl_tasks.policy.step_metrics import BY_THEME
 
@@ -55,16 +55,16 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
     rows = pool_view.funnel(curation)
     lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
     lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
-    lines += _image(pool_view.funnel_plot(rows))
+    lines += _image(funnel_plot(rows))
     if len(curation.dropped):
         lines += [*markdown_table(pool_view.drops_table(rows)), ""]
     if len(profile):
-        lines += ["## Pass rates", "", *_image(pool_view.pass_rate_plot(profile, band or curation.band))]
+        lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
         lines += [text, ""] if (text := pool_view.few_at_half(profile)) else []
         lines += ["## Samples spent", "", *markdown_table(pool_view.spending_table(pool_view.spending(profile))), ""]
     if len(pool):
         parts = pool_view.make_up(pool)
-        lines += ["## The pool", "", *_image(pool_view.difficulty_plot(pool))]
+        lines += ["## The pool", "", *_image(difficulty_plot(pool))]
         lines += [*markdown_table(pool_view.make_up_table(parts)), ""]
         few = f"In brackets: labels from {pool_view.FEW_SAMPLES} samples or fewer."
         lines += [few, ""] if sum(parts[-1].few) else []

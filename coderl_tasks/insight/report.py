@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight import pool_view
+from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
 from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.run_page import run_page
 from coderl_tasks.insight.tables import html_table
@@ -54,16 +55,16 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "read": rows[0].left,
         "funnel": rows,
         "drops": html_table(pool_view.drops_table(rows)),
-        "funnel_plot": Markup(pool_view.funnel_plot(rows).inline_svg()),
+        "funnel_plot": Markup(funnel_plot(rows).inline_svg()),
         "statement_chars": STATEMENT_CHARS,
-        "rates_plot": Markup(pool_view.pass_rate_plot(profile, curation.band).inline_svg()) if len(profile) else None,
+        "rates_plot": Markup(pass_rate_plot(profile, curation.band).inline_svg()) if len(profile) else None,
         "band": curation.band,
         "few_at_half": pool_view.few_at_half(profile),
         "few_samples": pool_view.FEW_SAMPLES,
-        "samples_plot": Markup(pool_view.samples_plot(profile).inline_svg()) if len(profile) else None,
+        "samples_plot": Markup(samples_plot(profile).inline_svg()) if len(profile) else None,
         "spending": html_table(pool_view.spending_table(spent)) if spent else None,
         "total": spent[-1] if spent else None,
-        "pool_plot": Markup(pool_view.difficulty_plot(pool).inline_svg()) if len(pool) else None,
+        "pool_plot": Markup(difficulty_plot(pool).inline_svg()) if len(pool) else None,
         "make_up": html_table(pool_view.make_up_table(parts)) if parts else None,
         "some_few": bool(parts and sum(parts[-1].few)),
         "references": html_table(pool_view.references_table(curation.solutions)) if len(curation.solutions) else None,

@@ -4,7 +4,8 @@ from typing import Any
 
 from prefect import task
 
-from coderl_tasks.evaluation import compared, evaluate_policy, evaluation_subset
+from coderl_tasks.evaluation.paired import compared
+from coderl_tasks.evaluation.pass_at_1 import evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.steps import step_name

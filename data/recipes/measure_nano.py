@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from coderl_tasks.curation.profile import profile_shard
-from coderl_tasks.evaluation import evaluate_policy
+from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings

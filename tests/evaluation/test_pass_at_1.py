@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import tinker
 
-from coderl_tasks.evaluation import evaluate_policy
+from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles

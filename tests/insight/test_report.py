@@ -2,6 +2,8 @@
 
 import base64
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,23 +14,19 @@ from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
 from coderl_tasks.insight.comparison import weak_splits
-from coderl_tasks.insight.pool_view import (
+from coderl_tasks.insight.plots import (
     difficulty_plot,
-    few_at_half,
-    few_samples,
-    funnel,
     funnel_plot,
-    make_up,
+    history_plot,
+    pass_at_1_plot,
     pass_rate_counts,
     pass_rate_plot,
     samples_plot,
-    spending,
-    suspects,
 )
+from coderl_tasks.insight.pool_view import few_at_half, few_samples, funnel, make_up, spending, suspects
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import render_report, write_report
 from coderl_tasks.insight.run_page import shorten
-from coderl_tasks.insight.run_plots import history_plot, pass_at_1_plot
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
 from coderl_tasks.settings import HUB_DATASET
@@ -235,6 +233,12 @@ def test_data_in_figures_is_text() -> None:
     profile = pl.DataFrame({"split": ["<script>$x$"] * 2, "pass_rate": [0.0, 0.5]})
     svg = pass_rate_plot(profile).inline_svg()
     assert "<script>" not in svg and "&lt;script&gt;$x$" in svg
+
+
+@pytest.mark.parametrize(("module", "heavy"), [("listing", "tinker"), ("report", "tinker"), ("report", "torch")])
+def test_what_only_shows_imports_no_sdk(module: str, heavy: str) -> None:
+    program = f"import sys, coderl_tasks.insight.{module}; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 
 def test_long_runs_are_thinned() -> None:
