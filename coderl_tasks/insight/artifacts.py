@@ -93,7 +93,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     comparison = compare_evals(before, record)
     if before is not None and comparison is not None:
         lines += [f"## Against {markdown_text(before.name)}", "", *_image(pass_at_1_plot(before, record))]
-        lines += markdown_table(comparison_table(before, record, comparison))
+        lines += markdown_table(comparison_table(comparison))
         lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
         lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]

@@ -40,12 +40,14 @@ class PairedPassAt1:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The paired difference over all shared problems and by split.
+    """The evaluations `before` and `after`, and their paired difference over all shared problems and by split.
 
     `pairs` has a row per problem: split, problem_id, before, after (the share of its completions that passed). `sides`
     says what was evaluated before and after, and how; `warning` what differs besides the policies, None if nothing.
     """
 
+    before: EvalRecord
+    after: EvalRecord
     overall: PairedPassAt1
     by_split: dict[str, PairedPassAt1]
     pairs: pl.DataFrame
@@ -76,6 +78,8 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     splits = pairs["split"].unique(maintain_order=True)
     one, other = (record.summary | {"step": record.step} for record in (before, after))
     return Comparison(
+        before=before,
+        after=after,
         overall=_paired(pairs, _recorded(before, after)),
         by_split={split: _paired(pairs.filter(pl.col("split") == split)) for split in splits},
         pairs=pairs,
@@ -84,10 +88,9 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     )
 
 
-def comparison_table(
-    before: EvalRecord, after: EvalRecord, comparison: Comparison, weak: Collection[str] = ()
-) -> Table[tuple[str, PairedPassAt1]]:
+def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
     """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
+    before, after = comparison.before, comparison.after
     return Table(
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),

@@ -109,13 +109,13 @@ def check_pass_at_1(run: RunRecord) -> Check:
     """Whether the latest evaluation is above the baseline on the problems both have."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
-    if comparison is None or run.latest is None:
+    if comparison is None:
         return Check(name, None, "–", threshold, "needs a baseline and a later evaluation on the same problems")
     overall = comparison.overall
     low, high = overall.ci_low, overall.ci_high
     weight = "the interval excludes 0" if low > 0 or high < 0 else "the interval includes 0: this may be chance"
     explanation = (
-        f"{run.latest.name} against baseline, paired over {overall.n} problems: "
+        f"{comparison.after.name} against baseline, paired over {overall.n} problems: "
         f"{overall.before:.1%} to {overall.after:.1%}, "
         f"95% interval {low * 100:+.1f} to {high * 100:+.1f} points; {weight}"
     )

@@ -21,7 +21,6 @@ from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.repeats import group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-EQUAL = 1e-8
 
 Sink = Callable[[dict[str, Any]], None]
 
@@ -93,9 +92,11 @@ class RunLogger:
             found = repeats.get(group["group_index"][0])
             if found is not None and found["clones"]:
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, found["n"])
+            if group["trained"].any():
+                continue
             if len(rewards) < 2:
                 self.log.warning("%s: skipped, fewer than two graded completions", place)
-            elif float(rewards.max()) - float(rewards.min()) <= EQUAL:  # type: ignore[arg-type]
+            else:
                 self.log.warning("%s: skipped, all rewards are %.2f", place, rewards[0])
 
     def close(self, failed: bool = False) -> None:

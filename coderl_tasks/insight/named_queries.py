@@ -71,7 +71,7 @@ _QUERIES = (
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
                round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict
         FROM rollouts GROUP BY run, step, group_index
-        HAVING count(reward) < 2 OR max(reward) - min(reward) <= 1e-8
+        HAVING NOT coalesce(bool_or(trained), false)
         ORDER BY run, step, group_index
         """),
     NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", """

@@ -31,27 +31,24 @@ QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra"
 
 def run_page(run: RunRecord) -> dict[str, Any]:
     """The values of run.html.j2."""
-    before, after = run.baseline, run.latest
-    comparison = compare_evals(before, after)
-    paired = (before, after, comparison) if before and after and comparison else None
+    comparison = compare_evals(run.baseline, run.latest)
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     return {
         "title": run.path.name,
         "path": str(run.path),
         "facts": facts(run),
-        "before": before,
-        "after": after,
+        "after": run.latest,
         "comparison": comparison,
-        "split_table": html_table(comparison_table(*paired, weak)) if paired else None,
+        "split_table": html_table(comparison_table(comparison, weak)) if comparison else None,
         "weak_splits": weak,
         "evals": list(run.evals.values()),
         "checks": html_table(checks_table(smoke_checks(run))),
         "hints": hints(run),
-        "pass_plot": Markup(pass_at_1_plot(paired[0], paired[1]).inline_svg()) if paired else None,
+        "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after).inline_svg()) if comparison else None,
         "history": [Markup(plot.inline_svg()) for plot in history_plots(run)] if len(run.metrics) else [],
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
-        "samples": samples(run, before, after, comparison),
+        "samples": samples(run, comparison),
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),
         "checkpoints": run.checkpoints,
@@ -123,11 +120,9 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     return {"spans": [(edges[i], edges[i + 1] - 1) for i in range(spans)], "rows": rows}
 
 
-def samples(
-    run: RunRecord, before: EvalRecord | None, after: EvalRecord | None, comparison: Comparison | None
-) -> list[dict[str, Any]]:
+def samples(run: RunRecord, comparison: Comparison | None) -> list[dict[str, Any]]:
     """A few test problems before and after: gained ones, lost ones, and ones that still fail."""
-    if before is None or after is None or comparison is None:
+    if comparison is None:
         return []
     kinds = (
         ("gained", (pl.col("before") < pl.col("after")), 4),
@@ -139,7 +134,9 @@ def samples(
     for kind, condition, limit in kinds:
         rows = comparison.pairs.filter(condition)
         chosen = rows.gather_every(max(1, len(rows) // limit)).head(limit)
-        old, new = (_first_rollouts(record, chosen["problem_id"].to_list()) for record in (before, after))
+        old, new = (
+            _first_rollouts(record, chosen["problem_id"].to_list()) for record in (comparison.before, comparison.after)
+        )
         for row in chosen.iter_rows(named=True):
             first, last = old[row["problem_id"]], new[row["problem_id"]]
             found.append(
@@ -205,18 +202,17 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
     """How many groups gave no gradient, why, and the problems it happened to most."""
     reward = pl.col("reward")
     groups = (
-        run.rollouts(["step", "group_index", "problem_id", "reward", "verdict"])
+        run.rollouts(["step", "group_index", "problem_id", "reward", "trained"])
         .group_by("step", "group_index")
         .agg(
             pl.col("problem_id").first(),
             graded=reward.count(),
             low=reward.min(),
-            high=reward.max(),
-            passed=(pl.col("verdict") == "passed").mean(),
+            trained=pl.col("trained").any(),
         )
         .collect()
     )
-    skipped = groups.filter((pl.col("graded") < 2) | (pl.col("high") - pl.col("low") <= 1e-8))
+    skipped = groups.filter(~pl.col("trained"))
     why = (
         pl.when(pl.col("graded") < 2)
         .then(pl.lit("fewer than two graded"))

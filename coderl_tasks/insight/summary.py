@@ -53,13 +53,13 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
 
 def pass_at_1_part(run: RunRecord) -> RenderableType:
     """Pass@1 before and after with 95% intervals and the paired difference; what there is of it."""
-    before, after = run.baseline, run.latest
-    comparison = compare_evals(before, after)
-    if before is None or after is None or comparison is None:
+    comparison = compare_evals(run.baseline, run.latest)
+    if comparison is None:
         return Text("Pass@1: no baseline and later evaluation on the same problems to compare", style="yellow")
+    before, after = comparison.before, comparison.after
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", "")))
     title = f"Pass@1 in %, with 95% intervals: baseline and {after.name} (step {after.step})"
-    table = rich_table(comparison_table(before, after, comparison, weak), title)
+    table = rich_table(comparison_table(comparison, weak), title)
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
     change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
     sides = [
