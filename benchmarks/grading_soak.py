@@ -3,8 +3,8 @@
     python benchmarks/grading_soak.py [--candidates 20000]
 
 Right, wrong, crashing, forking, memory-hungry, driver-killing and slow programs, and some that are given up on the way.
-After each tenth, when nothing runs, a row says what there is: memory (MiB, shared pages split) of the server, its warm
-parents, their workers and this process, the client; open descriptors and TCP connections of all of them; processes,
+After each tenth, when nothing runs, a row says what there is: memory (MiB, shared pages split) of the server, its fork
+servers, their workers and this process, the client; open descriptors and TCP connections of all of them; processes,
 orphans included; mounts that they see; files in the temporary folder. A quantity has grown if the median of its last
 third is over that of its first third by more than the allowance in the last line. Exit status 1 if one has, or if a
 verdict was not what it should be.
@@ -152,7 +152,7 @@ def measure(url: str, temporary: str) -> dict[str, float]:
     asked = urllib.request.Request(f"{without_credentials(url)}/v1/info", headers=authorization(url))
     with urllib.request.urlopen(asked) as answer:
         info = json.load(answer)
-    client, parents = [os.getpid()], info["warm_parent_pids"]
+    client, parents = [os.getpid()], info["fork_server_pids"]
     workers = [pid for parent in parents for pid in family(parent)[1:]]
     server = [pid for pid in members if pid not in {*client, *parents, *workers}]
     n_descriptors, n_connections = descriptors(members)

@@ -13,7 +13,7 @@ def serve(options: Namespace) -> int:
 
         serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
     else:
-        from coderl_tasks.local.sandbox.server import serve as serve_sandbox
+        from coderl_tasks.local.sandbox.sandbox_server import serve as serve_sandbox
 
         serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated, key=key)
     return 0

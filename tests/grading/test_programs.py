@@ -60,7 +60,7 @@ async def test_no_harm_is_done_by_all_attacks_at_once(isolated_server: Sandbox) 
         after = await judge.grade(ADD, SUM + "print(a + b)")
     assert {name: grade for name, grade in grades.items() if grade.passed or not grade.gradable} == {}
     assert [grade for grade in [*others, after] if not grade.passed] == []
-    # Two fork servers and, for each of the two slots, at most two workers: a keeper answers before it ends.
+    # Two fork servers and, for each of the two slots, at most two workers: a monitor answers before it ends.
     isolated_server.wait_until(lambda info: info["running"] == 0 and len(isolated_server.descendants()) <= 2 + 2 * 2)
     assert mounts.read_text() == mounted
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(PROJECT_ROOT))
 sys.path.append(os.environ["TEST_SITE_PACKAGES"])
 
 from coderl_tasks.errors import CoderlError  # noqa: E402
-from coderl_tasks.local.sandbox import kernel, seccomp, server  # noqa: E402
+from coderl_tasks.local.sandbox import kernel, sandbox_server, seccomp  # noqa: E402
 
 
 def become_ordinary_user() -> None:
@@ -59,9 +59,9 @@ def main(options: list[str]) -> None:
     if "--forbid-landlock" in values:
         forbid_landlock()
     if "--queue" in values:
-        server.MIN_QUEUE, server.QUEUE_PER_SLOT = int(values["--queue"]), 0
+        sandbox_server.MIN_QUEUE, sandbox_server.QUEUE_PER_SLOT = int(values["--queue"]), 0
     try:
-        server.serve(
+        sandbox_server.serve(
             0,
             concurrency=int(values.get("--concurrency", 2)),
             allow_unisolated="--allow-unisolated" in values,

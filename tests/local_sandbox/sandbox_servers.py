@@ -90,8 +90,8 @@ class Sandbox:
         return sorted(below - {self.process.pid})
 
     def workers(self) -> set[int]:
-        """The pids of the workers: whatever is right below a warm parent."""
-        lists = (Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in self.info()["warm_parent_pids"])
+        """The pids of the workers: whatever is right below a fork server."""
+        lists = (Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in self.info()["fork_server_pids"])
         return {int(pid) for pids in lists for pid in pids.split()}
 
     def pidfds(self) -> list[int]:

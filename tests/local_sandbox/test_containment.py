@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.local.sandbox.server import isolation_level
+from coderl_tasks.local.sandbox.interpreter import isolation_level
 from tests.local_sandbox.sandbox_servers import KEY, Installation, Sandbox, await_end, refusing_namespaces, serving
 
 FORK_BOMB = """
@@ -87,7 +87,7 @@ def test_the_servers_own_memory_limit_is_not_the_programs(any_sandbox: Sandbox) 
     limits = Path(f"/proc/{any_sandbox.info()['pid']}/limits")
     (limit,) = [line.split()[3] for line in limits.read_text().splitlines() if line.startswith("Max data size")]
     assert limit.isdigit()
-    os.kill(any_sandbox.info()["warm_parent_pids"][0], signal.SIGKILL)  # its successor inherits the limit
+    os.kill(any_sandbox.info()["fork_server_pids"][0], signal.SIGKILL)  # its successor inherits the limit
     for _ in range(3):
         code = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
         assert any_sandbox.stdout(code) == "-1\n"
@@ -140,7 +140,7 @@ def test_a_daemon_ends_with_the_run(any_sandbox: Sandbox) -> None:
     assert any_sandbox.run(DAEMON)["run_result"]["stdout"] == "left\n"
     assert any_sandbox.run(KILL_EVERYTHING)["run_result"]["status"] == "Finished"
     any_sandbox.wait_until(lambda info: info["running"] == 0)
-    # Two warm parents and, for each of the two slots, at most two workers: no keeper, no candidate.
+    # Two fork servers and, for each of the two slots, at most two workers: no monitor, no submission.
     assert len(any_sandbox.descendants()) <= 2 + 2 * 2
 
 
@@ -185,22 +185,22 @@ def test_no_run_leaves_a_mount_or_a_folder_behind(sandbox: Sandbox) -> None:
     assert mounts.read_text() == before
 
 
-def test_a_warm_parent_that_dies_costs_no_request(sandbox: Sandbox) -> None:
+def test_a_fork_server_that_dies_costs_no_request(sandbox: Sandbox) -> None:
     code = "sum(range(20_000_000)); print('done')"
     with ThreadPoolExecutor(2) as threads:
         futures = [threads.submit(sandbox.stdout, code) for _ in range(2)]
         sandbox.wait_until(lambda info: info["running"] == 2)
-        pids = sandbox.info()["warm_parent_pids"]
+        pids = sandbox.info()["fork_server_pids"]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert [future.result() for future in futures] == ["done\n", "done\n"]
-    assert not set(pids) & set(sandbox.info()["warm_parent_pids"])
+    assert not set(pids) & set(sandbox.info()["fork_server_pids"])
 
 
 def test_a_worker_that_dies_costs_no_request(sandbox: Sandbox) -> None:
     sandbox.stdout("print(1)")
-    for pid in set(sandbox.descendants()) - set(sandbox.info()["warm_parent_pids"]):
-        with contextlib.suppress(ProcessLookupError):  # the keeper of the last run, just ending
+    for pid in set(sandbox.descendants()) - set(sandbox.info()["fork_server_pids"]):
+        with contextlib.suppress(ProcessLookupError):  # the monitor of the last run, just ending
             os.kill(pid, signal.SIGKILL)
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(lambda _: sandbox.stdout("print(1)"), range(8))) == {"1\n"}

@@ -1,4 +1,4 @@
-"""Which Python runs the candidates, what it has to see of the host, and how the warm parent is started with
+"""Which Python runs the submissions, what it has to see of the host, and how the fork server is started with
 it."""
 
 import functools
@@ -21,7 +21,7 @@ import json, sys
 arguments = json.load(sys.stdin)
 python_path = [*sys.path, *arguments["site"]]
 sys.path.insert(0, arguments["package_root"])
-from coderl_tasks.local.sandbox.warm_parent import main
+from coderl_tasks.local.sandbox.fork_server import main
 sys.exit(main(arguments, python_path))
 """
 _PROBE_SECONDS = 60
@@ -36,19 +36,19 @@ def _numpy_folders() -> list[Path]:
 
 
 def has_numpy() -> bool:
-    """Whether candidates can import numpy."""
+    """Whether submissions can import numpy."""
     return bool(_numpy_folders())
 
 
 def command() -> list[str]:
-    """The command line of the warm parent, which reads `arguments_with` from standard input: every candidate can read
+    """The command line of the fork server, which reads `arguments_with` from standard input: every submission can read
     its command line, and nobody else's business stands there."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP]
 
 
 def arguments_with(arguments: dict[str, Any]) -> bytes:
-    """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the warm parent."""
+    """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the fork server."""
     numpy_folders = _numpy_folders()
     paths = {
         "package_root": _PACKAGE_ROOT,
@@ -59,7 +59,7 @@ def arguments_with(arguments: dict[str, Any]) -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """The whole environment of the warm parent and of every candidate: no variable of the server's reaches it.
+    """The whole environment of the fork server and of every submission: no variable of the server's reaches it.
 
     The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every
     time.

@@ -1,8 +1,8 @@
 """The levels of isolation, how a process takes one on, and which of them this machine allows.
 
-    namespaces  user, mount, pid, network, ipc and uts namespaces, a read-only view of the system, seccomp,
-    limits landlock    Landlock for files and signals, seccomp without any socket, limits; another user where
-    the server is root none        limits only; candidates can read what the server can
+    namespaces  user, mount, pid, network, ipc and uts namespaces, a read-only root file system, seccomp, limits
+    landlock    Landlock for files and signals, seccomp without sockets, limits; another user where the server is root
+    none        limits only; submissions can read what the server can
 
 Whether a level works is found out by running a program under it, not by asking for versions.
 """
@@ -18,7 +18,7 @@ from _socket import sethostname, socket, socketpair
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coderl_tasks.local.sandbox import candidate, frames, job_files, keeper, kernel, landlock, seccomp, view
+from coderl_tasks.local.sandbox import frames, job_files, kernel, landlock, monitor, rootfs, seccomp, submission
 
 LEVELS = ("namespaces", "landlock")
 UNISOLATED = "none"
@@ -29,8 +29,8 @@ _PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').writ
 
 
 class Setting(NamedTuple):
-    """What the server tells the warm parent: host paths to show, and where level two
-    keeps its folders."""
+    """What the server tells the fork server: host paths that submissions may read, and the folder for the working
+    directories of the level "landlock"."""
 
     readable: Sequence[str]
     scratch: str
@@ -48,28 +48,27 @@ def _map_user(inside: int, uid: int, gid: int) -> None:
 
 
 def enter(level: str, setting: Setting) -> None:
-    """What the warm parent does once for its level: with namespaces, to live in the candidates' view of the
-    file system."""
+    """What the fork server does once for its level: with namespaces, move into the submissions' root file system."""
     if level == "namespaces":
         uid, gid = os.getuid(), os.getgid()
         kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid != 0 else 0))
         if uid != 0:
             _map_user(uid, uid, gid)
-        view.enter(setting.readable)
+        rootfs.enter(setting.readable)
 
 
 def _become_unprivileged(index: int) -> None:
     """From root to a user of this worker's own, so that limits hold and no other worker's process can be
     signalled."""
     os.setgroups([])
-    for uid in (_FIRST_UID + index, view.NOBODY):
+    for uid in (_FIRST_UID + index, rootfs.NOBODY):
         try:
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
             return
         except OSError as error:
             # Inside a container with few user ids only the customary one may exist.
-            if uid == view.NOBODY:
+            if uid == rootfs.NOBODY:
                 raise OSError(f"cannot become another user: {error}") from error
 
 
@@ -91,11 +90,12 @@ def _limits_per_namespace() -> bool:
     return (int(major), int("".join(filter(str.isdigit, minor)))) >= (5, 14)
 
 
-def enter_worker(level: str, setting: Setting, index: int) -> candidate.Confinement:
-    """What a worker does once for its level; how it has to confine its candidates."""
+def enter_worker(level: str, setting: Setting, index: int) -> submission.Confinement:
+    """What a worker does once for its level; how it has to confine its submissions."""
     uid: int | None = None
     ordinary = os.getuid() != 0
     if level == "namespaces":
+        # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
         if os.getuid() == 0:
             _become_unprivileged(index)
         # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
@@ -105,7 +105,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> candidate.Confinem
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
         kernel.unshare(_SLOT_NAMESPACES)
-        _map_user(view.NOBODY, outer_uid, outer_gid)
+        _map_user(rootfs.NOBODY, outer_uid, outer_gid)
         sethostname("sandbox")
     else:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -113,10 +113,10 @@ def enter_worker(level: str, setting: Setting, index: int) -> candidate.Confinem
             uid = _FIRST_UID + index
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return candidate.Confinement(
+    return submission.Confinement(
         uid=uid,
-        readable=view.readable_paths(setting.readable) if level == "landlock" else None,
-        devices=view.DEVICES,
+        readable=rootfs.readable_paths(setting.readable) if level == "landlock" else None,
+        devices=rootfs.DEVICES,
         seccomp_program=b"" if level == UNISOLATED else seccomp.build_program(level == "namespaces"),
         base_bytes=base_bytes,
         base_processes=0,
@@ -126,17 +126,17 @@ def enter_worker(level: str, setting: Setting, index: int) -> candidate.Confinem
 
 def fixed_workdir(level: str) -> str | None:
     """The working directory of every run of this level; None where each has another."""
-    return keeper.NAMESPACE_WORKDIR if level == "namespaces" else None
+    return monitor.NAMESPACE_WORKDIR if level == "namespaces" else None
 
 
-def start_keeper(
+def start_monitor(
     level: str,
     connection: socket,
-    confinement: candidate.Confinement,
+    confinement: submission.Confinement,
     scratch: str,
-    kept: candidate.Code | None = None,
+    kept: submission.Code | None = None,
 ) -> int:
-    """Fork the keeper of the job that waits on `connection`, in the run's own namespaces; its pid.
+    """Fork the monitor of the job that waits on `connection`, in the run's own namespaces; its pid.
 
     `kept` is the code of those jobs that come without.
     """
@@ -147,9 +147,9 @@ def start_keeper(
     if pid == 0:
         status = 1
         try:
-            keeper.keep(connection, confinement, namespaces, scratch, kept)
+            monitor.serve_job(connection, confinement, namespaces, scratch, kept)
             status = 0
-        except keeper.Abandoned:
+        except monitor.Abandoned:
             pass  # the run has been ended, and there is nobody to tell
         except BaseException as error:
             print(f"sandbox: a run failed: {error!r}", file=sys.stderr, flush=True)
@@ -197,8 +197,7 @@ def attempt(level: str, setting: Setting) -> str | None:
             ours.close()
             enter(level, setting)
             confinement = enter_worker(level, setting, 9_999)
-            kept = start_keeper(level, theirs, confinement, setting.scratch)
-            os.waitpid(kept, 0)
+            os.waitpid(start_monitor(level, theirs, confinement, setting.scratch), 0)
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:

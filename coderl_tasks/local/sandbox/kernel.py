@@ -1,6 +1,6 @@
 """Linux system calls that Python's standard library lacks, through ctypes; each raises OSError as `os` would.
 
-Pure standard library, because the warm parent imports it outside of any virtual environment. Calls are made
+Pure standard library, because the fork server imports it outside of any virtual environment. Calls are made
 with the interpreter lock held (PyDLL): the callers are single-threaded, and `clone` must not let another
 thread run.
 """

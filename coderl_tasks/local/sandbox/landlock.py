@@ -1,4 +1,4 @@
-"""Landlock: what a candidate may touch where namespaces are forbidden (Linux 5.13 and later, for any
+"""Landlock: what a submission may touch where namespaces are forbidden (Linux 5.13 and later, for any
 user)."""
 
 # Plain `os` calls on these paths: they are made for every run.

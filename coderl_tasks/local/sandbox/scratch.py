@@ -28,7 +28,7 @@ class Scratch:
         """(path, descriptor that holds the lock) of a new folder."""
         while True:
             path = tempfile.mkdtemp(prefix=_PREFIX)
-            # Candidates of another user pass through, and list nothing.
+            # Submissions of another user pass through, and list nothing.
             Path(path).chmod(0o711)
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(lock, fcntl.LOCK_EX)

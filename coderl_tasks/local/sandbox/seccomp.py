@@ -1,4 +1,4 @@
-"""The system call filter of a candidate: a deny list, written as a classic BPF program without libseccomp.
+"""The system call filter of a submission: a deny list, written as a classic BPF program without libseccomp.
 
 What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
 processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
@@ -147,7 +147,7 @@ def _guard(number: int, tests: list[bytes]) -> bytes:
 def build_program(namespaces: bool) -> bytes:
     """The filter as an array of `struct sock_filter` for this machine.
 
-    `namespaces` says whether the candidate has namespaces of its own; without them it gets no sockets, and no call
+    `namespaces` says whether the submission has namespaces of its own; without them it gets no sockets, and no call
     that changes another process of the same user.
     """
     column = 0 if os.uname().machine == "x86_64" else 1

@@ -1,6 +1,6 @@
-"""The HTTP door of the embedded sandbox: Sandbox Fusion's /run_code and /v1/ping, and /v1/info of our own.
+"""The HTTP server of the embedded sandbox: Sandbox Fusion's /run_code and /v1/ping, and /v1/info of our own.
 
-What it covers: Python programs, one request a run, files in and out, isolation by the kernel. What it does
+What it covers: Python programs, one run per request, files in and out, isolation by the kernel. What it does
 not: other languages, Jupyter cells, data sets. When all slots are busy requests queue; a full queue answers
 503 with Retry-After.
 """
@@ -21,10 +21,9 @@ from aiohttp import web
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.local.admission import admission, check_exposure
 from coderl_tasks.local.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
-from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.local.sandbox.isolation import UNISOLATED
 from coderl_tasks.local.sandbox.job_files import safe_parts
-from coderl_tasks.local.sandbox.pool import Busy, Job, Outcome, Pool, Unplaceable
+from coderl_tasks.local.sandbox.worker_pool import Busy, Job, Outcome, Unplaceable, WorkerPool
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 3600.0
@@ -40,9 +39,7 @@ _RETRY_AFTER_S = 1
 _BODY_COPIES = 4
 """How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
 
-isolation_level = interpreter.isolation_level
-
-_POOL = web.AppKey("pool", Pool)
+_POOL = web.AppKey("pool", WorkerPool)
 
 
 class BadRequest(ValueError):
@@ -166,12 +163,12 @@ async def info(request: web.Request) -> web.Response:
             "queued": pool.waiting,
             "queue_limit": pool.queue_limit,
             "pid": os.getpid(),
-            "warm_parent_pids": pool.parent_pids,
+            "fork_server_pids": pool.fork_server_pids,
         }
     )
 
 
-def _say(pool: Pool) -> None:
+def _report_isolation(pool: WorkerPool) -> None:
     """The line about isolation, on stderr at every start."""
     if pool.level == UNISOLATED:
         print(
@@ -194,10 +191,10 @@ async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool,
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    pool = Pool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated)
+    pool = WorkerPool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated)
     try:
         await pool.start()
-        _say(pool)
+        _report_isolation(pool)
         admit = admission(key, host, open_paths=("/v1/ping",))
         app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
         app[_POOL] = pool

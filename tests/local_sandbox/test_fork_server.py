@@ -1,11 +1,11 @@
-"""Which warm parent a program comes from."""
+"""Which fork server a program comes from."""
 
 from pathlib import Path
 
 import pytest
 
 from coderl_tasks.grading import judge
-from coderl_tasks.local.sandbox.modules import imports_rare
+from coderl_tasks.local.sandbox.fork_server import imports_rare
 
 
 @pytest.mark.parametrize(

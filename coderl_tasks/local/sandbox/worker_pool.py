@@ -1,8 +1,8 @@
-"""The server's side of the workers: starts warm parents, hands jobs to free slots, replaces what died.
+"""The server's side of the workers: starts fork servers, hands jobs to free slots, replaces what died.
 
-A slot runs one job at a time. Its workers (one of each warm parent) are forked when first needed and
-serve for as long as they live. A job whose worker vanished is run once more on a new one: a run has no effect
-outside itself.
+A slot runs one job at a time. Its workers (one of each fork server) are forked when first needed and serve for as long
+as they live. A job whose worker vanished is run once more on a new one, which is safe: a run has no effect outside
+itself.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.local.sandbox import frames, interpreter, modules
+from coderl_tasks.local.sandbox import fork_server, frames, interpreter
 from coderl_tasks.local.sandbox.cgroups import SlotGroup
 from coderl_tasks.local.sandbox.scratch import Scratch
 
@@ -49,7 +49,7 @@ class Job:
     @property
     def imports_rare(self) -> bool:
         """Whether it should run where what few programs import is loaded."""
-        return any(map(modules.imports_rare, (self.code, *self.files.values())))
+        return any(map(fork_server.imports_rare, (self.code, *self.files.values())))
 
     @property
     def payload_bytes(self) -> int:
@@ -122,8 +122,8 @@ class Worker:
         self._writer.close()
 
 
-class WarmParent:
-    """The server's end of a warm parent; started on first use and again when it has died."""
+class ForkServer:
+    """The server's end of a fork server; started on first use and again when it has died."""
 
     def __init__(self, rich: bool, scratch: str, allow_unisolated: bool) -> None:
         self._arguments = {"rich": rich, "scratch": scratch, "allow_unisolated": allow_unisolated}
@@ -139,7 +139,7 @@ class WarmParent:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> socket.socket:
-        """The control socket of a live parent. ConfigError where no isolation is to be had."""
+        """The control socket of a live fork server. ConfigError where no isolation is to be had."""
         async with self._starting:
             if self._process is not None and self._process.poll() is None and self._control is not None:
                 return self._control
@@ -178,7 +178,7 @@ class WarmParent:
             return ours
 
     async def fork_worker(self, index: int) -> Worker:
-        """A new worker. EOFError or ConnectionError if the parent died meanwhile."""
+        """A new worker. EOFError or ConnectionError if the fork server died meanwhile."""
         control = await self.start()
         ours, theirs = socket.socketpair()
         try:
@@ -195,7 +195,7 @@ class WarmParent:
             raise
 
     def stop(self) -> None:
-        """End the parent and all its workers; returns when the parent is gone."""
+        """End the fork server and, as they die with it, its workers; returns when the fork server is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -204,7 +204,7 @@ class WarmParent:
         self._process = self._control = None
 
 
-class Pool:
+class WorkerPool:
     """Slots that run jobs, at most `concurrency` at a time; at most `queue_limit` more may wait."""
 
     def __init__(self, concurrency: int, queue_limit: int, allow_unisolated: bool) -> None:
@@ -213,7 +213,7 @@ class Pool:
         self.waiting = 0
         self._scratch = Scratch()
         self.numpy = interpreter.has_numpy()
-        self._parents = {rich: WarmParent(rich, self._scratch.path, allow_unisolated) for rich in (False, True)}
+        self._fork_servers = {rich: ForkServer(rich, self._scratch.path, allow_unisolated) for rich in (False, True)}
         self._workers: dict[tuple[int, bool], Worker] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
@@ -226,31 +226,31 @@ class Pool:
 
     @property
     def level(self) -> str:
-        return self._parents[False].level
+        return self._fork_servers[False].level
 
     @property
     def reason(self) -> str:
-        return self._parents[False].reason
+        return self._fork_servers[False].reason
 
     @property
     def has_cgroups(self) -> bool:
         return all(group.active for group in self._groups)
 
     @property
-    def parent_pids(self) -> list[int]:
-        return [parent.pid for parent in self._parents.values() if parent.pid is not None]
+    def fork_server_pids(self) -> list[int]:
+        return [server.pid for server in self._fork_servers.values() if server.pid is not None]
 
     async def start(self) -> None:
-        """Start the warm parents; ConfigError where no isolation is to be had."""
-        await asyncio.gather(*(parent.start() for parent in self._parents.values()))
+        """Start the fork servers; ConfigError where no isolation is to be had."""
+        await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
 
     def stop(self) -> None:
         """End every process and remove every trace."""
         for worker in self._workers.values():
             worker.kill()
         self._workers.clear()
-        for parent in self._parents.values():
-            parent.stop()
+        for server in self._fork_servers.values():
+            server.stop()
         for group in self._groups:
             group.remove()
         self._scratch.remove()
@@ -258,7 +258,7 @@ class Pool:
     async def _worker(self, index: int, rich: bool) -> Worker:
         worker = self._workers.get((index, rich))
         if worker is None:
-            worker = self._workers[index, rich] = await self._parents[rich].fork_worker(index)
+            worker = self._workers[index, rich] = await self._fork_servers[rich].fork_worker(index)
             self._groups[index].add(worker.pid)
         return worker
 

@@ -1,6 +1,6 @@
-"""The candidate's process: takes on the limits, gives up every right, then runs the code as `__main__`.
+"""The submission's process: takes on the limits, gives up every right, then runs the code as `__main__`.
 
-It is a fork of the warm parent, so Python and the usual modules are there already. What follows `exec`
+It is a fork of the fork server, so Python and the usual modules are there already. What follows `exec`
 imitates the end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit handlers,
 flushing. One thing differs: globals are not destroyed one by one at exit, so a `__del__` of an object still
 alive then does not run.
@@ -28,16 +28,16 @@ _STACK_BYTES = 120 * _MIB  # the kernel leaves 128 MiB below the main stack, wha
 _MAX_PROCESSES = 128
 _MAX_FILE_BYTES = 128 * _MIB
 _MAX_DESCRIPTORS = 512
-_LAST_DESCRIPTOR = 4096  # the warm parent starts with three and its socket; far more than it ever holds
+_LAST_DESCRIPTOR = 4096  # the fork server starts with three and its socket; far more than it ever holds
 
 
 class Confinement(NamedTuple):
-    """How a candidate is shut in.
+    """How a submission is confined.
 
     `uid` is the user it becomes, None to stay as it is; `readable` and `devices` are the paths Landlock leaves open
-    (`readable` is None where a view of its own takes that part); `seccomp_program` is empty where the filter is off;
-    `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process limit
-    counts its user's other processes too, and `base_processes` how many those are now.
+    (`readable` is None where a root file system of its own takes that part); `seccomp_program` is empty where the
+    filter is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
+    process limit counts its user's other processes too, and `base_processes` how many those are now.
     """
 
     uid: int | None
@@ -69,13 +69,17 @@ class Code(NamedTuple):
             return cls(source)
         try:
             return cls(source, compile(source, os.path.join(workdir, MAIN_FILE), "exec", dont_inherit=True))
-        except Exception:  # the candidate meets the same error and reports it
+        except Exception:  # the submission meets the same error and reports it
             return cls(source)
 
 
 def become(confinement: Confinement, limits: Limits, workdir: str, streams: tuple[int, int, int]) -> None:
-    """Turn this freshly forked process into a candidate's: own session, three descriptors, limits, no
-    rights."""
+    """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no
+    rights.
+
+    The order matters: another user can be taken on while there are capabilities, and /proc written before Landlock
+    closes it; Landlock and seccomp need no_new_privs where there are none.
+    """
     os.setsid()
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)

@@ -1,7 +1,7 @@
-"""The file system a candidate sees: a read-only tmpfs with the system's libraries, Python and numpy bound
+"""The file system a submission sees: a read-only tmpfs with the system's libraries, Python and numpy bound
 into it.
 
-The warm parent builds it once in a mount namespace of its own and pivots into it; each run then only adds a
+The fork server builds it once in a mount namespace of its own and pivots into it; each run then only adds a
 private /tmp and /proc. Nothing of the host is left below: no home folders, no project, no /etc but five
 harmless lines.
 """
@@ -34,12 +34,12 @@ _ETC = {
 }
 # Covered by the new root until the pivot; always there, and nobody's Python is installed below it.
 _BUILD_SITE = "/sys"
-# Paths of the view below /tmp (a Python installed there), which a run's private /tmp would hide.
+# Its paths below /tmp (a Python installed there), which a run's private /tmp would hide.
 _below_tmp: list[str] = []
 
 
 def readable_paths(extra: Sequence[str]) -> list[str]:
-    """The absolute host paths a candidate may read: the system's, and `extra` (Python's prefix, numpy), most
+    """The absolute host paths a submission may read: the system's, and `extra` (Python's prefix, numpy), most
     general first."""
     chosen: list[str] = []
     for path in [*SYSTEM_FOLDERS, *SYSTEM_FILES, *sorted(extra)]:
@@ -67,7 +67,7 @@ def _make_read_only(targets: Sequence[str]) -> None:
 
 
 def enter(extra: Sequence[str]) -> None:
-    """Build the view and make it this process's root.
+    """Build the root file system and make it this process's.
 
     Needs CAP_SYS_ADMIN and a mount namespace of its own. OSError if the kernel refuses a step.
     """
@@ -75,7 +75,7 @@ def enter(extra: Sequence[str]) -> None:
     paths = readable_paths(extra)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in [*paths, *DEVICES] if not os.path.islink(path)}
-    kernel.mount("coderl-view", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=1m,mode=755")
+    kernel.mount("coderl-rootfs", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=1m,mode=755")
     for folder in ("proc", "tmp", "dev", "etc"):
         os.mkdir(f"{_BUILD_SITE}/{folder}", 0o755)
     for path in [*paths, *DEVICES]:
@@ -99,6 +99,8 @@ def enter(extra: Sequence[str]) -> None:
     kernel.mount("/proc", f"{_BUILD_SITE}/proc", flags=kernel.MS_BIND | kernel.MS_REC)
     for descriptor in sources.values():
         os.close(descriptor)
+    # With both arguments the same the old root is mounted over the new one, and is what "." then unmounts: no folder
+    # for it is needed in a root that is already read-only.
     os.chdir(_BUILD_SITE)
     kernel.pivot_root(".", ".")
     kernel.unmount(".")

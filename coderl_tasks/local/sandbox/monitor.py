@@ -1,9 +1,9 @@
-"""One run, from its job to its result: the trusted process beside the candidate.
+"""One run, from its job to its result: the trusted process beside the submission.
 
-Pid 1 of the run's pid namespace where there is one. It lays out the files, starts the candidate, drains its
-output, ends it at the time limit, kills whatever is left, and only then, when nothing of the candidate runs
-any more, reads the files asked for. It shares no memory with the candidate (it is not dumpable, and it holds
-the capabilities the candidate gave up) and cannot be killed from inside its namespace.
+Pid 1 of the run's pid namespace where there is one. It lays out the files, starts the submission, drains its
+output, ends it at the time limit, kills whatever is left, and only then, when nothing of the submission runs
+any more, reads the files asked for. It shares no memory with the submission (it is not dumpable, and it holds
+the capabilities the submission gave up) and cannot be killed from inside its namespace.
 """
 
 # Plain `os` calls on these paths: they are made for every run.
@@ -19,8 +19,8 @@ from _socket import socket
 from functools import partial
 from typing import Any
 
-from coderl_tasks.local.sandbox import candidate, frames, job_files, kernel, processes, view, warden
-from coderl_tasks.local.sandbox.candidate import MAIN_FILE, Code, Confinement, Limits
+from coderl_tasks.local.sandbox import frames, job_files, kernel, processes, rootfs, submission
+from coderl_tasks.local.sandbox.submission import MAIN_FILE, Code, Confinement, Limits
 
 MAX_STDOUT_BYTES = 16 << 20
 MAX_STDERR_BYTES = 1 << 20
@@ -56,11 +56,13 @@ class Run:
         self.own_pid_namespace = own_pid_namespace
         self.stdout = Output(MAX_STDOUT_BYTES)
         self.stderr = Output(MAX_STDERR_BYTES)
-        self.warden: warden.Warden | None = None
+        self.killer: processes.Killer | None = None
 
     def execute(self, limits: Limits, code: Code, stdin: bytes) -> dict[str, Any]:
         """Run `code` to its end or to the time limit; {"return_code" (None after a time-out),
         "execution_time"}."""
+        # The end of the submission wakes the poll below through this pipe. The end of its output would not tell: it may
+        # close its streams and go on, or leave children that hold them open.
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -73,7 +75,7 @@ class Run:
         started = time.monotonic()
         child = partial(self._child, limits, code, (stdin_file, out_write, error_write))
         if self.confinement.readable is not None:
-            pid, self.warden = warden.start(child, self.confinement.uid)
+            pid, self.killer = processes.start_killer(child, self.confinement.uid)
         else:
             pid = os.fork()
             if pid == 0:
@@ -101,6 +103,7 @@ class Run:
                 self._watch(limits)
                 next_watch = time.monotonic() + _WATCH_SECONDS
         elapsed = time.monotonic() - started
+        # First the processes, then the rest of the output: with a writer alive the streams might never end.
         self.end()
         for descriptor, output in pipes.items():
             while output.drain(descriptor):
@@ -110,15 +113,15 @@ class Run:
 
     def end(self) -> None:
         """End every process of the run."""
-        if self.warden is not None:
-            self.warden.end_run()
-            self.warden = None
+        if self.killer is not None:
+            self.killer.end_run()
+            self.killer = None
         processes.kill_all(self.own_pid_namespace)
 
     def _watch(self, limits: Limits) -> None:
         """The limits over all processes of the run together, where neither a control group nor a tmpfs sets
         them."""
-        spared = () if self.warden is None else (self.warden.pid,)
+        spared = () if self.killer is None else (self.killer.pid,)
         processes.end_largest_over((limits.memory_mib << 20) + _OWN_BYTES, spared)
         if not self.own_pid_namespace and processes.folder_bytes(self.workdir) > self.disk_bytes:
             for pid in set(processes.descendants()).difference(spared):
@@ -129,21 +132,25 @@ class Run:
         status = 1
         try:
             _signal.set_wakeup_fd(-1)
-            candidate.become(self.confinement, limits, self.workdir, streams)
-            status = candidate.run_main(self.workdir, code)
+            submission.become(self.confinement, limits, self.workdir, streams)
+            status = submission.run_main(self.workdir, code)
         except BaseException:
             sys.__excepthook__(*sys.exc_info())
         finally:
             os._exit(status)
 
 
-def keep(connection: socket, confinement: Confinement, namespaces: bool, scratch_root: str, kept: Code | None) -> None:
+def serve_job(
+    connection: socket, confinement: Confinement, namespaces: bool, scratch_root: str, kept: Code | None
+) -> None:
     """Serve the job that waits on `connection` and answer it there. Runs in a process of its own, and ends
     with it.
 
     With `namespaces` this is pid 1 and mounts its private folders; else the working directory is made below
     `scratch_root`. `kept` is the code of a job that comes without.
     """
+    # With the pid namespace's init the kernel kills all processes of the run; without one this process must live on to
+    # do that, so it is asked to end (`_abandon`).
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL if namespaces else _signal.SIGTERM)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     job, blobs = frames.receive(connection)
@@ -152,13 +159,13 @@ def keep(connection: socket, confinement: Confinement, namespaces: bool, scratch
     assert code is not None
     disk_bytes = SCRATCH_BYTES + sum(map(len, blobs))
     if namespaces:
-        view.mount_private(disk_bytes)
+        rootfs.mount_private(disk_bytes)
         workdir = NAMESPACE_WORKDIR
     else:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         workdir = os.path.join(scratch_root, f"run-{os.getpid()}")
         os.mkdir(workdir, 0o700)
-        # Nothing else ends the candidate's processes when the server dies; the finally below does.
+        # Nothing else ends the submission's processes when the server dies; the finally below does.
         _signal.signal(_signal.SIGTERM, _abandon)
     run = Run(confinement, workdir, disk_bytes, namespaces)
     try:
