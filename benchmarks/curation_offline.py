@@ -23,7 +23,7 @@ from typing import Any
 
 from deepcoder_sized import generate
 
-from coderl_tasks.screening import Screening, ScreeningRequest, screen_dataset
+from coderl_tasks.filtering import FilterRequest, FilterResult, filter_dataset
 
 SAMPLE_S = 0.02
 
@@ -60,7 +60,7 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(child) for child in children)
 
 
-def check(planted: list[dict[str, Any]], done: Screening) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+def check(planted: list[dict[str, Any]], done: FilterResult) -> tuple[list[list[Any]], list[dict[str, Any]]]:
     """Rows of the table (fault, planted, found, named, as what), and the clean rows that were dropped."""
     dropped = {(row["split"], row["source_row"]): row for row in done.dropped.iter_rows(named=True)}
     table = []
@@ -116,7 +116,7 @@ def measure(folder: Path, scale: float, workers: int | None) -> int:
         nonlocal read
         read = progress.bytes_total
 
-    done = screen_dataset(result, ScreeningRequest(str(folder), workers=workers), on_rows)
+    done = filter_dataset(result, FilterRequest(str(folder), workers=workers), on_rows)
     seconds = time.perf_counter() - started
     peak = memory.end()
     table, wrongly = check(planted, done)

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import polars as pl
 
+from coderl_tasks.filtering.filter_dataset import FilterRequest, filter_dataset
 from coderl_tasks.insight.listing import tree_bytes
 from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.local.supervisor import processes_with
-from coderl_tasks.screening.run import ScreeningRequest, screen_dataset
 
 LOOK_S = 5.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,8 +32,8 @@ KINDS = {" train ": "run", "prefect_app": "Prefect", "serve tinker": "Tinker", "
 
 
 def make_pool(folder: Path) -> Path:
-    """The problems of data/mini that screening keeps, as a pool's file."""
-    kept = screen_dataset(folder / "screening", ScreeningRequest("data/mini")).kept
+    """The problems of data/mini that filtering keeps, as a pool's file."""
+    kept = filter_dataset(folder / "screening", FilterRequest("data/mini")).kept
     kept.write(folder / "pool.parquet", pl.DataFrame({"pass_rate": [0.5] * len(kept)}))
     return folder / "pool.parquet"
 

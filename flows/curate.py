@@ -13,7 +13,8 @@ from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write
 from coderl_tasks.curation.profile import drop_long_prompts
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
 from coderl_tasks.curation.solutions import split_by_solutions
-from coderl_tasks.curation.tasks import Shard, check_shard, profile, screen
+from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile
+from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
@@ -27,7 +28,6 @@ from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.runtime.planning import plan_curation
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
-from coderl_tasks.screening import KeptProblems
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
 
@@ -79,18 +79,18 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             display.say(line)
         async with open_session(settings, used) as session:  # before the data are read: it finds out what is missing
             with display.reading(f"reading {settings.dataset}") as on_rows:
-                screening = screen(settings, folder / "screening", on_rows)
-            for line in screening.lines():
+                filtered = filter_problems(settings, folder / "screening", on_rows)
+            for line in filtered.lines():
                 display.say(line)
-            screening.require_problems()
+            filtered.require_problems()
             # The stages that follow need the problems' tests only shard by shard, and to write the pool.
-            loaded = LoadResult(list(screening.kept.outlines()), screening.dropped, screening.read)
-            checks = await _check_solutions(session, settings, screening.kept, folder, display)
+            loaded = LoadResult(list(filtered.kept.outlines()), filtered.dropped, filtered.read)
+            checks = await _check_solutions(session, settings, filtered.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
                 sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
             )
-            whole = screening.kept.only([problem.problem_id for problem in fitting])
+            whole = filtered.kept.only([problem.problem_id for problem in fitting])
             measured = await _profile(session, settings, whole, folder, display)
     pool = build_pool(
         loaded,
@@ -100,7 +100,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         band_high=settings.band_high,
         mix=_mix(settings),
     )
-    write_pool(folder, pool, settings.content(), inputs=screening.manifest, whole=screening.kept)
+    write_pool(folder, pool, settings.content(), inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool

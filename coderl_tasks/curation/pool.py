@@ -17,6 +17,7 @@ import polars as pl
 from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.errors import CoderlError
+from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems import (
@@ -29,7 +30,6 @@ from coderl_tasks.problems import (
     dropped_frame,
     problems_frame,
 )
-from coderl_tasks.screening import KeptProblems
 
 POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9

@@ -1,4 +1,4 @@
-"""The phases of a curation as retried tasks: screen, check solutions, profile. What is recorded is not done again."""
+"""The phases of a curation as retried tasks: filter, check solutions, profile. What is recorded is not done again."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,39 +12,39 @@ from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solution_check import SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.filtering import (
+    DuplicateRules,
+    FilterRequest,
+    FilterResult,
+    OnRows,
+    OverlapRules,
+    RowRules,
+    filter_dataset,
+)
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan
 from coderl_tasks.rollouts.session import Session, supervised
-from coderl_tasks.screening import (
-    DuplicateRules,
-    OnRows,
-    OverlapRules,
-    Screening,
-    ScreeningRequest,
-    ScreenRules,
-    screen_dataset,
-)
 from coderl_tasks.settings import CurateSettings
 
 
-@task(name="screen", **PHASE)
-def screen(settings: CurateSettings, folder: Path, on_rows: OnRows) -> Screening:
+@task(name="filter", **PHASE)
+def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> FilterResult:
     """The stages that need no model, as `settings` want them, recorded in `folder`."""
-    return screen_dataset(folder, screening_request(settings), on_rows)
+    return filter_dataset(folder, filter_request(settings), on_rows)
 
 
-def screening_request(settings: CurateSettings) -> ScreeningRequest:
+def filter_request(settings: CurateSettings) -> FilterRequest:
     """What `settings` ask of the stages that need no model."""
-    return ScreeningRequest(
+    return FilterRequest(
         settings.dataset,
         settings.splits,
         settings.limit,
         settings.evaluation_dataset,
         settings.test_share,
-        ScreenRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
+        RowRules(settings.max_tests, settings.min_tests, settings.max_statement_chars, settings.max_row_mb * 2**20),
         DuplicateRules(settings.near_duplicate),
         OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
         settings.readers,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.filtering import FilterRequest, FilterResult, RowRules, filter_dataset
 from coderl_tasks.insight.console import Output, printable, write_frame
-from coderl_tasks.screening import Screening, ScreeningRequest, ScreenRules, screen_dataset
 
 ROWS_SCHEMA: dict[str, pl.DataType] = {
     "split": pl.String(),
@@ -34,12 +34,12 @@ MOST_LINES = 200
 def row_report(source: str, min_tests: int, limit: int = -1) -> pl.DataFrame:
     """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
 
-    `limit` as in `ScreeningRequest`. Raises DataError for a source that cannot be read or has no rows.
+    `limit` as in `FilterRequest`. Raises DataError for a source that cannot be read or has no rows.
     """
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
-        request = ScreeningRequest(source, limit=limit, screen=ScreenRules(min_tests=min_tests))
-        screening = screen_dataset(Path(folder), request)
-        rows = pl.concat([_kept(screening), _dropped(screening)]).sort("split", "source_row")
+        request = FilterRequest(source, limit=limit, rows=RowRules(min_tests=min_tests))
+        filtered = filter_dataset(Path(folder), request)
+        rows = pl.concat([_kept(filtered), _dropped(filtered)]).sort("split", "source_row")
     if rows.is_empty():
         raise DataError(f"{source} has no rows")
     return rows
@@ -77,15 +77,15 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
     )
 
 
-def _kept(screening: Screening) -> pl.DataFrame:
+def _kept(filtered: FilterResult) -> pl.DataFrame:
     rows = [
         {name: getattr(problem, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": problem.tests_original}
-        for problem in screening.kept.outlines()
+        for problem in filtered.kept.outlines()
     ]
     return pl.DataFrame(rows, schema=ROWS_SCHEMA)
 
 
-def _dropped(screening: Screening) -> pl.DataFrame:
-    missing = [pl.lit(None, kind).alias(name) for name, kind in ROWS_SCHEMA.items() if name not in screening.dropped]
-    rows = screening.dropped.with_columns(*missing).with_columns(kept=pl.lit(False))
+def _dropped(filtered: FilterResult) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped]
+    rows = filtered.dropped.with_columns(*missing).with_columns(kept=pl.lit(False))
     return rows.select(ROWS_SCHEMA.keys())

@@ -29,10 +29,10 @@ from rich.progress import (
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.filtering import OnRows, RowsProgress
 from coderl_tasks.insight.progress import StepProgress, step_line
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort
-from coderl_tasks.screening import OnRows, RowsProgress
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.parsing import words_of
 

@@ -4,8 +4,8 @@ import re
 import pytest
 from rich.console import Console
 
+from coderl_tasks.filtering import RowsProgress
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.screening import RowsProgress
 
 
 @pytest.mark.parametrize(

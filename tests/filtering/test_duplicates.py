@@ -1,6 +1,6 @@
-from coderl_tasks.screening import DuplicateRules, find_duplicates
-from coderl_tasks.screening.duplicates import Entry
-from tests.screening.made_problems import make_entry, make_text, with_changed_words
+from coderl_tasks.filtering import DuplicateRules, find_duplicates
+from coderl_tasks.filtering.duplicates import Entry
+from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 
 RULES = DuplicateRules()
 TESTS = {f"{number}\n": f"{number * number}\n" for number in range(8)}

@@ -70,7 +70,7 @@ SIGNATURE_FIELDS = [
 """A signature's columns in a part (see `parts`)."""
 
 
-def sign(problem: Problem) -> Signature:
+def signature_of(problem: Problem) -> Signature:
     """The signature of `problem`, which must have all its tests."""
     words = _WORD.findall(problem.statement.lower())
     hashed = np.array([_word_hash(word) for word in words], dtype=np.uint64)
@@ -120,11 +120,12 @@ def shared_tests(one: Signature, other: Signature) -> SharedTests:
     return SharedTests(len(at_one), equal, min(known))
 
 
-class Alike:
-    """Finds the signatures added so far that may be `threshold` alike with a given one.
+class NearDuplicateIndex:
+    """Finds the signatures added so far whose resemblance to a given one may reach `threshold`.
 
-    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most;
-    of these the sketches rule out what is far below, all at once: boilerplate makes every statement a bit like others.
+    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most.
+    Comparing a problem with all earlier ones would take time that grows with the square of the data. Of the candidates
+    the sketches rule out what is far below, all at once: boilerplate makes every statement resemble others a little.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -144,8 +145,8 @@ class Alike:
         self._rows[number] = row
         self._index.insert(number, _as_minhash(signature.sketch))
 
-    def like(self, signature: Signature) -> list[int]:
-        """The numbers of those that may be alike, in order."""
+    def query(self, signature: Signature) -> list[int]:
+        """The numbers of those that may be near duplicates of it, in order."""
         candidates = sorted(self._index.query(_as_minhash(signature.sketch)))
         if not candidates:
             return []
@@ -191,7 +192,7 @@ def signature_row(signature: Signature) -> dict[str, Any]:
     }
 
 
-def signatures_of(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:
+def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:
     """The signatures in a table that has SIGNATURE_FIELDS, in order; with `known_windows` (sorted), of the windows only
     those that are among them."""
     columns = [table.column(field.name).combine_chunks() for field in SIGNATURE_FIELDS]

@@ -1,13 +1,17 @@
-"""All stages over a data set: read, screen, de-duplicate, decontaminate. One folder holds everything they make:
+"""All stages over a data set: read, check, de-duplicate, decontaminate. One folder holds everything they make:
 
     request.json            what the parts are of: hashes of the files, rules
     evaluation/NNNNN.parquet, train/NNNNN.parquet (see `parts`)
-    kept.parquet            the problems that came through, and where they lie (see `kept_problems`)
+    kept.parquet            the problems that came through, and where they lie (see `parts`)
     dropped.parquet         every row that did not, with stage and reason
     screening.json          counts, files and rules; written last
 
 A start with the same request makes only the parts that are not there; what has been finished is not done again. Nothing
 depends on the number of workers: the same files and rules give the same bytes.
+
+Memory is bounded whatever the size of the data: rows are read, checked and written part by part (see `workers`), and
+whether problems resemble each other is decided on their signatures alone, which are read back from the parts. So the
+stages after trimming must need no test and no statement: a signature has hashes of all that they compare.
 """
 
 import shutil
@@ -20,6 +24,12 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated, known_windows
+from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, Fault, find_duplicates
+from coderl_tasks.filtering.parts import KEPT_SCHEMA, KeptProblems, dropped_file
+from coderl_tasks.filtering.rows import RowRules
+from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_signatures
+from coderl_tasks.filtering.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
 from coderl_tasks.journal.atomic import (
     make_folder,
     read_json,
@@ -38,21 +48,14 @@ from coderl_tasks.problems.sources import (
     open_source,
     revision_of,
 )
-from coderl_tasks.screening.contamination import OverlapRules, find_contaminated, known_windows
-from coderl_tasks.screening.duplicates import DuplicateRules, Entry, Fault, find_duplicates
-from coderl_tasks.screening.kept_problems import KEPT_SCHEMA, KeptProblems
-from coderl_tasks.screening.parts import dropped_file
-from coderl_tasks.screening.rows import ScreenRules
-from coderl_tasks.screening.signature import SIGNATURE_FIELDS, Hashes, signatures_of
-from coderl_tasks.screening.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
 
 FORMAT = 2
 """Goes up when the same rows give other parts."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScreeningRequest:
-    """What to screen, and by which rules.
+class FilterRequest:
+    """What to filter, and by which rules.
 
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
@@ -65,14 +68,14 @@ class ScreeningRequest:
     limit: int = -1
     evaluation: str | None = None
     test_share: float | None = None
-    screen: ScreenRules = field(default_factory=ScreenRules)
+    rows: RowRules = field(default_factory=RowRules)
     duplicates: DuplicateRules = field(default_factory=DuplicateRules)
     overlap: OverlapRules = field(default_factory=OverlapRules)
     workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Screening:
+class FilterResult:
     """What came of it: `kept`, `dropped` (DROPPED_SCHEMA), the rows read, and the `manifest` (screening.json)."""
 
     kept: KeptProblems
@@ -109,12 +112,12 @@ class Screening:
         )
 
 
-def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | None = None) -> Screening:
+def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
     """Put the problems of a data set through all stages, in `folder`, which is theirs alone.
 
     Raises DataError for what cannot be read, InfraError if a worker dies.
     """
-    train = _Side("train", open_source(request.source, request.splits, "train"), request.screen, request.limit)
+    train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
     # Both sides may have the same files.
     files = list(
@@ -130,7 +133,7 @@ def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | No
         "revision": revision_of(request.source),
         "splits": None if request.splits is None else list(request.splits),
         "limit": request.limit,
-        "screen": asdict(request.screen),
+        "screen": asdict(request.rows),  # the name in the folders of pools that have been begun
         "train": _describe(train, indices),
         "evaluation": _describe(evaluation, indices),
     }
@@ -149,12 +152,12 @@ def screen_dataset(folder: Path, request: ScreeningRequest, on_rows: OnRows | No
 class _Side:
     name: str
     sources: list[RowSource]
-    rules: ScreenRules | None
+    rules: RowRules | None
     limit: int
     held_out: float | None = None
 
 
-def _evaluation_sources(request: ScreeningRequest) -> list[RowSource]:
+def _evaluation_sources(request: FilterRequest) -> list[RowSource]:
     if request.test_share is not None:
         return open_source(request.source, None, "train")
     if request.evaluation == NO_EVALUATION or (request.evaluation is None and is_file(request.source)):
@@ -237,16 +240,17 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
         if on_rows is not None:
             on_rows(RowsProgress(rows, min(before + bytes_read, total), total))
 
-    # The largest first: the last ones to end are then short.
+    # The largest first: those that end last, when other workers have nothing left to do, are then short.
     missing.sort(key=lambda job: -job.segment.size)
     run_jobs(make_part, missing, workers_for(total - before, workers), is_heavy=is_heavy, on_progress=count)
     if on_rows is not None:
         on_rows(RowsProgress(rows_read, total, total, "comparing"))
 
 
-def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) -> Screening:
+def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
     """De-duplicate and decontaminate what the parts hold, and write the outcome."""
     evaluation, _ = _entries(folder, "evaluation", None)
+    # Of the train problems' windows only those that the evaluation has too stay in memory: no others can overlap.
     train, kept = _entries(folder, "train", known_windows(evaluation))
     held_out = {
         number: ("test_side", Fault(number, "held_out", f"one of test_share={request.test_share:g}"))
@@ -284,10 +288,11 @@ def _decide(folder: Path, request: ScreeningRequest, described: dict[str, Any]) 
         "evaluation_problems": len(evaluation),
         "dropped": count_drops(dropped),
     }
+    # The manifest comes last: where it is, the two tables are whole and of this request (`_finished`).
     write_parquet(folder / "kept.parquet", through)
     write_parquet(folder / "dropped.parquet", dropped)
     write_json(folder / "screening.json", manifest)
-    return Screening(KeptProblems(folder, through), dropped, manifest["read"], manifest)
+    return FilterResult(KeptProblems(folder, through), dropped, manifest["read"], manifest)
 
 
 def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
@@ -303,7 +308,7 @@ def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
     )
 
 
-def _finished(folder: Path, described: dict[str, Any], request: ScreeningRequest) -> Screening | None:
+def _finished(folder: Path, described: dict[str, Any], request: FilterRequest) -> FilterResult | None:
     """What an earlier start with the same request made; None if it was not finished."""
     file = folder / "screening.json"
     if not file.is_file():
@@ -313,10 +318,10 @@ def _finished(folder: Path, described: dict[str, Any], request: ScreeningRequest
     if {name: manifest.get(name) for name in expected} != expected:
         return None
     dropped = read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)
-    return Screening(KeptProblems.load(folder / "kept.parquet"), dropped, manifest["read"], manifest)
+    return FilterResult(KeptProblems.load(folder / "kept.parquet"), dropped, manifest["read"], manifest)
 
 
-def _rules(request: ScreeningRequest) -> dict[str, Any]:
+def _rules(request: FilterRequest) -> dict[str, Any]:
     return {"duplicates": asdict(request.duplicates), "overlap": asdict(request.overlap)}
 
 
@@ -333,7 +338,7 @@ def _entries(folder: Path, side: str, windows: Hashes | None) -> tuple[list[Entr
     for part in _parts(folder, side):
         read = pq.read_table(part, columns=[*columns, *(field.name for field in SIGNATURE_FIELDS)])
         table = pl.DataFrame(read.select(columns))
-        for signature, row in zip(signatures_of(read, windows), table.iter_rows(named=True), strict=True):
+        for signature, row in zip(read_signatures(read, windows), table.iter_rows(named=True), strict=True):
             place = f"row {row['source_row']} of {row['split']}{role}"
             entries.append(Entry(row["problem_id"], place, signature))
         name = part.relative_to(folder).as_posix()

@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coderl_tasks.filtering import RowRules, filter_problem, parse, sanity
+from coderl_tasks.filtering.parts import part_row
+from coderl_tasks.filtering.rows import KeptRow
+from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Drop, Problem, Test
 from coderl_tasks.problems.raw_files import Oversized, RawRow
-from coderl_tasks.screening import ScreenRules, parse, sanity, screen
-from coderl_tasks.screening.parts import part_row
-from coderl_tasks.screening.rows import Screened
-from coderl_tasks.screening.signature import sign
-from tests.screening.made_problems import make_problem, make_row
+from tests.filtering.made_problems import make_problem, make_row
 
 SIX = {str(number): str(number) for number in range(6)}
 
 
-def outcome(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
+def outcome(row: RawRow, rules: RowRules | None) -> KeptRow | Drop:
     parsed = parse(row)
-    return parsed if isinstance(parsed, Drop) else screen(parsed, rules)
+    return parsed if isinstance(parsed, Drop) else filter_problem(parsed, rules)
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def outcome(row: RawRow, rules: ScreenRules | None) -> Screened | Drop:
     ],
 )
 def test_sanity(problem: Problem, reason: str | None) -> None:
-    fault = sanity(problem, ScreenRules(max_statement_chars=100))
+    fault = sanity(problem, RowRules(max_statement_chars=100))
     assert (fault[0] if fault else None) == reason
 
 
 def test_trimming_is_recorded_and_comes_after_the_checks() -> None:
-    screened = outcome(RawRow("taco", 3, make_row("A sum.", count=9)), ScreenRules(max_tests=2, min_tests=9))
-    assert isinstance(screened, Screened)
-    assert (screened.problem.tests_total, screened.problem.tests_original) == (2, 9)
-    assert len(screened.whole.tests) == 9
+    filtered = outcome(RawRow("taco", 3, make_row("A sum.", count=9)), RowRules(max_tests=2, min_tests=9))
+    assert isinstance(filtered, KeptRow)
+    assert (filtered.problem.tests_total, filtered.problem.tests_original) == (2, 9)
+    assert len(filtered.whole.tests) == 9
 
 
 def test_a_row_that_was_too_large_to_read() -> None:
@@ -56,9 +56,9 @@ def test_a_row_that_was_too_large_to_read() -> None:
 
 
 def test_evaluation_problems_are_only_parsed() -> None:
-    screened = outcome(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
-    assert isinstance(screened, Screened)
-    assert (len(screened.problem.tests), len(screened.whole.tests)) == (1, 2)
+    filtered = outcome(RawRow("codeforces", 0, make_row("A sum.", count=2)), None)
+    assert isinstance(filtered, KeptRow)
+    assert (len(filtered.problem.tests), len(filtered.whole.tests)) == (1, 2)
 
 
 values = st.recursive(
@@ -88,11 +88,11 @@ rows = st.fixed_dictionaries(
 
 @given(rows | values)
 def test_any_row_becomes_a_problem_or_a_drop_with_a_reason(row: Any) -> None:
-    rules = ScreenRules(min_tests=1, max_tests=2, max_statement_chars=20)
-    screened = outcome(RawRow("taco", 0, row), rules)
-    if isinstance(screened, Drop):
-        assert screened.stage in ("parse", "sanity")
-        assert screened.reason
-        assert screened.detail.isprintable()
+    rules = RowRules(min_tests=1, max_tests=2, max_statement_chars=20)
+    filtered = outcome(RawRow("taco", 0, row), rules)
+    if isinstance(filtered, Drop):
+        assert filtered.stage in ("parse", "sanity")
+        assert filtered.reason
+        assert filtered.detail.isprintable()
     else:
-        part_row(screened.problem, sign(screened.whole))
+        part_row(filtered.problem, signature_of(filtered.whole))

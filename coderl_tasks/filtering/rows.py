@@ -24,7 +24,7 @@ LONG_STATEMENT_CHARS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class ScreenRules:
+class RowRules:
     """What a row needs to become a problem, and how many tests it keeps (`max_tests`, -1: all).
 
     `min_tests` counts different tests; sizes are characters and bytes.
@@ -37,7 +37,7 @@ class ScreenRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class KeptRow:
     """A row that became a problem: `problem` with the tests it keeps, `whole` with all it came with."""
 
     problem: Problem
@@ -54,17 +54,17 @@ def parse(row: RawRow) -> Problem | Drop:
         return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
 
 
-def screen(whole: Problem, rules: ScreenRules | None) -> Screened | Drop:
+def filter_problem(whole: Problem, rules: RowRules | None) -> KeptRow | Drop:
     """`whole` with the tests it is to keep, or why it is dropped. Without `rules` nothing is; it keeps one test."""
     fault = None if rules is None else sanity(whole, rules)
     if fault is not None:
         reason, detail = fault
         statement = whole.statement[:LONG_STATEMENT_CHARS]
         return Drop("sanity", reason, detail, whole.problem_id, whole.split, whole.source_row, statement)
-    return Screened(trim_tests(whole, 1 if rules is None else rules.max_tests), whole)
+    return KeptRow(trim_tests(whole, 1 if rules is None else rules.max_tests), whole)
 
 
-def sanity(problem: Problem, rules: ScreenRules) -> tuple[str, str] | None:
+def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
     """(reason, detail) of what makes `problem` unfit to be graded; None if nothing does."""
     if len(problem.statement) > rules.max_statement_chars:
         return "statement_too_long", f"{len(problem.statement)} characters, at most {rules.max_statement_chars}"

@@ -8,15 +8,15 @@ Earlier is meant in the order of reading; one that was dropped itself does not c
                           shared, all with the same answers; or it is the same word for word and no test says otherwise
 
 Resembling statements alone prove nothing: "print the maximum" and "print the minimum" differ in one word. The tests
-prove it, so that statements need no more likeness than in decontamination. MinHash finds the pairs worth a look
+prove it, so that statements need no more resemblance than in decontamination. MinHash finds the pairs worth a look
 (`datasketch`), the exact similarity and the tests decide.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coderl_tasks.filtering.signature import NearDuplicateIndex, Signature, resemblance, shared_tests
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
-from coderl_tasks.screening.signature import Alike, Signature, resemblance, shared_tests
 
 FEWEST_WORDS = 8
 """Statements of fewer words are too short to be told apart by their words."""
@@ -24,7 +24,7 @@ FEWEST_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class DuplicateRules:
-    """How alike two statements must be, as Jaccard similarity of their 5-word shingles."""
+    """How much two statements must resemble each other, as Jaccard similarity of their 5-word shingles."""
 
     resemblance: float = 0.6
 
@@ -51,7 +51,7 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
     """The entries that an earlier one already is, in order."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}
-    alike = Alike(rules.resemblance)
+    index = NearDuplicateIndex(rules.resemblance)
     faults = []
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
@@ -64,11 +64,11 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
             faults.append(Fault(number, "same_identity", f"same as {entries[earlier].place}"))
             continue
         if entry.signature.words >= FEWEST_WORDS:
-            near = _near_duplicate(entry, [entries[other] for other in alike.like(entry.signature)], rules)
+            near = _near_duplicate(entry, [entries[other] for other in index.query(entry.signature)], rules)
             if near is not None:
                 faults.append(Fault(number, "near_duplicate", near))
                 continue
-            alike.add(number, entry.signature)
+            index.add(number, entry.signature)
         by_id[entry.problem_id] = number
         by_content[content] = number
     return faults
@@ -77,12 +77,12 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
 def _near_duplicate(entry: Entry, candidates: Sequence[Entry], rules: DuplicateRules) -> str | None:
     """What `entry` is a near duplicate of and why; None if of nothing."""
     for other in candidates:
-        alike = resemblance(entry.signature, other.signature)
-        if alike < rules.resemblance:
+        share = resemblance(entry.signature, other.signature)
+        if share < rules.resemblance:
             continue
         tests = shared_tests(entry.signature, other.signature)
         if tests.agree:
-            return f"{alike:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
+            return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
         if entry.signature.statement == other.signature.statement and not tests.contradict:
             return f"the statement of {other.place}, with other tests"
     return None

@@ -1,7 +1,7 @@
 """Decontamination: which train problems give an evaluation problem away.
 
 A window is 13 words in a row. Windows that more than `common` problems of both sides have are boilerplate ("the first
-line contains a single integer t, the number of test cases") and do not count; what is left of an evaluation problem's
+line contains a single integer t, the number of test cases") and do not count. What is left of an evaluation problem's
 windows is its own. The reasons:
 
     ngram_overlap               it has the share `overlap` of an evaluation problem's own windows and MANY of them, or
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coderl_tasks.screening.duplicates import FEWEST_WORDS, Entry, Fault
-from coderl_tasks.screening.signature import WINDOW_WORDS, Alike, Hashes, resemblance, shared_tests
+from coderl_tasks.filtering.duplicates import FEWEST_WORDS, Entry, Fault
+from coderl_tasks.filtering.signature import WINDOW_WORDS, Hashes, NearDuplicateIndex, resemblance, shared_tests
 
 MANY, SOME = 40, 10
 ALL, SAME = 0.8, 0.9
@@ -46,22 +46,22 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> list[Fault]:
     """The entries of `train` that give one of `evaluation` away, in order."""
     overlaps = _Overlaps(train, evaluation, rules)
-    near = Alike(rules.resemblance)
+    index = NearDuplicateIndex(rules.resemblance)
     same: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
         same.setdefault(entry.signature.statement, number)
         if entry.signature.words >= FEWEST_WORDS:
-            near.add(number, entry.signature)
+            index.add(number, entry.signature)
     faults = []
     for number, entry in enumerate(train):
-        alike = near.like(entry.signature) if entry.signature.words else []
+        candidates = index.query(entry.signature) if entry.signature.words else []
         if entry.signature.statement in same:
-            alike.insert(0, same[entry.signature.statement])
+            candidates.insert(0, same[entry.signature.statement])
         detail = overlaps.detail(entry)
         if detail is not None:
             faults.append(Fault(number, "ngram_overlap", detail))
             continue
-        detail = _near_duplicate(entry, [evaluation[other] for other in alike], rules)
+        detail = _near_duplicate(entry, [evaluation[other] for other in candidates], rules)
         if detail is not None:
             faults.append(Fault(number, "near_duplicate_statement", detail))
     return faults
@@ -102,13 +102,13 @@ class _Overlaps:
 
 def _near_duplicate(entry: Entry, candidates: Sequence[Entry], rules: OverlapRules) -> str | None:
     for other in candidates:
-        alike = resemblance(entry.signature, other.signature)
+        share = resemblance(entry.signature, other.signature)
         same = entry.signature.statement == other.signature.statement
-        if alike < rules.resemblance and not same:
+        if share < rules.resemblance and not same:
             continue
         tests = shared_tests(entry.signature, other.signature)
         if tests.agree:
-            return f"{alike:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
-        if (alike >= SAME or same) and not tests.contradict:
-            return f"{alike:.0%} alike with {other.place}"
+            return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
+        if (share >= SAME or same) and not tests.contradict:
+            return f"{share:.0%} alike with {other.place}"
     return None

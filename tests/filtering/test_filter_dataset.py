@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.filtering import FilterRequest, KeptProblems, RowRules, filter_dataset
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import PROBLEM_SCHEMA, PROFILE_SCHEMA, load_problems
 from coderl_tasks.problems.sides import EvaluationSide
-from coderl_tasks.screening import KeptProblems, ScreeningRequest, ScreenRules, screen_dataset
-from tests.screening.conftest import DataSet
-from tests.screening.made_problems import make_row, make_text, with_changed_words
+from tests.filtering.conftest import DataSet
+from tests.filtering.made_problems import make_row, make_text, with_changed_words
 
 FAULTY = [
     make_row(make_text("a"), "a"),
@@ -40,7 +40,7 @@ def faulty(data_set: DataSet) -> Path:
 
 
 def test_every_row_is_kept_or_dropped_with_stage_and_reason(faulty: Path, tmp_path: Path) -> None:
-    done = screen_dataset(tmp_path / "out", ScreeningRequest(str(faulty), screen=ScreenRules(max_tests=8)))
+    done = filter_dataset(tmp_path / "out", FilterRequest(str(faulty), rows=RowRules(max_tests=8)))
     assert done.read == len(FAULTY) == len(done.kept) + done.dropped.height
     dropped = {row["source_row"]: (row["stage"], row["reason"]) for row in done.dropped.iter_rows(named=True)}
     assert dropped == {
@@ -69,8 +69,8 @@ def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path: Path) -> None:
     rows += [make_row(with_changed_words(make_text(key), 1), str(key)) for key in range(20)]
     rows += [make_row(make_text(f"few {key}"), f"few {key}", count=2) for key in range(20)]
     (tmp_path / "mine.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    request = ScreeningRequest(str(tmp_path / "mine.jsonl"), test_share=0.3)
-    done = screen_dataset(tmp_path / "out", request)
+    request = FilterRequest(str(tmp_path / "mine.jsonl"), test_share=0.3)
+    done = filter_dataset(tmp_path / "out", request)
     side = EvaluationSide(request.source, 0.3).load().problems
     dropped = done.dropped.filter(stage="test_side")
     assert set(dropped["problem_id"]) == {problem.problem_id for problem in side} != set()
@@ -83,14 +83,14 @@ def test_a_share_is_held_out_and_nothing_like_it_stays(tmp_path: Path) -> None:
     assert not held_out & {problem.source_row % 20 for problem in done.kept}
     assert set(done.dropped.filter(stage="decontaminate")["reason"]) == {"ngram_overlap"}
     assert len(done.kept) == 20 - len(held_out)
-    assert screen_dataset(tmp_path / "out", request).manifest == done.manifest
-    assert "test_share" not in screen_dataset(tmp_path / "out", ScreeningRequest(request.source)).manifest
+    assert filter_dataset(tmp_path / "out", request).manifest == done.manifest
+    assert "test_share" not in filter_dataset(tmp_path / "out", FilterRequest(request.source)).manifest
 
 
 def test_a_data_set_without_a_usable_row_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"text": "Add.", "cases": []}\n{"text": "Double."}\n')
-    done = screen_dataset(tmp_path / "out", ScreeningRequest(str(file)))
+    done = filter_dataset(tmp_path / "out", FilterRequest(str(file)))
     assert (len(done.kept), done.kept.shards(3), list(done.kept)) == (0, [], [])
     with pytest.raises(DataError) as caught:
         done.require_problems()
@@ -101,11 +101,11 @@ def test_a_data_set_without_a_usable_row_is_one_line(tmp_path: Path) -> None:
     assert "; columns: text, cases." in said and "\n" not in said
     file.write_text("\n")
     with pytest.raises(DataError, match="has no rows"):
-        screen_dataset(tmp_path / "none", ScreeningRequest(str(file))).require_problems()
+        filter_dataset(tmp_path / "none", FilterRequest(str(file))).require_problems()
 
 
 def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path: Path) -> None:
-    done = screen_dataset(tmp_path, ScreeningRequest("data/mini"))
+    done = filter_dataset(tmp_path, FilterRequest("data/mini"))
     assert (done.read, len(done.kept), done.manifest["dropped"]) == (640, 638, {"dedup/near_duplicate": 2})
     statements = {(p.split, p.source_row): p.statement for p in load_problems("data/mini", role="train").problems}
     for row in done.dropped.iter_rows(named=True):
@@ -113,32 +113,32 @@ def test_the_bundled_data_set_loses_two_true_duplicates(tmp_path: Path) -> None:
         assert statements[split, int(number)] == row["statement"]
 
 
-def test_a_finished_screening_is_not_done_again_and_another_one_is(faulty: Path, tmp_path: Path) -> None:
-    request = ScreeningRequest(str(faulty))
-    first = screen_dataset(tmp_path / "out", request)
+def test_a_finished_filtering_is_not_done_again_and_another_one_is(faulty: Path, tmp_path: Path) -> None:
+    request = FilterRequest(str(faulty))
+    first = filter_dataset(tmp_path / "out", request)
     (tmp_path / "out" / "train" / "00000.parquet").unlink()  # nothing looks for it any more
-    again = screen_dataset(tmp_path / "out", request)
+    again = filter_dataset(tmp_path / "out", request)
     assert again.kept.table.equals(first.kept.table) and again.dropped.equals(first.dropped)
     with (faulty / "taco.jsonl").open("a") as file:
         file.write(json.dumps(make_row(make_text("new"), "n")) + "\n")
-    assert screen_dataset(tmp_path / "out", request).read == first.read + 1
+    assert filter_dataset(tmp_path / "out", request).read == first.read + 1
 
 
 def test_a_source_without_an_evaluation_side(faulty: Path, tmp_path: Path) -> None:
     file = str(faulty / "taco.jsonl")
-    done = screen_dataset(tmp_path / "a", ScreeningRequest(file))
+    done = filter_dataset(tmp_path / "a", FilterRequest(file))
     assert "decontaminate" not in set(done.dropped["stage"])
     assert any("not decontaminated" in line for line in done.lines())
-    named = ScreeningRequest(file, evaluation=str(faulty / "codeforces.jsonl"))
-    assert "decontaminate" in set(screen_dataset(tmp_path / "b", named).dropped["stage"])
-    none = ScreeningRequest(str(faulty), evaluation="none")
-    assert screen_dataset(tmp_path / "c", none).manifest["evaluation_problems"] == 0
+    named = FilterRequest(file, evaluation=str(faulty / "codeforces.jsonl"))
+    assert "decontaminate" in set(filter_dataset(tmp_path / "b", named).dropped["stage"])
+    none = FilterRequest(str(faulty), evaluation="none")
+    assert filter_dataset(tmp_path / "c", none).manifest["evaluation_problems"] == 0
     with pytest.raises(DataError):
-        screen_dataset(tmp_path / "d", ScreeningRequest(file, evaluation="no-such.jsonl"))
+        filter_dataset(tmp_path / "d", FilterRequest(file, evaluation="no-such.jsonl"))
 
 
 def test_a_limit_takes_from_all_splits_in_turn(tmp_path: Path) -> None:
-    done = screen_dataset(tmp_path / "a", ScreeningRequest("data/mini", limit=500, evaluation="none"))
+    done = filter_dataset(tmp_path / "a", FilterRequest("data/mini", limit=500, evaluation="none"))
     assert dict(done.kept.table.group_by("split").len().iter_rows()) == {
         "lcbv5": 140,
         "primeintellect": 180,
@@ -146,19 +146,19 @@ def test_a_limit_takes_from_all_splits_in_turn(tmp_path: Path) -> None:
     }
     assert done.read == 500
     ids = [problem.problem_id for problem in load_problems("data/mini", role="train", limit=10).problems]
-    few = screen_dataset(tmp_path / "b", ScreeningRequest("data/mini", limit=10, evaluation="none"))
+    few = filter_dataset(tmp_path / "b", FilterRequest("data/mini", limit=10, evaluation="none"))
     assert sorted(few.kept.table["problem_id"]) == sorted(ids)
 
 
 def test_a_limit_counts_the_rows_of_the_splits_wanted(tmp_path: Path) -> None:
     rows = [make_row(make_text(n), str(n)) | {"split": "ab"[n % 2]} for n in range(20)]
     (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    request = ScreeningRequest(str(tmp_path / "mixed.jsonl"), splits=["b"], limit=4)
-    assert screen_dataset(tmp_path / "out", request).kept.table["source_row"].to_list() == [1, 3, 5, 7]
+    request = FilterRequest(str(tmp_path / "mixed.jsonl"), splits=["b"], limit=4)
+    assert filter_dataset(tmp_path / "out", request).kept.table["source_row"].to_list() == [1, 3, 5, 7]
 
 
 def test_shards_and_the_file_of_a_selection(tmp_path: Path) -> None:
-    done = screen_dataset(tmp_path / "out", ScreeningRequest("data/mini", limit=50, evaluation="none"))
+    done = filter_dataset(tmp_path / "out", FilterRequest("data/mini", limit=50, evaluation="none"))
     shards = done.kept.shards(20)
     assert [len(shard) for shard in shards] == [20, 20, 10]
     assert [p for shard in shards for p in shard] == list(done.kept)
@@ -193,10 +193,10 @@ def test_the_benchmark_finds_all_that_it_planted(generated: Path) -> None:
 
 START = """
 import sys, pathlib
-import coderl_tasks.screening.run as run, coderl_tasks.screening.workers as workers
+import coderl_tasks.filtering.filter_dataset as filtering, coderl_tasks.filtering.workers as workers
 if __name__ == "__main__":
     workers.BYTES_WORTH_A_PROCESS = 1
-    run.screen_dataset(pathlib.Path(sys.argv[2]), run.ScreeningRequest(sys.argv[1], workers=int(sys.argv[3])))
+    filtering.filter_dataset(pathlib.Path(sys.argv[2]), filtering.FilterRequest(sys.argv[1], workers=int(sys.argv[3])))
 """
 
 

@@ -1,6 +1,6 @@
 """Segments of rows to parts, on several cores. A part depends on its segment only, never on who made it or when.
 
-1. Each worker reads, screens and writes whole segments by itself; nothing large passes between processes.
+1. Each worker reads, filters and writes whole segments by itself; nothing large passes between processes.
 2. Segments in which something large has to be held at once (HEAVY) are worked on one at a time, beside light ones: a
    hundred rows of 200 MB cost the memory of one.
 3. Workers end with their parent, also when it is killed.
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.filtering.parts import PART_SCHEMA, part_row, write_drops, writing
+from coderl_tasks.filtering.rows import MIB, RowRules, filter_problem, parse
+from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Drop
 from coderl_tasks.problems.raw_files import Segment
 from coderl_tasks.problems.sides import is_held_out
 from coderl_tasks.problems.sources import RowSource
-from coderl_tasks.screening.parts import PART_SCHEMA, part_row, write_drops, writing
-from coderl_tasks.screening.rows import MIB, ScreenRules, parse, screen
-from coderl_tasks.screening.signature import sign
 
 HEAVY = 64 * MIB
 POLL_S = 0.2
@@ -70,7 +70,7 @@ class PartJob:
     source: RowSource
     segment: Segment
     part: Path
-    rules: ScreenRules | None
+    rules: RowRules | None
     limit: int | None = None
     held_out: float | None = None
 
@@ -79,7 +79,7 @@ class PartJob:
         return self.held_out is None or is_held_out(problem_id, self.held_out)
 
 
-class _Here:
+class _LocalCounter:
     """Counts the rows that are read in this process for a callback."""
 
     def __init__(self, on_progress: OnCount | None = None) -> None:
@@ -94,7 +94,7 @@ class _Here:
             self._on_progress(self._rows, self._bytes)
 
 
-class _Shared:
+class _SharedCounter:
     """Counts the rows that all workers have read."""
 
     def __init__(self, context: Any) -> None:
@@ -107,7 +107,7 @@ class _Shared:
                 counter.value += more
 
 
-_counter: _Here | _Shared = _Here()
+_counter: _LocalCounter | _SharedCounter = _LocalCounter()
 
 
 def make_part(job: PartJob) -> int:
@@ -121,17 +121,19 @@ def make_part(job: PartJob) -> int:
             read += 1
             size = row.size
             parsed = parse(row)
+            # A row may be hundreds of MB: each form of it goes when the next one is there, the last before the next
+            # row is read.
             del row
             _counter.count(size)
             wanted = isinstance(parsed, Drop) or job.wants(parsed.problem_id)
-            screened = parsed if isinstance(parsed, Drop) else screen(parsed, job.rules)
+            filtered = parsed if isinstance(parsed, Drop) else filter_problem(parsed, job.rules)
             del parsed
-            if isinstance(screened, Drop):
-                drops.append(screened)
+            if isinstance(filtered, Drop):
+                drops.append(filtered)
             elif wanted:
-                table.add(*part_row(screened.problem, sign(screened.whole)))
-            del screened
-        write_drops(job.part, drops)
+                table.add(*part_row(filtered.problem, signature_of(filtered.whole)))
+            del filtered
+        write_drops(job.part, drops)  # before the part appears, which says that the segment is done
     return read
 
 
@@ -154,9 +156,11 @@ def run_jobs(
     `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies.
     """
     if workers == 1 or len(jobs) < 2:
-        return _run_here(work, jobs, on_progress)
+        return _run_in_this_process(work, jobs, on_progress)
+    # Not fork: Arrow's allocator is chosen by the environment when a process starts, and a fork of a process with other
+    # threads (polars has some) may wait for a lock that none of its own threads holds.
     context = multiprocessing.get_context("spawn")
-    shared = _Shared(context)
+    shared = _SharedCounter(context)
     executor = ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(shared,)
     )
@@ -184,9 +188,11 @@ def run_jobs(
     return [done[number] for number in range(len(jobs))]
 
 
-def _run_here(work: Callable[[JobT], DoneT], jobs: Sequence[JobT], on_progress: OnCount | None) -> list[DoneT]:
+def _run_in_this_process(
+    work: Callable[[JobT], DoneT], jobs: Sequence[JobT], on_progress: OnCount | None
+) -> list[DoneT]:
     global _counter
-    _counter = _Here(on_progress)
+    _counter = _LocalCounter(on_progress)
     return [work(job) for job in jobs]
 
 
@@ -202,7 +208,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-def _start_worker(shared: _Shared) -> None:
+def _start_worker(shared: _SharedCounter) -> None:
     global _counter
     _counter = shared
     parent = multiprocessing.parent_process()

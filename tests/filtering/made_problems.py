@@ -1,12 +1,12 @@
-"""Problems and raw rows to screen."""
+"""Problems and raw rows to filter."""
 
 import json
 import random
 from typing import Any
 
+from coderl_tasks.filtering.duplicates import Entry
+from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Problem, Test
-from coderl_tasks.screening.duplicates import Entry
-from coderl_tasks.screening.signature import sign
 
 WORDS = [a + b + c for a in "bdfgklmnprst" for b in ("a", "ei", "o", "u") for c in ("n", "r", "st", "")]
 
@@ -37,7 +37,7 @@ def make_problem(statement: str, cases: dict[str, str], **changes: Any) -> Probl
 
 def make_entry(place: str, statement: str, tests: dict[str, str], **changes: Any) -> Entry:
     problem = make_problem(statement, tests, **changes)
-    return Entry(problem.problem_id, place, sign(problem))
+    return Entry(problem.problem_id, place, signature_of(problem))
 
 
 def make_row(statement: str, key: str = "", count: int = 6) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A data set folder to screen."""
+"""A data set folder to filter."""
 
 import json
 from collections.abc import Callable
