@@ -40,7 +40,7 @@ from sampling_gateway import Gateway
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.local.supervisor import EmbeddedServer
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.policy.seeds import seed_for

@@ -30,7 +30,7 @@ from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import POOLS, coderl_home
 from coderl_tasks.services import load_environment

@@ -9,7 +9,7 @@ from coderl_tasks.paths import NANO_MODEL
 def serve(options: Namespace) -> int:
     key = None if options.key is None else read_key(options.key)
     if options.server == "tinker":
-        from coderl_tasks.local.tinker.server import serve as serve_tinker  # needs PyTorch, which may be missing
+        from coderl_tasks.local.tinker.tinker_server import serve as serve_tinker  # needs PyTorch, which may be missing
 
         serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
     else:

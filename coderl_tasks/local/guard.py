@@ -44,10 +44,8 @@ def _stop_when_pipe_closes(process: "subprocess.Popen[bytes]") -> None:
 
 def main(command: list[str]) -> int:
     """Run `command` until it ends or standard input closes; its exit code, 128 + n after signal n."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the pipe alone decides: Ctrl-C reaches the starter, which closes it
+    # The pipe alone decides: Ctrl-C reaches the starter too, which closes it.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     stdin = subprocess.DEVNULL
     if command[0] == "-i":

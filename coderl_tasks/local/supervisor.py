@@ -168,7 +168,7 @@ class EmbeddedServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
+        self._stopping.set()  # first, or the watcher would take the end for a crash and restart the server
         self._end_process()
         if self._watcher is not None:
             self._watcher.join()
@@ -219,6 +219,7 @@ class EmbeddedServer:
         assert process.stdin is not None
         process.stdin.close()
         try:
+            # The guard itself kills after GRACE_S: this ends a guard that hangs, and its server with it.
             process.wait(guard.GRACE_S + 2)
         except subprocess.TimeoutExpired:
             process.kill()

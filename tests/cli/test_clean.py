@@ -15,7 +15,7 @@ from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.local.tinker.records import CheckpointKind, LoraSettings, RunRecord
 
 CONFIG = {"model_name": "data/nano", "max_steps": 1, "eval_every": -1}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from coderl_tasks.local.tinker.engine.adam import adam_step
-from coderl_tasks.local.tinker.engine.lora import Adapter, LoraShape
+from coderl_tasks.local.tinker.engine.adapter import Adapter, LoraShape, adam_step
 from coderl_tasks.local.tinker.engine.losses import checked_config, scored_tokens, token_losses
-from coderl_tasks.local.tinker.engine_types import AdamSettings, BadRequest, LossName, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.engine_types import AdamSettings, LossName, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 
 def rl_datum(ratios: list[float], advantages: list[float]) -> tuple[TrainDatum, np.ndarray]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coderl_tasks.local.tinker.engine import Adapter, Engine
-from coderl_tasks.local.tinker.engine.draws import UniformDraws, draw_tokens
+from coderl_tasks.local.tinker.engine.decoding import UniformDraws, draw_tokens
 from coderl_tasks.local.tinker.engine.sampling_batch import PREFILL_CHUNK
 from coderl_tasks.local.tinker.engine_types import SampleSpec
 

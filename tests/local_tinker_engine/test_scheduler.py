@@ -9,8 +9,9 @@ import pytest
 
 from coderl_tasks.local import memory
 from coderl_tasks.local.memory import OutOfMemory
-from coderl_tasks.local.tinker.engine import Adapter, Engine, SamplingScheduler
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampleSpec
+from coderl_tasks.local.tinker.engine import Adapter, Engine, SamplingScheduler, Weights
+from coderl_tasks.local.tinker.engine_types import SampleSpec
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 
 @pytest.fixture
@@ -79,10 +80,8 @@ def test_close_fails_what_is_unfinished(engine: Engine, cases: Any) -> None:
 
 
 def test_a_failed_step_fails_its_requests_and_the_loop_goes_on(engine: Engine, cases: Any) -> None:
-    from coderl_tasks.local.tinker.engine import SamplerWeights
-
     scheduler = SamplingScheduler(engine)
-    broken = SamplerWeights({}, None)
+    broken: Weights = {}
     with pytest.raises(KeyError):
         scheduler.submit(broken, SampleSpec(cases.prompt(0, 5), 1, 2)).result()
     fine = scheduler.submit(engine.sampler_weights(None), SampleSpec(cases.prompt(0, 5), 1, 2))
@@ -100,7 +99,7 @@ def test_one_bad_request_fails_none_beside_it(engine: Engine, cases: Any, fault:
     batch = engine.sampling_batch()
     requests = [engine.running_request(weights, spec) for spec in [*good[:2], bad, good[2]]]
     for request in requests:
-        batch.add(request)
+        batch.requests.append(request)
     while batch.requests:
         batch.step()
     assert requests.pop(2).error is not None
@@ -120,7 +119,6 @@ def test_a_request_without_room_fails_alone(
 
 
 def test_weights_that_are_no_numbers_are_called_so(engine: Engine, scheduler: SamplingScheduler, cases: Any) -> None:
-    weights = engine.sampler_weights(None)
-    diverged = replace(weights, merged={name: weight * float("nan") for name, weight in weights.merged.items()})
+    diverged = {name: weight * float("nan") for name, weight in engine.sampler_weights(None).items()}
     with pytest.raises(BadRequest, match="training has diverged"):
         scheduler.submit(diverged, SampleSpec(cases.prompt(0, 5), 2, 4)).result()

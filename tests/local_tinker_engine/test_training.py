@@ -15,12 +15,12 @@ from coderl_tasks.local.tinker.engine import Adapter, Engine, training
 from coderl_tasks.local.tinker.engine_types import (
     LOSS_NAMES,
     AdamSettings,
-    BadRequest,
     LossName,
     SamplerTopK,
     SampleSpec,
     TrainDatum,
 )
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 SETTINGS = AdamSettings(learning_rate=1e-3)
 

@@ -12,7 +12,8 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.local import memory
 from coderl_tasks.local.memory import OutOfMemory
 from coderl_tasks.local.tinker.engine import Engine
-from coderl_tasks.local.tinker.engine_types import BadRequest, SamplerTopK, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.engine_types import SamplerTopK, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 TOKENS = np.arange(4)
 INPUTS: dict[str, np.ndarray] = {
@@ -125,7 +126,7 @@ def test_what_there_is_no_memory_for_is_not_begun(engine: Engine, monkeypatch: p
     long = SampleSpec([1] * 4000, num_samples=900, max_tokens=4)
     request = engine.running_request(engine.sampler_weights(None), long)
     batch = engine.sampling_batch()
-    batch.add(request)
+    batch.requests.append(request)
     while batch.requests:
         batch.step()
     assert isinstance(request.error, OutOfMemory) and "the cache of the completions" in str(request.error)

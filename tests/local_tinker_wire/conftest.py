@@ -19,7 +19,7 @@ import pytest
 import tinker
 from tinker import types
 
-from coderl_tasks.local.tinker.server import running
+from coderl_tasks.local.tinker.tinker_server import running
 
 API_KEY = "tml-test"
 CONTEXT = 128
@@ -58,7 +58,7 @@ class Server:
     url: str = field(init=False)
 
     def start(self) -> "Server":
-        imports = "import sys; from coderl_tasks.local.tinker.server import serve"
+        imports = "import sys; from coderl_tasks.local.tinker.tinker_server import serve"
         self.process = subprocess.Popen(
             [
                 sys.executable,

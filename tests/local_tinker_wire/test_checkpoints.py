@@ -8,8 +8,8 @@ import pytest
 import tinker
 from tinker import types
 
-from coderl_tasks.local.tinker import server as server_module
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker import tinker_server as server_module
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from tests.local_tinker_wire.conftest import Fingerprint, NewRun, Server, Step
 
 PROMPT = types.ModelInput.from_ints([5, 6, 7])

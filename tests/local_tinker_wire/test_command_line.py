@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tinker.cli.__main__ import main_cli
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.local.tinker.server import running
+from coderl_tasks.local.tinker.tinker_server import running
 from tests.local_tinker_wire.conftest import NewRun, Server
 
 TinkerCommand = Callable[..., str]

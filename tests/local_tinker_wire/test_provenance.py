@@ -11,8 +11,9 @@ from tinker.types import PromptProvenanceSpan as Prompt
 from tinker.types import SampledProvenanceSpan as Sampled
 
 from coderl_tasks.local.tinker import provenance
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampledSequence, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.engine_types import SampledSequence, SamplerTopK, TrainDatum
 from coderl_tasks.local.tinker.provenance import Provenance, RecordedSequences, Span
+from coderl_tasks.local.tinker.refusal import BadRequest
 from tests.local_tinker_wire.conftest import NewRun, Server, Step
 
 PROMPT = [5, 6, 7]

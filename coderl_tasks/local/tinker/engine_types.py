@@ -1,7 +1,5 @@
-"""What crosses the door between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
+"""What passes between the wire (HTTP, protobuf) and the engine (torch): plain data, no torch, no tinker."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -9,19 +7,6 @@ import numpy as np
 
 LossName = Literal["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "gspo", "stable_reinforce"]
 LOSS_NAMES: tuple[LossName, ...] = get_args(LossName)
-
-
-class BadRequest(ValueError):
-    """The caller's fault: answered with a 4xx whose text is this message."""
-
-
-@contextmanager
-def about_datum(number: int) -> Iterator[None]:
-    """Says in a BadRequest which datum of the request it is about."""
-    try:
-        yield
-    except BadRequest as error:
-        raise BadRequest(f"datum {number}: {error}") from error
 
 
 @dataclass(frozen=True)

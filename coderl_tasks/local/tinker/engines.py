@@ -16,7 +16,7 @@ from coderl_tasks.local.tinker.refusal import Refusal, not_found
 from coderl_tasks.paths import local_model_folder
 
 if TYPE_CHECKING:
-    from coderl_tasks.local.tinker.engine import Engine, SamplerWeights, SamplingScheduler
+    from coderl_tasks.local.tinker.engine import Engine, SamplingScheduler, Weights
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class EngineHost:
         """Run `work` on the training thread, after the work given before it."""
         return await self._in_thread(work, await self.engine())
 
-    async def sample(self, weights: "SamplerWeights", spec: SampleSpec) -> SampleResult:
+    async def sample(self, weights: "Weights", spec: SampleSpec) -> SampleResult:
         """Sample, together with whatever else is being sampled; cancelling the awaiting task stops the request."""
         await self.engine()
         assert self._scheduler is not None

@@ -3,7 +3,7 @@
 1. Requests of a model run in the order of their sequence numbers, each once.
 2. An optimizer step is refused if no forward_backward came since the last step, or if one of them failed: what was
    accumulated is then thrown away, so the next forward_backward starts from nothing.
-3. An optimizer step that breaks half-way leaves weights nobody can vouch for: the model refuses everything after it.
+3. An optimizer step that breaks half-way leaves weights of two versions: the model refuses everything after it.
 """
 
 import time
@@ -11,23 +11,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
-from coderl_tasks.local.tinker.engine_types import (
-    AdamSettings,
-    BadRequest,
-    LossName,
-    LossOutput,
-    TrainDatum,
-    about_datum,
-)
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
+from coderl_tasks.local.tinker.engine_types import AdamSettings, LossName, LossOutput, TrainDatum
 from coderl_tasks.local.tinker.engines import EngineHost
 from coderl_tasks.local.tinker.ordering import SequencedQueue
 from coderl_tasks.local.tinker.promises import Answer, Promise, PromiseTable, failure, settle
 from coderl_tasks.local.tinker.records import CheckpointKind, CheckpointRecord, RunRecord
-from coderl_tasks.local.tinker.refusal import Refusal, bad_request, gone
+from coderl_tasks.local.tinker.refusal import BadRequest, Refusal, about_datum, gone
 
 if TYPE_CHECKING:
-    from coderl_tasks.local.tinker.engine import Adapter, Engine, SamplerWeights
+    from coderl_tasks.local.tinker.engine import Adapter, Engine, Weights
 
 
 class TrainingModel:
@@ -91,7 +84,7 @@ class TrainingModel:
         """Take over a training checkpoint's weights, and its optimizer state if asked. Raises Refusal, BadRequest."""
         self._check_usable(needs_adapter=False)
         if self.run.lora.model_copy(update={"seed": 0}) != record.lora.model_copy(update={"seed": 0}):
-            raise bad_request(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
+            raise BadRequest(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
         self.adapter = await self.host.train(
             lambda engine: engine.load_adapter(self._store.files(record), optimizer=optimizer)
         )
@@ -151,7 +144,7 @@ class TrainingModel:
         metrics = await self.host.train(step)
         self.run.optimizer_steps += 1
         # A killed server must still show how many steps were applied; a power cut may lose the last ones.
-        await self.host.train(lambda _: self._store.save_run(self.run, sync=False))
+        await self.host.train(lambda _: self._store.save_run(self.run, durable=False))
         return metrics
 
     async def save(
@@ -183,7 +176,7 @@ class TrainingModel:
 
         return await self.host.train(write)
 
-    async def snapshot(self) -> "SamplerWeights":
+    async def snapshot(self) -> "Weights":
         """An immutable copy of the current weights for sampling."""
         adapter = self._check_usable()
         return await self.host.train(lambda engine: engine.sampler_weights(adapter))

@@ -59,6 +59,7 @@ class SequencedQueue:
             if entry is None:
                 await self._wait_for_arrival()
                 continue
+            # One at a time, and the next only when it is done: passes and steps change the same gradients and weights.
             await entry.work()
             self.next_seq += 1
             self._free_since = time.monotonic()

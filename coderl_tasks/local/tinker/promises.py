@@ -19,8 +19,7 @@ from typing import Literal
 
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.local.memory import as_out_of_memory
-from coderl_tasks.local.tinker.engine_types import BadRequest
-from coderl_tasks.local.tinker.refusal import Refusal, gone
+from coderl_tasks.local.tinker.refusal import BadRequest, Refusal, gone
 from coderl_tasks.paths import coderl_home
 
 JSON = "application/json"
@@ -94,7 +93,7 @@ class PromiseTable:
         if promise is None:
             return None
         if promise.kind != kind:
-            raise Refusal(400, f"request {request_id} is a {promise.kind}, and cannot be reused for a {kind}")
+            raise BadRequest(f"request {request_id} is a {promise.kind}, and cannot be reused for a {kind}")
         if promise.refusal is not None:
             raise promise.refusal
         return promise
@@ -105,17 +104,12 @@ class PromiseTable:
         promise = self._promises[request_id] = Promise(request_id, kind)
         return promise
 
-    def refuse(self, request_id: str, kind: str, refusal: Refusal) -> None:
-        """Record that the submission was refused, so that a resend is refused in the same words."""
-        promise = self.open(request_id, kind)
-        promise.refusal = refusal
-        self.resolve(promise, failure(refusal.message, "user"))
-
     def resolve(self, promise: Promise, answer: Answer) -> None:
         """Answer the promise, once: a later answer (after a cancellation, say) is dropped."""
         if promise.answer is not None:
             return
         promise.answer = answer
+        # A running promise is in neither group and so never forgotten; an answer is counted from now on.
         self._unread[promise.request_id] = len(answer.body)
         self._bytes += len(answer.body)
         promise.done.set()
@@ -156,6 +150,8 @@ class PromiseTable:
                 self._bytes -= size
                 self._read_bytes -= size if group is self._read else 0
                 del self._promises[oldest]
+                # The id stays when the answer goes: a resend must not be taken for a new request, which would add its
+                # gradient a second time.
                 self._forgotten[oldest] = None
                 if len(self._forgotten) > self._max_forgotten:
                     del self._forgotten[next(iter(self._forgotten))]
@@ -198,7 +194,7 @@ async def settle(table: PromiseTable, promise: Promise, work: Callable[[], Await
         if (fault := machine_fault(error)) is not None:
             logger.error("request %s: %s", promise.request_id, fault)
             answer = failure(fault, "server")
-        elif isinstance(error, BadRequest | CoderlError):
+        elif isinstance(error, CoderlError):
             answer = failure(str(error), "user")
         else:
             logger.exception("request %s failed", promise.request_id)

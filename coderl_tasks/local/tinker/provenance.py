@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampledSequence, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.engine_types import SampledSequence, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 RECORDED_TOP_K = 32
 """Tokens kept per position, 256 bytes together; those beyond count as one (`engine.losses`)."""
@@ -95,7 +96,7 @@ class RecordedSequences:
             record = RecordedSequence(session_id, shared, tokens, sequence.top_k, time.monotonic())
             self._records[sequence_id] = record
             self.nbytes += record.nbytes
-        self._make_room()
+        self._evict()
 
     def end_session(self, session_id: str) -> None:
         """Forget the session's records."""
@@ -113,7 +114,7 @@ class RecordedSequences:
         targets, advantages = (datum.loss_inputs.get(name) for name in ("target_tokens", "advantages"))
         if targets is None or advantages is None or not targets.shape == advantages.shape == datum.tokens.shape:
             raise BadRequest("stable_reinforce needs target_tokens and advantages, one for each token of model_input")
-        self._make_room()
+        self._evict()
         for where, span, place in _placed("model_input", provenance.model_input):
             _check_tokens(where, span, datum.tokens[place], self._claimed(session_id, where, span))
         found = []
@@ -146,7 +147,7 @@ class RecordedSequences:
         self._records.move_to_end(span.sequence_id)
         return record
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         oldest_kept = time.monotonic() - LIFE_S
         while self._records:
             sequence_id, record = next(iter(self._records.items()))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from coderl_tasks.local.tinker.refusal import bad_request
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 CheckpointKind = Literal["weights", "sampler_weights", "external_weights"]
 KIND_NAMES: dict[CheckpointKind, str] = {
@@ -91,7 +91,7 @@ class CheckpointRecord(BaseModel):
 def check_name(name: str | None) -> str:
     """The checkpoint name if it can be a file name; Refusal 400 otherwise."""
     if name is None or not _NAME.fullmatch(name):
-        raise bad_request(
+        raise BadRequest(
             f"checkpoint name {name!r} is not usable: 1 to 200 letters, digits and ._+=@-, "
             "starting with a letter, digit or _"
         )
@@ -101,7 +101,7 @@ def check_name(name: str | None) -> str:
 def check_run_id(run_id: str) -> str:
     """The run id if it has the form of one; Refusal 400 otherwise."""
     if not _RUN_ID.fullmatch(run_id):
-        raise bad_request(f"{run_id!r} is not a training run id (<session>:train:<number>)")
+        raise BadRequest(f"{run_id!r} is not a training run id (<session>:train:<number>)")
     return run_id
 
 
@@ -110,14 +110,14 @@ def check_kind(kind: str) -> CheckpointKind:
     for known in KIND_NAMES:
         if kind == known:
             return known
-    raise bad_request(f"{kind!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
+    raise BadRequest(f"{kind!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
 
 
 def parse_path(path: str) -> tuple[str, CheckpointKind, str]:
     """Run id, kind and name of tinker://<run>/<kind>/<name>; Refusal 400 if it is not of that form."""
     parts = path.removeprefix("tinker://").split("/")
     if not path.startswith("tinker://") or len(parts) != 3:
-        raise bad_request(f"{path!r} is not a checkpoint path: tinker://<run>/weights|sampler_weights/<name>")
+        raise BadRequest(f"{path!r} is not a checkpoint path: tinker://<run>/weights|sampler_weights/<name>")
     return check_run_id(parts[0]), check_kind(parts[1]), check_name(parts[2])
 
 
@@ -126,7 +126,7 @@ def expiry(ttl_seconds: int | None) -> float | None:
     if ttl_seconds is None:
         return None
     if not MIN_TTL_S <= ttl_seconds <= MAX_TTL_S:
-        raise bad_request(f"ttl_seconds is {ttl_seconds}: from {MIN_TTL_S} (1 hour) to {MAX_TTL_S} (10 years), or none")
+        raise BadRequest(f"ttl_seconds is {ttl_seconds}: from {MIN_TTL_S} (1 hour) to {MAX_TTL_S} (10 years), or none")
     return time.time() + ttl_seconds
 
 

@@ -1,5 +1,8 @@
 """A request that is not served: an HTTP status and a text that says what is wrong and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Refusal(Exception):
     """Answered as `status` with the JSON body `{"detail": message}`."""
@@ -10,9 +13,20 @@ class Refusal(Exception):
         self.message = message
 
 
-def bad_request(message: str) -> Refusal:
+class BadRequest(Refusal):
     """The request itself is wrong: sending it again cannot help."""
-    return Refusal(400, message)
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, message)
+
+
+@contextmanager
+def about_datum(number: int) -> Iterator[None]:
+    """Says in a BadRequest which datum of the request it is about."""
+    try:
+        yield
+    except BadRequest as error:
+        raise BadRequest(f"datum {number}: {error}") from error
 
 
 def not_found(message: str) -> Refusal:

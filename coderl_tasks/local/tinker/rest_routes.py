@@ -9,7 +9,7 @@ from aiohttp import web
 from tinker import types
 
 from coderl_tasks.local.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
-from coderl_tasks.local.tinker.refusal import bad_request, clash, not_found
+from coderl_tasks.local.tinker.refusal import BadRequest, clash, not_found
 from coderl_tasks.local.tinker.state import ServerState, no_content, read, read_json, state_of
 
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
@@ -24,7 +24,7 @@ def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
     for name, default in (("limit", default_limit), ("offset", 0)):
         text = request.query.get(name, str(default))
         if not text.isdigit():
-            raise bad_request(f"{name} is {text!r}; it has to be a number of 0 or more")
+            raise BadRequest(f"{name} is {text!r}; it has to be a number of 0 or more")
         numbers.append(int(text))
     return min(numbers[0], _MAX_PAGE), numbers[1]
 
@@ -140,7 +140,7 @@ async def set_ttl(request: web.Request) -> web.Response:
     """Give a checkpoint a time to live from now, or none."""
     ttl_seconds = (await read_json(request)).get("ttl_seconds")
     if ttl_seconds is not None and not isinstance(ttl_seconds, int):
-        raise bad_request(f"ttl_seconds is {ttl_seconds!r}; it has to be a number or null")
+        raise BadRequest(f"ttl_seconds is {ttl_seconds!r}; it has to be a number or null")
     await asyncio.to_thread(state_of(request).store.set_expiry, await _record(request), ttl_seconds)
     return no_content()
 
@@ -150,7 +150,7 @@ async def external_weights_urls(request: web.Request) -> web.Response:
     """Where the files of an export can be fetched without a key, for an hour or until the server ends."""
     record = await _record(request)
     if record.kind != "external_weights":
-        raise bad_request(f"{record.path} is not an export; save one with save_weights_external")
+        raise BadRequest(f"{record.path} is not an export; save one with save_weights_external")
     base = f"{request.url.origin()}/download/{_DOWNLOAD_KEY}/{record.run_id}/{record.name}"
     return web.json_response(
         {
@@ -179,7 +179,7 @@ async def weights_info(request: web.Request) -> web.Response:
     body = await read_json(request)
     path = body.get("tinker_path")
     if not isinstance(path, str):
-        raise bad_request("tinker_path is missing")
+        raise BadRequest("tinker_path is missing")
     record = await asyncio.to_thread(state_of(request).store.find, path)
     lora = record.lora
     return web.json_response(

@@ -7,8 +7,8 @@ from tinker import types
 
 from coderl_tasks.local.tinker.engine_types import SampleSpec
 from coderl_tasks.local.tinker.promises import PROTOBUF, Answer, Promise, failure, settle
-from coderl_tasks.local.tinker.refusal import bad_request, not_found
-from coderl_tasks.local.tinker.samplers import CLONE_BLOCK, Sampler
+from coderl_tasks.local.tinker.refusal import BadRequest, not_found
+from coderl_tasks.local.tinker.sessions import CLONE_BLOCK, Sampler
 from coderl_tasks.local.tinker.state import ServerState, no_content, read, read_json, state_of
 from coderl_tasks.local.tinker.wire_format import sample_response, sample_spec
 
@@ -40,15 +40,15 @@ async def create_sampling_session(request: web.Request) -> web.Response:
 async def _new_sampler(state: ServerState, sampler_id: str, body: types.CreateSamplingSessionRequest) -> Sampler:
     if body.model_path is None:
         if body.base_model is None:
-            raise bad_request("give a base_model or a model_path to sample from")
+            raise BadRequest("give a base_model or a model_path to sample from")
         host = state.engines.find(body.base_model)
         return Sampler(sampler_id, body.session_id, host, body.base_model)
     record = await asyncio.to_thread(state.store.find, body.model_path)
     if record.kind == "external_weights":
-        raise bad_request(f"{record.path} is an export and cannot be sampled from; use the checkpoint it came from")
+        raise BadRequest(f"{record.path} is an export and cannot be sampled from; use the checkpoint it came from")
     host = state.engines.find(record.base_model)
     if body.base_model is not None and state.engines.find(body.base_model) is not host:
-        raise bad_request(f"{record.path} was trained on {record.base_model}, not on {body.base_model}")
+        raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {body.base_model}")
     return Sampler(sampler_id, body.session_id, host, record.base_model, checkpoint=record)
 
 
@@ -77,9 +77,9 @@ async def asample(request: web.Request) -> web.Response:
     body = await read(request, types.SampleRequest)
     state = state_of(request)
     if body.sampling_session_id is None or body.seq_id is None:
-        raise bad_request("asample needs a sampling_session_id and a seq_id: call create_sampling_session first")
+        raise BadRequest("asample needs a sampling_session_id and a seq_id: call create_sampling_session first")
     if body.seq_id < 0:
-        raise bad_request(f"seq_id is {body.seq_id}; it has to be 0 or greater")
+        raise BadRequest(f"seq_id is {body.seq_id}; it has to be 0 or greater")
     sampler = state.samplers.find(body.sampling_session_id)
     state.sessions.living(sampler.session_id)
     request_id = f"{sampler.sampler_id}:{body.seq_id}"

@@ -10,15 +10,14 @@ from typing import TypeVar
 import pydantic
 from aiohttp import web
 
-from coderl_tasks.local.tinker.checkpoints import CheckpointStore
+from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.local.tinker.engines import EnginePool
 from coderl_tasks.local.tinker.models import ModelRegistry
 from coderl_tasks.local.tinker.ordering import GAP_TIMEOUT_S
 from coderl_tasks.local.tinker.promises import PromiseTable
 from coderl_tasks.local.tinker.provenance import RecordedSequences
-from coderl_tasks.local.tinker.refusal import bad_request
-from coderl_tasks.local.tinker.samplers import SamplerRegistry
-from coderl_tasks.local.tinker.sessions import SessionRegistry
+from coderl_tasks.local.tinker.refusal import BadRequest
+from coderl_tasks.local.tinker.sessions import SamplerRegistry, SessionRegistry
 
 M = TypeVar("M", bound=pydantic.BaseModel)
 
@@ -70,9 +69,9 @@ async def read_json(request: web.Request) -> dict[str, object]:
     try:
         body = json.loads(await request.read())
     except (ValueError, RecursionError) as error:  # the latter for one that is nested too deeply
-        raise bad_request(f"the body is not JSON: {error}") from error
+        raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise bad_request("the body has to be a JSON object")
+        raise BadRequest("the body has to be a JSON object")
     return body
 
 
@@ -83,7 +82,7 @@ def parse(body: dict[str, object], model: type[M]) -> M:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         field_name = ".".join(str(part) for part in first["loc"]) or "body"
-        raise bad_request(f"{model.__name__}: {field_name}: {first['msg']}") from error
+        raise BadRequest(f"{model.__name__}: {field_name}: {first['msg']}") from error
 
 
 def no_content() -> web.Response:

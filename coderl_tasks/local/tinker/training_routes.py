@@ -1,19 +1,21 @@
-"""Routes of training: creating models, forward and backward passes, optimizer steps."""
+"""Routes of training: creating models, passes, optimizer steps, saving and loading weights."""
 
+import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from tinker import types
-from tinker.types.optimizer import AdamParams
+from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
-from coderl_tasks.local.tinker.engine_types import AdamSettings, about_datum
+from coderl_tasks.local.tinker.engine_types import AdamSettings
 from coderl_tasks.local.tinker.models import TrainingModel
 from coderl_tasks.local.tinker.promises import PROTOBUF, Answer, json_answer
 from coderl_tasks.local.tinker.provenance import check_tiling
-from coderl_tasks.local.tinker.records import LoraSettings, RunRecord
-from coderl_tasks.local.tinker.refusal import bad_request
-from coderl_tasks.local.tinker.state import read, state_of
-from coderl_tasks.local.tinker.submission import Work, check_optimizer, submit
+from coderl_tasks.local.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, expiry
+from coderl_tasks.local.tinker.refusal import BadRequest, Refusal, about_datum, clash
+from coderl_tasks.local.tinker.sessions import Sampler
+from coderl_tasks.local.tinker.state import ServerState, read, state_of
 from coderl_tasks.local.tinker.wire_format import (
     forward_backward_output,
     loss_config_of,
@@ -23,7 +25,43 @@ from coderl_tasks.local.tinker.wire_format import (
     train_datums,
 )
 
+Work = Callable[[], Awaitable[Answer]]
+MAX_WAITING = 10_000
+"""Requests that one model may have waiting."""
 routes = web.RouteTableDef()
+
+
+def submit(
+    state: ServerState,
+    model: TrainingModel,
+    seq_id: int | None,
+    kind: str,
+    prepare: Callable[[], Work],
+    *,
+    backward: bool = False,
+) -> web.Response:
+    """Queue request `seq_id` of the model, once. What `prepare` refuses takes its turn too, and spoils the gradient
+    if it was a backward pass. Runs without a pause, so that a resend cannot slip in between."""
+    if seq_id is None or seq_id < 1:
+        raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
+    state.sessions.living(model.run.session_id)
+    request_id = f"{model.run.run_id}:{seq_id}"
+    if state.promises.find(request_id, kind) is None:
+        if model.queue.waiting >= MAX_WAITING:
+            raise Refusal(429, f"model {model.run.run_id} has {MAX_WAITING} requests waiting")
+        try:
+            work = prepare()
+        except Refusal as refusal:
+            model.submit_refused(seq_id, kind, refusal, backward=backward)
+            raise
+        model.submit(seq_id, state.promises.open(request_id, kind), work, backward=backward)
+    return web.json_response({"request_id": request_id, "model_id": model.run.run_id})
+
+
+def check_optimizer(config: object) -> None:
+    """Refusal 400 for an optimizer other than Adam."""
+    if config is not None and not isinstance(config, AdamOptimizerConfig):
+        raise BadRequest(f"optimizer {getattr(config, 'type', config)!r} is not offered here: adamw")
 
 
 @routes.post("/api/v1/create_model")
@@ -39,9 +77,9 @@ async def create_model(request: web.Request) -> web.Response:
         check_optimizer(body.optimizer_config)
         lora = body.lora_config
         if lora is None:
-            raise bad_request("lora_config is missing: only LoRA training is offered here")
+            raise BadRequest("lora_config is missing: only LoRA training is offered here")
         if lora.rank < 1:
-            raise bad_request(f"LoRA rank is {lora.rank}; it has to be at least 1")
+            raise BadRequest(f"LoRA rank is {lora.rank}; it has to be at least 1")
         settings = LoraSettings(
             rank=lora.rank,
             seed=lora.seed if lora.seed is not None else secrets.randbits(62),
@@ -129,7 +167,7 @@ async def optim_step(request: web.Request) -> web.Response:
     def prepare() -> Work:
         params = body.optim_params
         if not isinstance(params, AdamParams):
-            raise bad_request(f"optimizer {params.type!r} is not offered here: adamw")
+            raise BadRequest(f"optimizer {params.type!r} is not offered here: adamw")
         settings = AdamSettings(**params.model_dump())
 
         async def work() -> Answer:
@@ -138,3 +176,149 @@ async def optim_step(request: web.Request) -> web.Response:
         return work
 
     return submit(state, model, body.seq_id, "optim_step", prepare)
+
+
+def _save_work(
+    state: ServerState,
+    model: TrainingModel,
+    kind: CheckpointKind,
+    answer_type: str,
+    path: str | None,
+    ttl_seconds: int | None,
+    user_metadata: dict[str, str] | None,
+    overwrite: bool = False,
+) -> Work:
+    name = check_name(path)
+    expiry(ttl_seconds)
+    if not overwrite and state.store.exists(model.run.run_id, kind, name):
+        raise clash(f"tinker://{model.run.run_id}/{kind}/{name} exists: choose another name, or overwrite it")
+
+    async def work() -> Answer:
+        record = await model.save(kind, name, overwrite=overwrite, ttl_seconds=ttl_seconds, user_metadata=user_metadata)
+        return json_answer({"type": answer_type, "path": record.path, "size_bytes": record.size})
+
+    return work
+
+
+@routes.post("/api/v1/save_weights")
+async def save_weights(request: web.Request) -> web.Response:
+    """A training checkpoint: weights and optimizer state."""
+    state = state_of(request)
+    body = await read(request, types.SaveWeightsRequest)
+    model = state.models.find(body.model_id)
+    return submit(
+        state,
+        model,
+        body.seq_id,
+        "save_weights",
+        lambda: _save_work(
+            state,
+            model,
+            "weights",
+            "save_weights",
+            body.path,
+            body.ttl_seconds,
+            body.user_metadata,
+            body.overwrite,
+        ),
+    )
+
+
+@routes.post("/api/v1/save_weights_for_sampler")
+async def save_weights_for_sampler(request: web.Request) -> web.Response:
+    """Sampler weights: under a name on disk, or without one as a sampling session in memory.
+
+    `kind` inflight is answered with a snapshot too, which its contract (those weights or newer ones) allows.
+    """
+    state = state_of(request)
+    body = await read(request, types.SaveWeightsForSamplerRequest)
+    model = state.models.find(body.model_id)
+    answer_type = "save_weights_for_sampler"
+
+    def prepare() -> Work:
+        if body.path is not None:
+            return _save_work(
+                state, model, "sampler_weights", answer_type, body.path, body.ttl_seconds, body.user_metadata
+            )
+        if body.sampling_session_seq_id is None:
+            raise BadRequest("give a path, or a sampling_session_seq_id for weights without a name")
+        sampler_id = f"{model.run.session_id}:sample:{body.sampling_session_seq_id}"
+        if state.samplers.get(sampler_id) is not None:
+            raise BadRequest(f"sampler {sampler_id} exists already")
+
+        async def work() -> Answer:
+            snapshot = await model.snapshot()
+            run = model.run
+            state.samplers.add(Sampler(sampler_id, run.session_id, model.host, run.base_model, snapshot=snapshot))
+            state.sessions.living(run.session_id).sampler_ids.append(sampler_id)
+            return json_answer({"type": answer_type, "sampling_session_id": sampler_id})
+
+        return work
+
+    return submit(state, model, body.seq_id, answer_type, prepare)
+
+
+@routes.post("/api/v1/save_weights_external")
+async def save_weights_external(request: web.Request) -> web.Response:
+    """The adapter as PEFT files that other tools read; they are downloaded through the REST routes."""
+    state = state_of(request)
+    body = await read(request, types.SaveWeightsExternalRequest)
+    model = state.models.find(body.model_id)
+    answer_type = "save_weights_external"
+
+    def prepare() -> Work:
+        if body.age_encryption_recipients:
+            raise BadRequest("age encryption of exports is not offered here")
+        return _save_work(state, model, "external_weights", answer_type, body.path, body.ttl_seconds, None)
+
+    return submit(state, model, body.seq_id, answer_type, prepare)
+
+
+@routes.post("/api/v1/load_weights")
+async def load_weights(request: web.Request) -> web.Response:
+    """Load a training checkpoint into a model, or make a new model from it."""
+    state = state_of(request)
+    body = await read(request, types.LoadWeightsRequest)
+    check_optimizer(body.optimizer_config)
+    if body.model_id is not None:
+        model = state.models.find(body.model_id)
+        return submit(state, model, body.seq_id, "load_weights", lambda: _load_work(state, model, body))
+    if body.session_id is None or body.model_seq_id is None:
+        raise BadRequest("give model_id and seq_id, or session_id and model_seq_id for a new model")
+    return await _create_by_loading(state, body, f"{body.session_id}:train:{body.model_seq_id}")
+
+
+def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeightsRequest) -> Work:
+    async def work() -> Answer:
+        record = await asyncio.to_thread(state.store.find, body.path)
+        if record.kind != "weights":
+            raise BadRequest(f"{record.path} cannot be trained from; load a tinker://<run>/weights/<name> path")
+        if state.engines.find(record.base_model) is not model.host:
+            raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {model.run.base_model}")
+        await model.load(record, optimizer=body.optimizer)
+        return json_answer({"type": "load_weights", "path": body.path, "model_id": model.run.run_id})
+
+    return work
+
+
+async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest, model_id: str) -> web.Response:
+    request_id = f"{model_id}:0"
+    if state.promises.find(request_id, "load_weights") is None:
+        record = await asyncio.to_thread(state.store.find, body.path)
+        session = state.sessions.living(model_id.split(":")[0])
+        base_model = body.base_model or record.base_model
+        host = state.engines.find(base_model)
+        if state.promises.find(request_id, "load_weights") is None:  # a resend may have been faster
+            run = RunRecord(
+                run_id=model_id,
+                session_id=session.session_id,
+                base_model=base_model,
+                lora=record.lora,
+                user_metadata=body.user_metadata,
+            )
+            model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
+            state.models.add(model)
+            session.training_run_ids.append(model_id)
+            promise = state.promises.open(request_id, "load_weights")
+            model.submit(0, promise, _load_work(state, model, body))
+    return web.json_response({"request_id": request_id, "model_id": model_id})

@@ -9,16 +9,15 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from coderl_tasks.local.tinker.engine_types import (
     LOSS_NAMES,
-    BadRequest,
     LossName,
     LossOutput,
     SampledSequence,
     SampleResult,
     SampleSpec,
     TrainDatum,
-    about_datum,
 )
 from coderl_tasks.local.tinker.provenance import RECORDED_TOP_K, Provenance, Span
+from coderl_tasks.local.tinker.refusal import BadRequest, about_datum
 
 MASK_TOKEN = 0
 MASK_LOGPROB = -99999.0

@@ -36,7 +36,8 @@ import math
 import numpy as np
 import torch
 
-from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, BadRequest, LossName, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, LossName, SamplerTopK, TrainDatum
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 _RL = ("logprobs", "advantages")
 LOSS_INPUTS: dict[str, tuple[str, ...]] = {

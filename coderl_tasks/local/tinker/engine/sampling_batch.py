@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from coderl_tasks.local.tinker.engine.base_model import BaseModel, Weights
-from coderl_tasks.local.tinker.engine.draws import UniformDraws, draw_tokens
-from coderl_tasks.local.tinker.engine.kv_cache import GroupCache
+from coderl_tasks.local.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
+from coderl_tasks.local.tinker.engine.causal_lm import BaseModel, Weights
+from coderl_tasks.local.tinker.engine.decoding import StopRule, UniformDraws, draw_tokens
 from coderl_tasks.local.tinker.engine.row_exact import padded_rows
-from coderl_tasks.local.tinker.engine.sample_attention import SampleAttention, Segment
-from coderl_tasks.local.tinker.engine.stopping import StopRule
 from coderl_tasks.local.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
 
 PREFILL_CHUNK = 512
@@ -159,16 +157,13 @@ def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
 
 
 class SamplingBatch:
-    """The requests that run now. `add` and `step` are called from one thread."""
+    """The `requests` that run now. One thread adds them and calls `step`."""
 
     def __init__(self, model: BaseModel, max_rows: int) -> None:
         self._model = model
         self._max_rows = max_rows
         self._turn = 0
         self.requests: list[RunningRequest] = []
-
-    def add(self, request: RunningRequest) -> None:
-        self.requests.append(request)
 
     def step(self) -> list[RunningRequest]:
         """Runs one step and returns the requests that it finished, or that failed (`error` is then set)."""

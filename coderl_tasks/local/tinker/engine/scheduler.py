@@ -6,20 +6,23 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
-from coderl_tasks.local.tinker.engine.engine import Engine, SamplerWeights
+from coderl_tasks.local.tinker.engine.causal_lm import Weights
+from coderl_tasks.local.tinker.engine.lora_engine import Engine
 from coderl_tasks.local.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
-from coderl_tasks.local.tinker.engine_types import BadRequest, SampleResult, SampleSpec
+from coderl_tasks.local.tinker.engine_types import SampleResult, SampleSpec
+from coderl_tasks.local.tinker.refusal import BadRequest
 
 logger = logging.getLogger(__name__)
 
-_Submitted = tuple[SamplerWeights, SampleSpec, Future[SampleResult]]
+_Submitted = tuple[Weights, SampleSpec, Future[SampleResult]]
 
 
 class SamplingScheduler:
     """Continuous batching: a request joins the running batch at the next step; how they meet changes no
     result.
 
-    Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`.
+    Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`. What they could grow
+    to counts, not what they hold now, so that the limit still holds when all of them are at their longest.
     """
 
     def __init__(self, engine: Engine, *, max_cache_bytes: int = 4 << 30) -> None:
@@ -30,7 +33,7 @@ class SamplingScheduler:
         self._thread = threading.Thread(target=self._loop, name="sampling", daemon=True)
         self._thread.start()
 
-    def submit(self, weights: SamplerWeights, spec: SampleSpec) -> Future[SampleResult]:
+    def submit(self, weights: Weights, spec: SampleSpec) -> Future[SampleResult]:
         """Queues a request. Raises BadRequest at once if it is invalid. Cancelling the future stops the request."""
         if self._closing:
             raise RuntimeError("the sampling scheduler is closed")
@@ -42,7 +45,7 @@ class SamplingScheduler:
     def close(self) -> None:
         """Ends the loop after its current step; unfinished requests fail with RuntimeError."""
         self._closing = True
-        self._incoming.put(None)
+        self._incoming.put(None)  # wakes a loop that waits for requests
         self._thread.join()
 
     def _loop(self) -> None:
@@ -51,11 +54,14 @@ class SamplingScheduler:
         waiting: deque[_Submitted] = deque()
         while not self._closing:
             self._receive(waiting, idle=not (batch.requests or waiting))
+            # Before others are admitted: what is cancelled gives up its share of the caches to them.
             batch.requests = [request for request in batch.requests if not futures[request].cancelled()]
             futures = {request: futures[request] for request in batch.requests}
             self._admit(waiting, batch, futures)
             for request in batch.step():
                 future = futures.pop(request)
+                # From here on it cannot be cancelled. Without this a cancellation just now would make the call below
+                # raise, and end the loop for everybody.
                 if not future.set_running_or_notify_cancel():
                     continue
                 if request.error is None:

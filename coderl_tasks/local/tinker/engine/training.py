@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coderl_tasks.local.tinker.engine.base_model import UNEMBED, BaseModel, Weights
-from coderl_tasks.local.tinker.engine.lora import Adapter
+from coderl_tasks.local.tinker.engine.adapter import Adapter
+from coderl_tasks.local.tinker.engine.causal_lm import UNEMBED, BaseModel, Weights
 from coderl_tasks.local.tinker.engine.losses import checked_config, scored_tokens, token_losses
-from coderl_tasks.local.tinker.engine.packing import MicroBatch, pack
-from coderl_tasks.local.tinker.engine.tree_attention import TreeAttention
+from coderl_tasks.local.tinker.engine.packing import MicroBatch, TreeAttention, pack
 from coderl_tasks.local.tinker.engine_types import LossName, LossOutput, TrainDatum
 
 LANES = 4

@@ -4,7 +4,8 @@ wrong."""
 import numpy as np
 
 from coderl_tasks.local.tinker.engine.losses import LOSS_INPUTS, OPTIONAL_INPUTS
-from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, BadRequest, LossName, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.engine_types import LOSS_NAMES, LossName, SampleSpec, TrainDatum
+from coderl_tasks.local.tinker.refusal import BadRequest
 from coderl_tasks.settings import COLDEST, HOTTEST
 
 MAX_SAMPLES = 4096

@@ -1,8 +1,7 @@
-"""The engine: training and sampling of LoRA adapters on one base model. The only door to this package for the
-wire."""
+"""The engine: training and sampling of LoRA adapters on one base model. The wire uses this package
+through it alone."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +9,32 @@ import torch
 from transformers import AutoTokenizer
 
 from coderl_tasks.local.memory import require_memory
-from coderl_tasks.local.tinker.engine import storage
-from coderl_tasks.local.tinker.engine.adam import adam_step
-from coderl_tasks.local.tinker.engine.base_model import BaseModel, Weights
-from coderl_tasks.local.tinker.engine.lora import Adapter, LoraShape, create_adapter
+from coderl_tasks.local.tinker.engine.adapter import (
+    Adapter,
+    LoraShape,
+    adam_step,
+    create_adapter,
+    read_adapter,
+    write_adapter,
+)
+from coderl_tasks.local.tinker.engine.causal_lm import BaseModel, Weights
 from coderl_tasks.local.tinker.engine.losses import checked_config
 from coderl_tasks.local.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
 from coderl_tasks.local.tinker.engine.training import run_datums
 from coderl_tasks.local.tinker.engine.validation import check_datum, check_sample
 from coderl_tasks.local.tinker.engine_types import (
     AdamSettings,
-    BadRequest,
     LossName,
     LossOutput,
     SampleResult,
     SampleSpec,
     TrainDatum,
-    about_datum,
 )
+from coderl_tasks.local.tinker.refusal import BadRequest, about_datum
 
 _DRAW_BYTES = 40
 """A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SamplerWeights:
-    """An immutable snapshot to sample from: merged weight matrices by name, and the adapter's parameters they
-    came from (None for the base model)."""
-
-    merged: Weights
-    adapter: Adapter | None
 
 
 class Engine:
@@ -67,7 +61,6 @@ class Engine:
         self._max_train_tokens = max_train_tokens
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
-        self._base = SamplerWeights(self._model.weights, None)
 
     @property
     def eos_tokens(self) -> list[int]:
@@ -122,16 +115,15 @@ class Engine:
 
     # sampling
 
-    def sampler_weights(self, adapter: Adapter | None) -> SamplerWeights:
-        """A snapshot of the adapter as it is now; None means the base model. Raises OutOfMemory before it makes one
-        that there is no room for."""
+    def sampler_weights(self, adapter: Adapter | None) -> Weights:
+        """What the adapter makes of the weights now, which later steps do not change; None means the base model. Raises
+        OutOfMemory before it makes a copy that there is no room for."""
         if adapter is None:
-            return self._base
+            return self._model.weights
         require_memory(adapter.shape.nbytes(self._model.weights) // 2, "a copy of the weights to sample from")
-        frozen = Adapter(adapter.shape, adapter.seed, {key: value.clone() for key, value in adapter.params.items()})
-        return SamplerWeights(adapter.merged(self._model.weights), frozen)
+        return adapter.merged(self._model.weights)
 
-    def sample(self, jobs: list[tuple[SamplerWeights, SampleSpec]]) -> list[SampleResult]:
+    def sample(self, jobs: list[tuple[Weights, SampleSpec]]) -> list[SampleResult]:
         """Samples all jobs together; each result is what it would be alone. Raises BadRequest if one is invalid."""
         for _, spec in jobs:
             self.validate_sample(spec)
@@ -152,14 +144,14 @@ class Engine:
         """An empty batch of this engine's, for a scheduler."""
         return SamplingBatch(self._model, self._max_batch_rows)
 
-    def running_request(self, weights: SamplerWeights, spec: SampleSpec) -> RunningRequest:
+    def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:
         """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its
         first token; its cache asks for room as it grows."""
         model = self._model
         cache = len(spec.prompt) * model.n_layers * 2 * model.n_kv_heads * model.head_dim * 4
         draws = spec.num_samples * self.vocab_size * _DRAW_BYTES
         require_memory(cache + draws, f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens")
-        return RunningRequest(self._model, weights.merged, spec, self.tokenizer)
+        return RunningRequest(self._model, weights, spec, self.tokenizer)
 
     def cache_bytes(self, spec: SampleSpec) -> int:
         """The most memory that the request's key-value cache can take."""
@@ -171,24 +163,14 @@ class Engine:
 
     def save_adapter(self, adapter: Adapter, folder: Path, *, optimizer: bool) -> None:
         """Writes the adapter, with Adam's state if `optimizer`, into `folder` (PEFT's format)."""
-        storage.save_adapter(adapter, folder, self.folder, optimizer=optimizer)
+        write_adapter(adapter, folder, self.folder, optimizer=optimizer)
 
     def load_adapter(self, folder: Path, *, optimizer: bool) -> Adapter:
         """The adapter saved in `folder`. Raises BadRequest if it is missing, lacks what is asked for, or does
         not fit, and OutOfMemory."""
         require_memory(sum(file.stat().st_size for file in folder.glob("*.safetensors")), f"loading {folder.name}")
         shapes = {name: weight.shape for name, weight in self._model.weights.items()}
-        return storage.load_adapter(folder, shapes, optimizer=optimizer)
-
-    def save_sampler(self, weights: SamplerWeights, folder: Path) -> None:
-        """Writes what `weights` was merged from (PEFT's format). Raises BadRequest for the base model."""
-        if weights.adapter is None:
-            raise BadRequest("the base model has no sampler weights to save")
-        self.save_adapter(weights.adapter, folder, optimizer=False)
-
-    def load_sampler(self, folder: Path) -> SamplerWeights:
-        """The snapshot saved in `folder`. Raises BadRequest as `load_adapter` does."""
-        return self.sampler_weights(self.load_adapter(folder, optimizer=False))
+        return read_adapter(folder, shapes, optimizer=optimizer)
 
 
 def _load_tokenizer(folder: Path) -> Any | None:

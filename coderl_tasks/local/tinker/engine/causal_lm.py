@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.local.tinker.engine.packing import PackedGroup
+from coderl_tasks.local.tinker.engine.packing import PackedGroup, TreeAttention
 from coderl_tasks.local.tinker.engine.row_exact import (
     TILE,
     TiledProduct,
@@ -32,7 +32,6 @@ from coderl_tasks.local.tinker.engine.row_exact import (
     padded_rows,
     row_exact_activation,
 )
-from coderl_tasks.local.tinker.engine.tree_attention import TreeAttention
 
 Weights = dict[str, torch.Tensor]
 """Weight matrices (out, in) by module name, `UNEMBED` included: everything that LoRA can change."""

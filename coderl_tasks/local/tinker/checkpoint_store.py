@@ -9,7 +9,9 @@ A checkpoint exists from the moment its record is renamed into place, which come
 or the new one. Overwriting, publishing and a new time to live replace the record alone.
 """
 
+import hashlib
 import logging
+import os
 import shutil
 import time
 import uuid
@@ -18,7 +20,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from coderl_tasks.local.tinker.durable import replace_text, sha256_of, sync_file, sync_folder
 from coderl_tasks.local.tinker.records import (
     KIND_NAMES,
     CheckpointKind,
@@ -37,6 +38,37 @@ _LEFTOVER_AGE_S = 24 * 3600
 logger = logging.getLogger(__name__)
 
 
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's entries (a rename into it, say), survive a power failure."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Put `text` in the place of `path` at once; if not `durable` it survives a killed process but not a power cut."""
+    aside = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        # Before the rename: else a power cut may leave the new name with an empty file behind it.
+        if durable:
+            sync(aside)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class CheckpointStore:
     """The store under one root folder. Methods block on the disk; call them from a worker thread where that matters."""
 
@@ -46,11 +78,11 @@ class CheckpointStore:
 
     # Runs
 
-    def save_run(self, run: RunRecord, *, sync: bool = True) -> None:
-        """Write the run's record; without `sync` it survives a killed server but not a power cut."""
+    def save_run(self, run: RunRecord, *, durable: bool = True) -> None:
+        """Write the run's record; if not `durable` it survives a killed server but not a power cut."""
         folder = self.root / run.run_id
         folder.mkdir(exist_ok=True)
-        replace_text(folder / "run.json", run.model_dump_json(indent=1), sync=sync)
+        replace_text(folder / "run.json", run.model_dump_json(indent=1), durable=durable)
 
     def run(self, run_id: str) -> RunRecord:
         """The run's record; Refusal 404 if there is none, 422 if it is damaged."""
@@ -76,6 +108,7 @@ class CheckpointStore:
 
     def delete_run(self, run_id: str) -> None:
         """Remove the run with all its checkpoints; Refusal 404 if there is none."""
+        # Out of sight in one rename: whoever lists runs meanwhile sees all of it or nothing.
         folder = self.root / self.run(run_id).run_id
         aside = self.root / f".tmp-{uuid.uuid4().hex}"
         folder.rename(aside)
@@ -102,7 +135,7 @@ class CheckpointStore:
         """Save what `fill` writes into the empty folder it is given; Refusal 409 if the name is taken."""
         expires_at = expiry(ttl_seconds)
         record_file = self.root / run.run_id / kind / f"{check_name(name)}.json"
-        old = self._read(record_file, warn=overwrite)
+        old = self._read(record_file, warn=overwrite)  # a damaged record is in nobody's way when it is overwritten
         if old is not None and self._drop_if_expired(old):
             old = None
         if old is not None and not overwrite:
@@ -115,14 +148,16 @@ class CheckpointStore:
             files = {}
             for file in sorted(path for path in aside.rglob("*") if path.is_file()):
                 files[str(file.relative_to(aside))] = StoredFile(size=file.stat().st_size, sha256=sha256_of(file))
-                sync_file(file)
+                sync(file)
             for folder in (aside, *(path for path in aside.rglob("*") if path.is_dir())):
-                sync_folder(folder)
+                sync(folder)
             aside.rename(data)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        sync_folder(data.parent)
+        # The record names the data, so it comes after them, and the old data go after it: whenever this breaks off,
+        # what a record names is whole. Data that no record names are all that a crash leaves.
+        sync(data.parent)
         record = CheckpointRecord(
             run_id=run.run_id,
             kind=kind,

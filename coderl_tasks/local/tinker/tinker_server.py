@@ -32,9 +32,7 @@ from coderl_tasks.local.tinker import (
     sampling_routes,
     service_routes,
     training_routes,
-    weights_routes,
 )
-from coderl_tasks.local.tinker.engine_types import BadRequest
 from coderl_tasks.local.tinker.ordering import GAP_TIMEOUT_S
 from coderl_tasks.local.tinker.promises import PROTOBUF, machine_fault
 from coderl_tasks.local.tinker.refusal import Refusal
@@ -68,7 +66,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(error.status, error.message)
     except OutOfMemory as error:
         return _error(507, str(error))
-    except (BadRequest, CoderlError) as error:
+    except CoderlError as error:
         return _error(400, str(error))
     except web.HTTPNotFound:
         return _error(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
@@ -99,12 +97,12 @@ def make_app(state: ServerState, admit: Middleware) -> web.Application:
     app = web.Application(middlewares=[admit, errors_as_json, key_of_right_form], client_max_size=MAX_BODY_BYTES)
     app[STATE] = state
     sampling_routes.prepare(app)
-    for module in (service_routes, training_routes, weights_routes, sampling_routes, rest_routes):
+    for module in (service_routes, training_routes, sampling_routes, rest_routes):
         app.add_routes(module.routes)
     return app
 
 
-async def _keep_house(state: ServerState) -> None:
+async def _housekeeping(state: ServerState) -> None:
     for number in itertools.count():
         for session in state.sessions.silent():
             logger.warning("session %s sent no heartbeat and is ended", session.session_id)
@@ -140,7 +138,7 @@ async def running(
     )
     await runner.setup()
     await web.SockSite(runner, listener, backlog=1024).start()
-    housekeeping = asyncio.create_task(_keep_house(state))
+    housekeeping = asyncio.create_task(_housekeeping(state))
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
