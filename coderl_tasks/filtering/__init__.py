@@ -5,9 +5,9 @@ They stream: what is kept lies in parquet parts, and only signatures of the prob
 
 from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated
 from coderl_tasks.filtering.duplicates import DuplicateRules, find_duplicates
-from coderl_tasks.filtering.filter_dataset import FilterRequest, FilterResult, filter_dataset
 from coderl_tasks.filtering.parts import KeptProblems
 from coderl_tasks.filtering.rows import RowRules, filter_problem, parse, sanity
+from coderl_tasks.filtering.stages import FilterRequest, FilterResult, filter_dataset
 from coderl_tasks.filtering.workers import OnRows, RowsProgress
 
 __all__ = [

@@ -47,6 +47,8 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
     """The entries of `train` that give one of `evaluation` away, in order."""
     overlaps = _Overlaps(train, evaluation, rules)
     index = NearDuplicateIndex(rules.resemblance)
+    # Short statements are not in the index, where any two of them may look alike. One that is the same word for word is
+    # found by its hash.
     same: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
         same.setdefault(entry.signature.statement, number)
@@ -72,6 +74,7 @@ class _Overlaps:
 
     def __init__(self, train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> None:
         windows = [entry.signature.windows for entry in (*train, *evaluation)]
+        # A signature has each of its windows once, so these are counts of problems.
         values, counts = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *windows]), return_counts=True)
         boilerplate = values[counts > rules.common]
         self._rules = rules

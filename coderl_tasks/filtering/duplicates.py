@@ -68,6 +68,8 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
             if near is not None:
                 faults.append(Fault(number, "near_duplicate", near))
                 continue
+            # Only what is kept is in the index: of a chain of edits, each near the one before, the first stays and what
+            # has drifted too far from it.
             index.add(number, entry.signature)
         by_id[entry.problem_id] = number
         by_content[content] = number

@@ -109,6 +109,7 @@ class SharedTests:
 
 def shared_tests(one: Signature, other: Signature) -> SharedTests:
     """Compare the tests that are known of both (see MAX_TESTS)."""
+    # A full signature says nothing of tests beyond its last hash: up to there the two are compared.
     ends = [signature.test_inputs[-1] for signature in (one, other) if len(signature.test_inputs) == MAX_TESTS]
     known = [
         int(np.searchsorted(s.test_inputs, min(ends), "right")) if ends else len(s.test_inputs) for s in (one, other)

@@ -120,6 +120,7 @@ class TrainingModel:
     async def optim_step(self, settings: AdamSettings) -> dict[str, float]:
         """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest by rules 2 and 3."""
         adapter = self._check_usable()
+        # The fault goes with the gradient that it is about: what comes after the refusal starts from nothing.
         fault, self._gradient_fault = self._gradient_fault, None
         if fault is not None:
             self._drop_gradient()
@@ -134,7 +135,7 @@ class TrainingModel:
         def step(engine: "Engine") -> dict[str, float]:
             try:
                 return engine.optim_step(adapter, settings)
-            except BadRequest:
+            except BadRequest:  # nothing was changed: the gradient is lost, and the weights are as before
                 adapter.grads = None
                 raise
             except Exception as error:

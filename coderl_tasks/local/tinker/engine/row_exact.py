@@ -8,7 +8,7 @@ What breaks that in plain torch, and what is done about it:
    +, *, /, sqrt both paths round alike; `exp` and friends do not. Activations are run on blocks that one
    thread does with vector code only.
 
-Attention mixes rows and is therefore done per request (see `sample_attention`).
+Attention mixes rows and is therefore done per request (see `cached_attention`).
 """
 
 import logging

@@ -193,10 +193,10 @@ def test_the_benchmark_finds_all_that_it_planted(generated: Path) -> None:
 
 START = """
 import sys, pathlib
-import coderl_tasks.filtering.filter_dataset as filtering, coderl_tasks.filtering.workers as workers
+import coderl_tasks.filtering.stages as stages, coderl_tasks.filtering.workers as workers
 if __name__ == "__main__":
     workers.BYTES_WORTH_A_PROCESS = 1
-    filtering.filter_dataset(pathlib.Path(sys.argv[2]), filtering.FilterRequest(sys.argv[1], workers=int(sys.argv[3])))
+    stages.filter_dataset(pathlib.Path(sys.argv[2]), stages.FilterRequest(sys.argv[1], workers=int(sys.argv[3])))
 """
 
 

@@ -262,6 +262,7 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
         Fault(left[fault.index], fault.reason, fault.detail)
         for fault in find_duplicates([train[number] for number in left], request.duplicates)
     ]
+    # In this order each row has one reason, and a passage of a problem that comes twice counts once.
     twice = {fault.index for fault in duplicates}
     once = [number for number in left if number not in twice]
     contaminated = [
