@@ -10,6 +10,7 @@ from tinker import types
 
 from coderl_tasks.local.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
 from coderl_tasks.local.tinker.refusal import BadRequest, clash, not_found
+from coderl_tasks.local.tinker.sessions import Session
 from coderl_tasks.local.tinker.state import ServerState, no_content, read, read_json, state_of
 
 _CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
@@ -206,11 +207,15 @@ async def list_sessions(request: web.Request) -> web.Response:
 @routes.get("/api/v1/sessions/{session_id}")
 async def get_session(request: web.Request) -> web.Response:
     """One session's runs and samplers."""
+    return web.json_response(_session(request).to_json())
+
+
+def _session(request: web.Request) -> Session:
     session_id = request.match_info["session_id"]
     session = state_of(request).sessions.find(session_id)
     if session is None:
         raise not_found(f"there is no session {session_id} in this server process")
-    return web.json_response(session.to_json())
+    return session
 
 
 @routes.post("/api/v1/sessions/search")
@@ -243,9 +248,7 @@ async def search_sessions(request: web.Request) -> web.Response:
 @routes.put("/api/v1/sessions/{session_id}/project")
 async def assign_project(request: web.Request) -> web.Response:
     """Put a session into a project, which is only a label here."""
-    session = state_of(request).sessions.find(request.match_info["session_id"])
-    if session is None:
-        raise not_found(f"there is no session {request.match_info['session_id']} in this server process")
+    session = _session(request)
     project_id = (await read_json(request)).get("project_id")
     session.project_id = None if project_id is None else str(project_id)
     return no_content()

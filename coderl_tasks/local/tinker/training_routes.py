@@ -3,18 +3,20 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from tinker import types
 from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
 from coderl_tasks.local.tinker.engine_types import AdamSettings
+from coderl_tasks.local.tinker.engines import EngineHost
 from coderl_tasks.local.tinker.models import TrainingModel
 from coderl_tasks.local.tinker.promises import PROTOBUF, Answer, json_answer
 from coderl_tasks.local.tinker.provenance import check_tiling
 from coderl_tasks.local.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, expiry
 from coderl_tasks.local.tinker.refusal import BadRequest, Refusal, about_datum, clash
-from coderl_tasks.local.tinker.sessions import Sampler
+from coderl_tasks.local.tinker.sessions import Sampler, Session
 from coderl_tasks.local.tinker.state import ServerState, read, state_of
 from coderl_tasks.local.tinker.wire_format import (
     forward_backward_output,
@@ -64,6 +66,25 @@ def check_optimizer(config: object) -> None:
         raise BadRequest(f"optimizer {getattr(config, 'type', config)!r} is not offered here: adamw")
 
 
+def _new_model(
+    state: ServerState,
+    session: Session,
+    model_id: str,
+    host: EngineHost,
+    base_model: str,
+    lora: LoraSettings,
+    user_metadata: dict[str, Any] | None,
+) -> TrainingModel:
+    """A model of the session, which its request number 0 will make or load."""
+    run = RunRecord(
+        run_id=model_id, session_id=session.session_id, base_model=base_model, lora=lora, user_metadata=user_metadata
+    )
+    model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
+    state.models.add(model)
+    session.training_run_ids.append(model_id)
+    return model
+
+
 @routes.post("/api/v1/create_model")
 async def create_model(request: web.Request) -> web.Response:
     """A new training run: a LoRA adapter on a base model."""
@@ -87,16 +108,7 @@ async def create_model(request: web.Request) -> web.Response:
             train_attn=lora.train_attn,
             train_unembed=lora.train_unembed,
         )
-        run = RunRecord(
-            run_id=model_id,
-            session_id=body.session_id,
-            base_model=body.base_model,
-            lora=settings,
-            user_metadata=body.user_metadata,
-        )
-        model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
-        state.models.add(model)
-        session.training_run_ids.append(model_id)
+        model = _new_model(state, session, model_id, host, body.base_model, settings, body.user_metadata)
 
         async def work() -> Answer:
             await model.create()
@@ -309,16 +321,7 @@ async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest,
         base_model = body.base_model or record.base_model
         host = state.engines.find(base_model)
         if state.promises.find(request_id, "load_weights") is None:  # a resend may have been faster
-            run = RunRecord(
-                run_id=model_id,
-                session_id=session.session_id,
-                base_model=base_model,
-                lora=record.lora,
-                user_metadata=body.user_metadata,
-            )
-            model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
-            state.models.add(model)
-            session.training_run_ids.append(model_id)
+            model = _new_model(state, session, model_id, host, base_model, record.lora, body.user_metadata)
             promise = state.promises.open(request_id, "load_weights")
             model.submit(0, promise, _load_work(state, model, body))
     return web.json_response({"request_id": request_id, "model_id": model_id})
