@@ -45,6 +45,7 @@ class ProblemTable:
     """Writes rows to a parquet file, in row groups of about GROUP_BYTES: what is held does not grow with the file."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str) -> None:
+        # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
         dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
         self._schema = schema
         self._writer = pq.ParquetWriter(
@@ -59,6 +60,7 @@ class ProblemTable:
         self._rows.append(row)
         self._size += size
         self.written += 1
+        # By size and by number: a row may be a few hundred bytes, or as many megabytes.
         if self._size >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
             self._flush()
 
@@ -166,7 +168,7 @@ class KeptProblems:
                 first = 0
                 for group in range(file.num_row_groups):
                     end = first + file.metadata.row_group(group).num_rows
-                    if row is not None and row < end:
+                    if row is not None and row < end:  # a group without a wanted row is not read
                         table = file.read_row_group(group, columns=list(columns), use_threads=False)
                         while row is not None and row < end:
                             yield table.slice(row - first, 1).to_pylist()[0], size

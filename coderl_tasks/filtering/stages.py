@@ -180,6 +180,8 @@ def _describe(side: _Side, indices: dict[RawFile, FileIndex]) -> list[dict[str, 
 
 def _begin(folder: Path, described: dict[str, Any]) -> None:
     """Keep what is in `folder` if it is of the same request, else empty it."""
+    # Parts have numbers for names and do not say what they are of: those of another request must be gone before this
+    # one is recorded.
     file = folder / "request.json"
     if not file.is_file() or read_json(file) != described:
         if folder.exists():

@@ -120,6 +120,7 @@ def _reply(status: str, message: str, outcome: Outcome | None, http_status: int 
 async def run_code(request: web.Request) -> web.Response:
     """POST /run_code."""
     try:
+        # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
         job = parse_job(json.loads(await request.read()))
     except (ValueError, RecursionError) as error:  # the latter for JSON that is nested too deeply

@@ -216,6 +216,7 @@ class WorkerPool:
         self._fork_servers = {rich: ForkServer(rich, self._scratch.path, allow_unisolated) for rich in (False, True)}
         self._workers: dict[tuple[int, bool], Worker] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
+        # Last in, first out: under a light load few slots do all the work, and the others' workers need not be forked.
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for index in reversed(range(concurrency)):
             self._free.put_nowait(index)

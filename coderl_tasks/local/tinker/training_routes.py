@@ -93,6 +93,7 @@ async def create_model(request: web.Request) -> web.Response:
     session = state.sessions.living(body.session_id)
     model_id = f"{body.session_id}:train:{body.model_seq_id}"
     request_id = f"{model_id}:0"
+    # Nothing is awaited between `find` and `open`: a request that is sent again finds the promise of the first.
     if state.promises.find(request_id, "create_model") is None:
         host = state.engines.find(body.base_model)
         check_optimizer(body.optimizer_config)

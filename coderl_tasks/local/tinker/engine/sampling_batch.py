@@ -186,6 +186,7 @@ class SamplingBatch:
         budget = {True: PREFILL_ROWS, False: self._max_rows}
         for request in sorted(self.requests, key=lambda request: request.last_turn):
             kind = request.prefilling
+            # The first of its kind in any case: one that is larger than the budget would otherwise wait for ever.
             if used[kind] == 0 or used[kind] + request.rows <= budget[kind]:
                 chosen.append(request)
                 used[kind] += request.rows
