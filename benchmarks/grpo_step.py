@@ -19,8 +19,8 @@ import tinker
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.local.tinker.engine import Engine
-from coderl_tasks.local.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
+from coderl_tasks.embedded.tinker.engine import Engine
+from coderl_tasks.embedded.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from coderl_tasks.paths import NANO_MODEL, local_model_folder
 
 LEARNING_RATE = 1e-4

@@ -22,7 +22,7 @@ import aiohttp
 
 PROGRAM = "print(sum(map(int, '1 2 3'.split())))"
 NUMPY_PROGRAM = "import numpy\nprint(numpy.arange(4).sum())"
-SERVER = "from coderl_tasks.local.sandbox.sandbox_server import serve; serve(0)"
+SERVER = "from coderl_tasks.embedded.sandbox.sandbox_server import serve; serve(0)"
 
 
 def bare_fork() -> None:

@@ -37,11 +37,11 @@ from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
 
+from coderl_tasks.embedded.supervisor import EmbeddedServer
+from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
+from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.json_lines import read_rows
-from coderl_tasks.local.supervisor import EmbeddedServer
-from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
-from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import NANO_MODEL, coderl_home
 from coderl_tasks.policy.seeds import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url

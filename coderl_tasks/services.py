@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
 
+from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, is_ours, listeners
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.local.supervisor import EmbeddedServer, answers, is_ours, listeners
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import SANDBOX_VARIABLE, check_address, sandbox_addresses, without_credentials
 from coderl_tasks.settings import FlowSettings

@@ -2,7 +2,7 @@
 
 import os
 
-from coderl_tasks.local.supervisor import end_with_parent
+from coderl_tasks.embedded.supervisor import end_with_parent
 from coderl_tasks.runtime.prefect_worker import WORKER_VARIABLE
 
 if WORKER_VARIABLE in os.environ and "PREFECT__FLOW_RUN_ID" in os.environ:

@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 from aiohttp import web
 
-from coderl_tasks.local.supervisor import free_port
+from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.runtime.prefect_server import embedded_prefect, used
 from coderl_tasks.services import (

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
+from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
 from coderl_tasks.journal.lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
@@ -30,8 +32,6 @@ from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
-from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
-from coderl_tasks.local.tinker.records import CheckpointRecord
 from coderl_tasks.paths import POOLS, coderl_home
 from coderl_tasks.services import load_environment
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, free_bytes, needed_by_states
+from coderl_tasks.embedded.supervisor import answers
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.local.supervisor import answers
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
@@ -176,7 +176,7 @@ def check_programs(_: str | None) -> Finding:
 
 
 def check_isolation(_: str | None) -> Finding:
-    from coderl_tasks.local.sandbox.interpreter import isolation_level
+    from coderl_tasks.embedded.sandbox.interpreter import isolation_level
 
     try:
         level, reason = isolation_level()

@@ -2,18 +2,20 @@
 
 from argparse import Namespace
 
-from coderl_tasks.local.admission import read_key
+from coderl_tasks.embedded.admission import read_key
 from coderl_tasks.paths import NANO_MODEL
 
 
 def serve(options: Namespace) -> int:
     key = None if options.key is None else read_key(options.key)
     if options.server == "tinker":
-        from coderl_tasks.local.tinker.tinker_server import serve as serve_tinker  # needs PyTorch, which may be missing
+        from coderl_tasks.embedded.tinker.tinker_server import (
+            serve as serve_tinker,  # needs PyTorch, which may be missing
+        )
 
         serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
     else:
-        from coderl_tasks.local.sandbox.sandbox_server import serve as serve_sandbox
+        from coderl_tasks.embedded.sandbox.sandbox_server import serve as serve_sandbox
 
         serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated, key=key)
     return 0

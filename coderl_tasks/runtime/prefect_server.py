@@ -25,9 +25,9 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from coderl_tasks.embedded.prefect_app import LOGIN_PATH, own_origins
+from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.local.prefect_app import LOGIN_PATH, own_origins
-from coderl_tasks.local.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.services import log_folder
 
@@ -186,7 +186,7 @@ def _started(port: int) -> Iterator[str]:
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
             EVENTS_KEPT: os.environ.get(EVENTS_KEPT) or "PT6H",
         }
-        command = [sys.executable, "-m", "coderl_tasks.local.prefect_app"]
+        command = [sys.executable, "-m", "coderl_tasks.embedded.prefect_app"]
         log_file = log_folder() / "prefect.log"
         with EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment):
             yield api_url

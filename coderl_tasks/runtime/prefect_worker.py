@@ -16,9 +16,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from coderl_tasks.embedded import guard
+from coderl_tasks.embedded.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 from coderl_tasks.errors import CoderlError, InfraError
-from coderl_tasks.local import guard
-from coderl_tasks.local.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime.prefect_server import QUIET
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coderl_tasks.cli import doctor, main
+from coderl_tasks.embedded.sandbox import interpreter
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.local.sandbox import interpreter
 from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services

@@ -33,10 +33,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from coderl_tasks.embedded.supervisor import EmbeddedServer
+from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.errors import InfraError
 from coderl_tasks.journal.json_lines import read_rows
-from coderl_tasks.local.supervisor import EmbeddedServer
-from coderl_tasks.local.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.paths import DATA, NANO_MODEL, PROJECT_ROOT, coderl_home
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 

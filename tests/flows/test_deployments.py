@@ -24,8 +24,8 @@ from prefect.deployments import arun_deployment
 from prefect.flow_runs import aresume_flow_run
 from prefect.states import AwaitingRetry
 
+from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.runtime.prefect_worker import WORK_POOL
 from coderl_tasks.services import Services

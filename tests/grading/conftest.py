@@ -8,14 +8,14 @@ import pytest
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.services import embedded_sandbox
 from tests.conftest import Serve
-from tests.grading.stock_sandbox import stock_app
-from tests.local_sandbox.sandbox_servers import (
+from tests.embedded_sandbox.sandbox_servers import (
     Installation,
     Sandbox,
     installation_for_anyone,
     refusing_namespaces,
     serving,
 )
+from tests.grading.stock_sandbox import stock_app
 
 
 @pytest.fixture(scope="session")

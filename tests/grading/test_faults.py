@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
 from coderl_tasks.grading.judge import require_sandbox
 from coderl_tasks.grading.run_code import RunRequest
-from coderl_tasks.local.supervisor import EmbeddedServer
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
 from tests.conftest import Serve

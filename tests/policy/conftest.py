@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tinker
 
-from coderl_tasks.local.supervisor import EmbeddedServer
+from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.policy import clients
 
 VOCABULARY, CONTEXT, END = 64, 256, 1

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.local.supervisor import free_port
 from coderl_tasks.policy import reachable
 from coderl_tasks.policy.reachable import lost, require_answer
 from coderl_tasks.services import Services

@@ -1,0 +1,218 @@
+"""The system call filter of a submission: a deny list, written as a classic BPF program without libseccomp.
+
+What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
+processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
+socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
+host's own programs (flock, F_SETLEASE). They fail with EPERM. `clone3` says ENOSYS, so that the C library falls back to
+`clone`, whose flags can be inspected. What it does not cover: an ordinary call with a bug in the kernel
+behind it. Files, processes and memory are the business of namespaces or Landlock and of the resource limits.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Sequence
+
+from coderl_tasks.embedded.sandbox import kernel
+
+# name: (x86_64, aarch64); -1 where the machine has no such call
+_DENIED = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "mount_setattr": (442, 442),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "memfd_secret": (447, 447),
+    "fanotify_init": (300, 262),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "vhangup": (153, 58),
+    "flock": (73, 32),
+    "personality": (135, 92),
+    "vmsplice": (278, 75),
+    "modify_ldt": (154, -1),
+    "iopl": (172, -1),
+    "ioperm": (173, -1),
+    "uselib": (134, -1),
+}
+# Without an ipc namespace these outlive the run; without a network namespace a socket reaches the host.
+_DENIED_WITHOUT_NAMESPACES = {
+    "socket": (41, 198),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+}
+# Calls on another process that only ask for the same user, by the position of the process id among their arguments.
+_OWN_PROCESS_ONLY = {
+    "prlimit64": ((302, 261), 0),
+    "sched_setaffinity": ((203, 122), 0),
+    "sched_setscheduler": ((144, 119), 0),
+    "sched_setparam": ((142, 118), 0),
+    "sched_setattr": ((314, 274), 0),
+    "setpriority": ((141, 140), 1),
+    "ioprio_set": ((251, 30), 1),
+    "move_pages": ((279, 239), 0),
+    "migrate_pages": ((256, 238), 0),
+}
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+_IOCTL = (16, 29)
+_FCNTL = (72, 25)
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_BIT = 0x40000000
+_TIOCSTI = 0x5412
+_F_SETLEASE = 1024
+_AF_UNIX = 1
+_SOCK_STREAM = 1
+_SOCK_TYPE_MASK = 0xF
+_NEW_NAMESPACE_FLAGS = (
+    kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWCGROUP
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNET
+)
+
+_LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
+_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_ERRNO = 0x00050000
+_SECCOMP_MODE_FILTER = 2
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+def _deny(code: int = errno.EPERM) -> bytes:
+    return _instruction(_RETURN, _ERRNO | code)
+
+
+def _guard(number: int, tests: list[bytes]) -> bytes:
+    """`tests` runs for call `number` alone and ends in a return; other calls jump over it."""
+    body = b"".join(tests)
+    return _instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
+
+
+def build_program(namespaces: bool) -> bytes:
+    """The filter as an array of `struct sock_filter` for this machine.
+
+    `namespaces` says whether the submission has namespaces of its own; without them it gets no sockets, and no call
+    that changes another process of the same user.
+    """
+    column = 0 if os.uname().machine == "x86_64" else 1
+    allow = _instruction(_RETURN, _ALLOW)
+    denied = dict(_DENIED)
+    guards = [
+        _guard(_CLONE3[column], [_deny(errno.ENOSYS)]),
+        _guard(
+            _CLONE[column],
+            [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, _NEW_NAMESPACE_FLAGS, 0, 1), _deny(), allow],
+        ),
+        _guard(
+            _IOCTL[column],
+            [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1), _deny(), allow],
+        ),
+        _guard(
+            _FCNTL[column],
+            [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _F_SETLEASE, 0, 1), _deny(), allow],
+        ),
+    ]
+    if namespaces:
+        guards.append(
+            _guard(
+                _SOCKET[column],
+                [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(), allow],
+            )
+        )
+    else:
+        denied |= _DENIED_WITHOUT_NAMESPACES
+        # A datagram pair can still send to any address, a stream pair only to its peer.
+        stream_only = [
+            _instruction(_LOAD, _ARG1),
+            _instruction(_AND, _SOCK_TYPE_MASK),
+            _instruction(_JUMP_EQUAL, _SOCK_STREAM, 1, 0),
+            _deny(),
+            allow,
+        ]
+        guards.append(_guard(_SOCKETPAIR[column], stream_only))
+        for numbers, position in _OWN_PROCESS_ONLY.values():
+            zero_only = [_instruction(_LOAD, _ARG0 + 8 * position), _instruction(_JUMP_EQUAL, 0, 1, 0), _deny(), allow]
+            guards.append(_guard(numbers[column], zero_only))
+    return _assemble(guards + [_guard(pair[column], [_deny()]) for pair in denied.values() if pair[column] >= 0])
+
+
+def deny(call_numbers: Sequence[int]) -> bytes:
+    """A filter that refuses these system calls with EPERM and allows all others."""
+    return _assemble([_guard(number, [_deny()]) for number in call_numbers])
+
+
+def _assemble(guards: list[bytes]) -> bytes:
+    """The guards behind the check of the machine: a call of another calling convention ends the process."""
+    machine = os.uname().machine
+    program = [
+        _instruction(_LOAD, _ARCH),
+        _instruction(_JUMP_EQUAL, _AUDIT_ARCH[machine], 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NR),
+    ]
+    if machine == "x86_64":
+        program += [_instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _instruction(_RETURN, _KILL)]
+    return b"".join([*program, *guards, _instruction(_RETURN, _ALLOW)])
+
+
+def install(program: bytes) -> None:
+    """Put the filter on this process and all its descendants for good; no_new_privs must be set."""
+    code = ctypes.create_string_buffer(program)
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
+    kernel.prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.cast(header, ctypes.c_void_p))

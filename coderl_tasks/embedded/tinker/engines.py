@@ -1,0 +1,117 @@
+"""The models this server offers: names resolved to local folders, engines loaded on first use.
+
+Each model has a thread for training (and loading, saving) and the sampling scheduler's own: neither blocks HTTP.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coderl_tasks.embedded.tinker.engine_types import SampleResult, SampleSpec
+from coderl_tasks.embedded.tinker.refusal import Refusal, not_found
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import local_model_folder
+
+if TYPE_CHECKING:
+    from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler, Weights
+
+T = TypeVar("T")
+
+
+class EngineHost:
+    """One model folder with its engine, once that is loaded."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        config = json.loads((folder / "config.json").read_text())
+        self.context_length = int(config["max_position_embeddings"])
+        self.architecture = str(config.get("model_type", "unknown"))
+        self.sampled_requests = 0
+        self._engine: Engine | None = None
+        self._scheduler: SamplingScheduler | None = None
+        self._loading = asyncio.Lock()
+        self._trainer = ThreadPoolExecutor(1, thread_name_prefix=f"train {name}")
+
+    @property
+    def loaded(self) -> "Engine | None":
+        """The engine if it is loaded."""
+        return self._engine
+
+    async def engine(self) -> "Engine":
+        """The engine, loaded by the first caller. Raises ConfigError for a model it cannot run."""
+        if self._engine is None:
+            async with self._loading:
+                if self._engine is None:
+                    engine, self._scheduler = await self._in_thread(_load_engine, self.folder)
+                    self._engine = engine
+        return self._engine
+
+    async def train(self, work: Callable[["Engine"], T]) -> T:
+        """Run `work` on the training thread, after the work given before it."""
+        return await self._in_thread(work, await self.engine())
+
+    async def sample(self, weights: "Weights", spec: SampleSpec) -> SampleResult:
+        """Sample, together with whatever else is being sampled; cancelling the awaiting task stops the request."""
+        await self.engine()
+        assert self._scheduler is not None
+        self.sampled_requests += 1
+        return await asyncio.wrap_future(self._scheduler.submit(weights, spec))
+
+    async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._trainer, work, *args)
+
+    def close(self) -> None:
+        """Start nothing new: sampling ends after its current token, training after its current request."""
+        self._trainer.shutdown(wait=False, cancel_futures=True)
+        if self._scheduler is not None:
+            self._scheduler.close()
+
+
+class EnginePool:
+    """The models offered, by the names given at start-up; other names of the same folders are understood too."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Raises ConfigError if a name is not a local model folder."""
+        self.hosts: dict[str, EngineHost] = {}
+        for name in names:
+            folder = local_model_folder(name)
+            if folder is None:
+                raise ConfigError(f"{name} is not a local model folder (a folder with a config.json)")
+            self.hosts[name] = EngineHost(name, folder)
+        if not self.hosts:
+            raise ConfigError("no model to serve: name at least one local model folder")
+
+    def find(self, name: str) -> EngineHost:
+        """The host of the model a client means; Refusal 404 that lists those there are."""
+        if name in self.hosts:
+            return self.hosts[name]
+        folder = local_model_folder(name)
+        for host in self.hosts.values():
+            if host.folder == folder:
+                return host
+        raise unknown_model(name, self.hosts)
+
+    def close(self) -> None:
+        """Close every host."""
+        for host in self.hosts.values():
+            host.close()
+
+
+def unknown_model(name: str, offered: dict[str, EngineHost]) -> Refusal:
+    """The refusal of a model that is not served."""
+    return not_found(f"model {name!r} is not served here; the models of this server are: {', '.join(sorted(offered))}")
+
+
+def _load_engine(folder: Path) -> "tuple[Engine, SamplingScheduler]":
+    # Imported here: it takes seconds, which a server that only lists or heartbeats need not pay.
+    from transformers.utils import logging as transformers_logging
+
+    from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler
+
+    transformers_logging.disable_progress_bar()
+    engine = Engine(folder)
+    return engine, SamplingScheduler(engine)

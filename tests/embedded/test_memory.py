@@ -1,0 +1,43 @@
+"""Memory of the embedded servers: what is known before, what a limit does, and how it is called."""
+
+import subprocess
+import sys
+
+import pytest
+
+from coderl_tasks.embedded.memory import OutOfMemory, as_out_of_memory, available_bytes, require_memory
+
+LIMITED = """
+from coderl_tasks.embedded.memory import as_out_of_memory, available_bytes, limit_own_memory
+free = available_bytes()
+limit_own_memory()
+try:
+    bytearray(free + (1 << 30))
+except MemoryError as error:
+    print(as_out_of_memory(error))
+print(open("/proc/self/oom_score_adj").read())
+"""
+
+
+def test_what_is_too_much_is_refused_with_the_numbers() -> None:
+    with pytest.raises(OutOfMemory, match=r"out of memory: a test needs 1048576\.0 GiB, and [0-9.]+ GiB are free"):
+        require_memory(1 << 50, "a test")
+    require_memory(available_bytes() // 2, "half of what is free")
+
+
+def test_an_allocation_that_fails_has_a_name() -> None:
+    import numpy as np
+    import torch
+
+    for allocate in (lambda: bytearray(1 << 60), lambda: np.empty(1 << 57), lambda: torch.empty(1 << 57)):
+        with pytest.raises((MemoryError, RuntimeError)) as caught:
+            allocate()
+        assert "out of memory" in str(as_out_of_memory(caught.value)), caught.value
+    assert as_out_of_memory(RuntimeError("something else")) is None
+
+
+def test_a_server_cannot_take_more_than_was_free_and_is_ended_first() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True)
+    named, score = done.stdout.split("\n")[:2]
+    assert named.startswith("the embedded server is out of memory")
+    assert int(score) >= 500

@@ -1,0 +1,57 @@
+"""The SDK's own `tinker` command against the server, and what the server refuses to start with."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tinker
+from click.testing import CliRunner
+from tinker.cli.__main__ import main_cli
+
+from coderl_tasks.embedded.tinker.tinker_server import running
+from coderl_tasks.errors import ConfigError
+from tests.embedded_tinker_wire.conftest import NewRun, Server
+
+TinkerCommand = Callable[..., str]
+
+
+@pytest.fixture
+def tinker_command(server: Server) -> TinkerCommand:
+    """`tinker ...`, as its console script runs it."""
+    env = {"TINKER_BASE_URL": server.url, "TINKER_API_KEY": "tml-test"}
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(main_cli, arguments, env=env, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
+
+
+def test_the_tinker_command_lists_inspects_downloads_and_deletes(
+    client: tinker.ServiceClient, new_run: NewRun, tinker_command: TinkerCommand, tmp_path: Path, base_model: str
+) -> None:
+    run = new_run(client)
+    path = run.save_state("shown").result().path
+    listed = json.loads(tinker_command("--format", "json", "run", "list", "--limit", "0"))
+    assert run.model_id in [entry["training_run_id"] for entry in listed["runs"]]
+    checkpoints = json.loads(tinker_command("--format", "json", "checkpoint", "list", "--run-id", run.model_id))
+    assert [entry["tinker_path"] for entry in checkpoints["checkpoints"]] == [path]
+    assert path in tinker_command("--format", "json", "checkpoint", "info", path)
+    tinker_command("checkpoint", "download", path, "--output", str(tmp_path))
+    (config,) = tmp_path.rglob("adapter_config.json")
+    assert json.loads(config.read_text())["r"] == 4
+    assert (config.parent / "adapter_model.safetensors").stat().st_size > 1000
+    tinker_command("checkpoint", "delete", path, "--yes")
+    checkpoints = json.loads(tinker_command("--format", "json", "checkpoint", "list", "--run-id", run.model_id))
+    assert checkpoints["checkpoints"] == []
+
+
+async def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, model_folder: Path, server: Server) -> None:
+    with pytest.raises(ConfigError, match="not a local model folder"):
+        async with running(0, models=["Qwen/Nope"], root=tmp_path):
+            pass
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        async with running(server.port, models=[str(model_folder)], root=tmp_path):
+            pass
