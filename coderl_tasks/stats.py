@@ -54,13 +54,23 @@ def jeffreys_interval(successes: int, n: int, confidence: float = CONFIDENCE) ->
 
     Source: Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion".
     """
-    from scipy.special import betaincinv  # a quarter of a second that only a profile needs
-
     _check_counts(successes, n)
-    posterior = (successes + 0.5, n - successes + 0.5)
-    low = 0.0 if successes == 0 else float(betaincinv(*posterior, (1 - confidence) / 2))
-    high = 1.0 if successes == n else float(betaincinv(*posterior, (1 + confidence) / 2))
+    low = 0.0 if successes == 0 else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 - confidence) / 2)
+    high = 1.0 if successes == n else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 + confidence) / 2)
     return Interval(low, high)
+
+
+def _beta_quantile(alpha: float, beta: float, probability: float) -> float:
+    """The x with P(rate <= x) = probability where the rate is Beta(alpha, beta), to 1e-12."""
+    from scipy.special import betainc  # a quarter of a second that only a profile needs
+
+    # By bisection, not betaincinv: pools have these numbers, and a pool that is made again has to have its bytes,
+    # which are a run's pool_sha256. Halves of intervals come out the same where the last bits of betainc differ.
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if betainc(alpha, beta, middle) < probability else (low, middle)
+    return (low + high) / 2
 
 
 def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
