@@ -36,14 +36,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     The folder must exist. DirectoryMovedError if it is no longer the one that this process holds.
     """
     require_in_place(path)
+    # In the same folder, as a rename is atomic only within a file system. Not one of tempfile's: its mode 0600
+    # would outlive the rename, where the umask is to decide.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("xb") as file:
             yield file
             file.flush()
+            # The data before the name: else a power cut can leave an empty file under the final name.
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
+        # BaseException: Ctrl-C and a cancelled task must leave no temporary file either.
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
@@ -103,6 +107,7 @@ def read_parquet(
     try:
         frame = pl.read_parquet(io.BytesIO(data))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error
     missing = {}
     for name, kind in (schema or {}).items():
@@ -142,6 +147,7 @@ def make_folder(folder: Path, *, private: bool = False) -> Path:
         private_folder(folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
+    # Each one in its parent: syncing a folder does not make the entry that leads to it durable.
     for created in reversed(missing):
         sync_folder(created.parent)
     return folder

@@ -70,6 +70,8 @@ def record_checkpoint(
     log_path: Path | str, name: str, loop_state: Mapping[str, Any], paths: Mapping[str, str]
 ) -> dict[str, Any]:
     """Append the row of a checkpoint whose weights are saved at `paths`, durably, and return it."""
+    # After the save. A crash in between leaves weights that no row names; the other order would leave a row without
+    # weights, from which a run could not be restored.
     row = {"name": name, **loop_state, **paths}
     append_row(Path(log_path) / CHECKPOINTS_FILE, row)
     return row
@@ -114,6 +116,7 @@ def _submit(
     """Both saves under way at once, by the key their path goes under."""
     pending: dict[str, tinker.APIFuture[Any]] = {}
     if kind in ("state", "both"):
+        # Without overwrite a repeated save is answered with a 409, which the SDK retries five times in vain.
         pending["state_path"] = training_client.save_state(name, ttl_seconds=ttl_seconds, overwrite=True)
     if kind in ("sampler", "both"):
         unique = f"{name}-{secrets.token_hex(4)}"

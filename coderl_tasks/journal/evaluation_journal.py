@@ -39,6 +39,7 @@ class EvalJournal:
         make_folder(self.folder)
         write_parquet(self.folder / "rollouts.parquet", rollouts)
         write_json(self.folder / "summary.json", summary)
+        # Last: without a summary a restart goes on from the groups. What a crash leaves of them the next start deletes.
         self.groups.remove()
 
     def keep_as(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""JSON lines, one object a line, appended durably. A crash while appending leaves at most a torn last line."""
+"""JSON lines, one object per line, appended durably. A crash while appending leaves at most a torn last line."""
 
 import json
 import logging
@@ -22,6 +22,8 @@ def read_rows(path: Path) -> list[Row]:
 def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
     require_in_place(path)
+    # A row appended to a torn line would merge with it, and the damage would then lie before the last line, where it
+    # is no longer known to be a crash's.
     if not _ends_with_newline(path):
         repair(path)
     with naming(path), path.open("ab") as file:
@@ -92,6 +94,7 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
         try:
             row = json.loads(line)
         except ValueError as error:
+            # A power cut can also leave zeros where the row should be, with the newline after them.
             if number == len(lines) and not tail:
                 return rows, True
             raise DamagedFileError(path, f"line {number} is not JSON ({error})") from error

@@ -59,6 +59,7 @@ class DirectoryLock:
             # Opening the file a second time would end this process's lock on closing it again.
             if _is_held(self._key):
                 raise _busy(folder, "another run of this process", instead)
+            # "a+", not "w": a process that is refused the lock must not empty the file, which names the holder.
             self._file: IO[str] | None = self._key.open("a+")
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,10 +75,11 @@ class DirectoryLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Give the directory free; a second call, or one in a forked child, does nothing."""
+        """Release the directory; a second call, or one in a forked child, does nothing."""
         if self._file is None or self._owner != os.getpid():
             return
         with _held_guard:
+            # The file stays: were it removed, a process that has it open could lock a file that nobody else finds.
             self._file.close()
             self._file = None
             del _held[self._key]
@@ -101,8 +103,9 @@ def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
 
 def require_in_place(path: Path) -> None:
     """Raise DirectoryMovedError if `path` lies in a folder that this process holds, and that has been moved, removed or
-    replaced since: what is written there would be in nobody's hands."""
+    replaced since: no lock would cover what is written there."""
     place = path.absolute()
+    # A copy, since other threads take and release locks meanwhile.
     for key, hold in list(_held.items()):
         folder = key.parent
         if hold.process != os.getpid() or not place.is_relative_to(folder) or _identity(folder) == hold.identity:

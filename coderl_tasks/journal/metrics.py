@@ -1,7 +1,8 @@
-"""metrics.jsonl: one row a step, and one row an evaluation (which has `eval/` keys and no `mean_reward`).
+"""metrics.jsonl: one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`).
 
 The commits are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because
-`reconcile` puts the file in order on every start. A row is told by step and kind, an evaluation's also by `eval/name`.
+`reconcile` puts the file in order on every start. A row is identified by step and kind, an evaluation's also by
+`eval/name`.
 """
 
 from collections.abc import Iterable
@@ -31,6 +32,8 @@ class MetricsLog:
     def append(self, row: Row) -> None:
         """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
         identity = row_identity(row)
+        # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the file, which
+        # keeps its rows sorted.
         if all(known < identity for known in self._known):
             append_row(self.path, row)
             self._known.add(identity)
@@ -41,7 +44,7 @@ class MetricsLog:
     def reconcile(self, committed: Iterable[Row]) -> None:
         """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them.
 
-        Evaluation rows of steps that are not committed go: they come again when the step does.
+        Evaluation rows of steps that are not committed are dropped: they come back when the step is repeated.
         """
         repair(self.path)
         rows = read_rows(self.path)
@@ -62,7 +65,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> pl.DataFrame:
-    """The rows of a metrics file as a frame, in file order; a column a row does not have is null there."""
+    """The rows of a metrics file as a frame, in file order; a column that a row lacks is null there."""
     rows = read_rows(path)
     return pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
 

@@ -1,7 +1,7 @@
 """A folder whose record lives elsewhere too, so that another machine can go on where this one was killed.
 
 1. Work is done in a local folder, as always: atomic files, one writer. What an address other than a local path holds is
-   fetched before, and what changes is sent there: when `changed` says so, and at the end, whatever the end was.
+   fetched before, and what changes is sent there: when `changed` says so, and at the end, even after an error.
 2. Only whole files are sent (atomic writes leave no others), new ones before old ones are deleted. What was not yet
    sent when a machine died is done again.
 """
@@ -37,9 +37,11 @@ class Mirror:
 
     def fetch(self) -> None:
         """Make the local folder hold what is at the address, and nothing else."""
+        # The address alone is the record. A killed process may have left files here that it never sent.
         shutil.rmtree(self._local, ignore_errors=True)
         make_folder(self._local)
         with explained(self._address):
+            # Another machine may have written there since this process last listed it.
             self._fs.invalidate_cache()
             for remote in self._fs.find(self._root) if self._fs.exists(self._root) else []:
                 path = self._local / remote.removeprefix(self._root).lstrip("/")
@@ -49,11 +51,14 @@ class Mirror:
 
     def send(self) -> None:
         """Send what is new or has changed since the last call, then delete there what is gone here."""
+        # One at a time: cancelling `_send_news` does not end the thread in which it sends, and the last send follows.
         with self._sending, explained(self._address):
+            # Before the transfer: a file that is rewritten meanwhile then has another stamp, and is sent again.
             now = self._stamps()
             for name, stamp in now.items():
                 if self._sent.get(name) != stamp and self._put(name):
                     self._sent[name] = stamp
+            # Last: whoever takes over in between finds a file, what replaced it, or both, but never neither.
             for name in [name for name in self._sent if name not in now]:
                 self._fs.rm_file(joined(self._root, name))
                 del self._sent[name]
@@ -65,6 +70,7 @@ class Mirror:
         try:
             self._fs.put_file(str(source), target)
         except FileNotFoundError:
+            # Deleted since it was listed, as groups are once one file holds them all.
             if source.exists():
                 raise
             return False
@@ -82,6 +88,7 @@ class Mirror:
                 continue
             if not S_ISREG(stat.st_mode):
                 continue
+            # The inode too: the file renamed into place may have the old one's size, and its time within a clock tick.
             stamps[path.relative_to(self._local).as_posix()] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         return stamps
 
@@ -101,10 +108,11 @@ class RecordedFolder:
 async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
     """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes.
 
-    One process at a time works in it (DirectoryBusyError); on other machines that is for the caller to see to.
+    One process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that.
     """
     here = local_path(address)
     local = here or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    # The lock of a copy lies beside it, since `fetch` deletes the copy.
     lock = DirectoryLock(make_folder(local) if here else make_folder(local.parent / f"{local.name}.lock"))
     try:
         if here is not None:

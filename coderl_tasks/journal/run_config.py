@@ -1,4 +1,4 @@
-"""config.json: its format, and what of it may change when a run goes on."""
+"""config.json: its format, and which settings may change on resume."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ from coderl_tasks.settings import Setting, TrainSettings, about
 
 CONFIG_FILE = "config.json"
 FORMAT = 1
-"""Version of the run directory's format. A new setting or column needs none: an older run takes its default, or null.
-What an older coderl would read wrongly does. Run directories without a version were written before there was one."""
+"""Version of the run directory's format. A new setting or column needs no new version: an older run takes its
+default, or null. A change that an older coderl would read wrongly does. Run directories without a version were written
+before there was one."""
 
 _SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()}
 MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resume != "refused")
 """Settings that may differ on resume, as each says of itself."""
 
 FINDINGS = ("probe",)
-"""Keys of config.json that are no settings: what a start found out, for those that follow. They stay as they are."""
+"""Keys of config.json that are not settings: what one start found out, for later ones. A resume keeps them."""
 NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
-"""Nor does it matter which version wrote it, or what the directory was called."""
+"""Keys that a resume does not compare: which version wrote the file, say, or what the directory was called."""
 
 _PLAIN = Setting()
 _ABSENT = object()
@@ -41,7 +42,7 @@ class ConfigChange:
         return f"{change} {_SETTINGS.get(self.key, _PLAIN).meaning}".rstrip()
 
     def on_resume(self, step: int) -> str:
-        """What is said of it where a run goes on at `step`."""
+        """The line to show when a run resumes at `step`."""
         said = f"changed on resume, from step {step} on: {self}"
         return f"warning: {said}" if _SETTINGS.get(self.key, _PLAIN).on_resume == "warned" else said
 
@@ -64,8 +65,8 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 
 def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `config` that the run which recorded `recorded` was begun without, there being none of that name
-    then, and what it is trained with for them: the default, which is to leave everything as it was."""
+    """The settings of `config` that did not exist when `recorded` was written, with the defaults that the run takes for
+    them; such a default leaves everything as it was."""
     complete = TrainSettings.completed(recorded)
     return {key: complete[key] for key in config if key in complete and key not in recorded}
 
@@ -106,6 +107,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{prefix}{key}.")
         else:
+            # JSON has no tuples: what was recorded comes back as a list.
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
 

@@ -5,7 +5,7 @@
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
-Whoever starts next opens the directory and goes on at `next_step`. One process at a time: `create` and `resume` take a
+The next start opens the directory and continues at `next_step`. One process at a time: `create` and `resume` take a
 lock that ends with the process. Reading needs none.
 """
 
@@ -93,6 +93,7 @@ class RunDirectory:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
+        # Before the lock is taken, whose file would then lie in somebody else's folder.
         if folder.is_dir() and not config_path.exists() and any(_visible(folder)):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
@@ -100,6 +101,7 @@ class RunDirectory:
         try:
             resumed = config_path.exists()
             recorded = recorded_config(folder) or {}
+            # Under the lock only: a file that another process is just writing looks like a leftover.
             remove_leftovers(folder)
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
@@ -111,6 +113,7 @@ class RunDirectory:
             complete = {"format": FORMAT, **config, **findings}
             run = cls(folder, complete, lock, changes=changes, added=added, resumed=resumed)
             run.finished = resumed and is_finished(run)
+            # After all that may refuse this start: a refused one leaves the recorded settings as they were.
             if not resumed or ((changes or added) and not run.finished):
                 write_json(config_path, run.config)
             run._remove_recorded_groups()
@@ -179,7 +182,7 @@ class RunDirectory:
                 GroupFiles(folder).remove()
 
     def close(self) -> None:
-        """Give the directory free for others."""
+        """Release the directory for others."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -251,6 +254,7 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
     while True:
         path = folder / (name if number == 1 else f"{name}-{number}")
         try:
+            # Of two starts in one second, creating it decides which has the name.
             path.mkdir(mode=PRIVATE)
         except FileExistsError:
             number += 1
@@ -263,7 +267,7 @@ def _step(path: Path, step: int) -> StepJournal:
 
 
 def _make_run_folder(folder: Path) -> None:
-    """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: it can be cured."""
+    """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: freeing space helps."""
     try:
         make_folder(folder, private=True)
     except OSError as error:

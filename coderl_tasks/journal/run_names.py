@@ -1,4 +1,4 @@
-"""What the name of a run or a pool means, wherever one is asked for, and whether a name that is not there is a typo.
+"""How the name of a run or a pool is resolved, and whether an unknown one may be a typo.
 
 A run's name is its directory's. A name without a slash lies below the default root, a pool's below data/pools; what has
 a slash is a path. A run, or a curation, of that name in the working directory is found too.
@@ -16,7 +16,7 @@ _NEAR = 0.8
 
 
 def runs_root() -> Path:
-    """Where runs lie that are given no place."""
+    """The default root of runs."""
     return Path(DEFAULT_ROOT).expanduser()
 
 
@@ -52,8 +52,8 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
 def doubt(path: Path) -> str | None:
     """Why a new run at `path`, where nothing is yet, may be meant for another one; None where nothing speaks for that.
 
-    Nobody makes up a name of the form that runs get by themselves. Another name is in doubt where it is spelt like that
-    of a run beside it; one that goes on with a series (exp1, exp2, exp2-long) is not.
+    Nobody makes up a name of the form that runs get by themselves. Any other name is in doubt if it is spelt like that
+    of a run beside it, unless it continues a series (exp1, exp2, exp2-long).
     """
     near = near_runs(path)
     if is_given_name(path.name):

@@ -57,7 +57,7 @@ def step_name(step: int) -> str:
 
 
 class GroupFiles:
-    """A folder of groups, each a file named by its index, recorded as it arrives: of a step, an evaluation, a shard."""
+    """A folder of groups, one file per group, named by its index: those of a step, an evaluation or a shard."""
 
     def __init__(self, folder: Path, schema: Mapping[str, pl.DataType] = SAMPLED_SCHEMA) -> None:
         self.folder = folder
@@ -103,6 +103,7 @@ class StepJournal:
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""
+        # In this order: a crash in between leaves both, and the next start deletes the groups.
         write_parquet(make_folder(self.folder) / _FILES["sampled"], frame)
         self.groups.remove()
 

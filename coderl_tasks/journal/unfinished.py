@@ -1,9 +1,9 @@
-"""The folder of a piece of work that is no run (a curation, an evaluation), from its start on.
+"""The folder of work that is not a run (a curation, an evaluation), from its start on.
 
     settings.json    what decides the outcome, written before anything else
     work.lock        held by the one process that works there
 
-So the same command finds what an earlier start of it left, and goes on there instead of paying for it again.
+So the same command finds what an earlier start of it left, and continues there instead of paying for it again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

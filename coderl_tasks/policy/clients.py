@@ -53,7 +53,7 @@ async def supported_models(
     Raises InfraError, naming the address, if no answer comes for `patience_s`: the SDK itself waits for ever.
     """
     # The SDK makes REST clients one at a time under a lock of the process: one that is made for an address where
-    # nothing answers would block those of every other address, long after it was given up.
+    # nothing answers would block those of every other address, long after its caller was cancelled.
     await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
     with tinker_errors("asking for the models it has"), notice(base_url, patience_s):
         try:
@@ -90,7 +90,7 @@ def not_offered(model_name: str, offered: Iterable[str]) -> str:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Some models for a line, and how many more there are."""
+    """Some of the models, for one line, and how many more there are."""
     ordered = sorted(names)
     shown, more = ordered[:SHOWN], len(ordered) - SHOWN
     others = f" and {more} more (coderl doctor lists them)" if more > 0 else ""
@@ -155,15 +155,17 @@ def training_run_of(path: str) -> str:
 
 
 async def _in_daemon_thread(call: Callable[[], AnswerT]) -> AnswerT:
-    """`call()` in a thread of its own. Unlike asyncio's threads, one that was given up does not hold up the exit."""
+    """`call()` in a thread of its own. Unlike asyncio's, it does not delay the exit if its caller is cancelled."""
     future: Future[AnswerT] = Future()
 
     def run() -> None:
+        # Once it is running nobody can cancel the future any more, so that setting its result cannot fail.
         if not future.set_running_or_notify_cancel():
             return
         try:
             future.set_result(call())
         except BaseException as error:
+            # Whatever it is: an error that stayed in this thread would leave the caller waiting for ever.
             future.set_exception(error)
 
     threading.Thread(target=run, name="tinker connect", daemon=True).start()

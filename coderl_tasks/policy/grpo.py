@@ -1,7 +1,8 @@
 """Group-relative policy optimisation: a step of it, and the functions that it is made of.
 
 1. The advantage is the deviation from the group's mean reward. It is not divided by the group's standard deviation,
-   which would weigh nearly solved and nearly hopeless problems up (Liu et al., "Understanding R1-Zero-Like Training").
+   which would give nearly solved and nearly hopeless problems more weight (Liu et al., "Understanding R1-Zero-Like
+   Training").
 2. A group whose members all have the same reward carries no signal and is left out.
 3. The loss is Tinker's `importance_sampling`: the sum over tokens of -exp(trainer - sampler logprob) * advantage.
 """
@@ -15,6 +16,7 @@ import tinker
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.sdk_errors import describe, is_fatal
 
+# Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.
 NO_SIGNAL = 1e-8
 AnswerT = TypeVar("AnswerT")
 LOSS_FN: tinker.types.LossFnType = "importance_sampling"
@@ -93,6 +95,7 @@ def train_step(
     if not datums:
         return None
     forward_backward, optim_step = submit_train_step(training_client, datums, adam_params)
+    # Both are waited for: the SDK posts optim_step even if forward_backward was refused.
     output = _wait(forward_backward)
     update = _wait(optim_step)
     return finish_train_step(output, update)
@@ -130,7 +133,7 @@ def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
 def _update_error(failures: Sequence[BaseException]) -> UpdateFailedError | UpdateRefusedError:
     """The error for a step of which `failures` came back; the first one is the cause, the second often its echo.
 
-    An optimizer step is refused for good where its gradient failed for a reason that a retry cures.
+    The optimizer step is refused for good even where its gradient failed for a retryable reason.
     """
     if is_fatal(failures[0]):
         return UpdateRefusedError(f"the update was refused: {describe(failures[0])}")

@@ -102,14 +102,14 @@ class Probe:
         return "; ".join(parts)
 
     def warnings(self) -> list[str]:
-        """What a run on this service has to live with, a line each; empty where all is as it should be."""
+        """What a run on this service has to live with, one line each; empty where all is as it should be."""
         found = []
         if self.served is not None and not same_model(self.served, self.model):
             found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
         if self.seeds_clone:
             found.append(
                 "samples of one request with a seed are clones on this service: no seeds are sent, so that groups that "
-                "have to be drawn again come out otherwise; what is recorded is replayed as ever"
+                "have to be sampled again come out different; what is recorded is replayed as ever"
             )
         if self.stops == "left out":
             found.append("completions that stop do not end with their stop token: the policy is not trained to stop")
@@ -178,6 +178,7 @@ async def probe_service(
     first = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=seed, stop=stop)
     seeds_clone = _are_clones(first)
     at_one, sent_seed = first, seed if not seeds_clone else None
+    # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
     if seeds_clone:
         at_one = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=None, stop=stop)
         if _are_clones(at_one):
@@ -191,6 +192,8 @@ async def probe_service(
             num_samples=SAMPLES_AT_TEMPERATURE, max_tokens=TOKENS, temperature=temperature, seed=sent_seed, stop=stop
         )
     (greedy,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=stop)
+    # Greedy decoding is sent past a token that it is known to reach: in so few tokens no completion may meet its own
+    # stop token, and then nothing would show whether stop tokens are honoured.
     earlier = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
     (again,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=[*stop, earlier])
     ones, others = _usable(at_one), _usable(scaled)
@@ -202,6 +205,7 @@ async def probe_service(
     if others:
         tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))  # scaling by 1 / T scales the noise too
         logprobs_at = await _logprobs_at(sampler, prompt, others, trained[len(ones) :], temperature, tolerance)
+    # By identity: `at_one` is `first` unless seeds clone.
     sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, again)}.values()
     return Probe(
         service=service,

@@ -1,8 +1,8 @@
-"""Whether anything answers at the Tinker service's address, and a word to whoever waits for it.
+"""Whether anything answers at the Tinker service's address, and a log line for those who wait for it.
 
-The SDK tries for five minutes without a word, which a service that comes back deserves and a mistyped address does not:
-so the address is asked once, with less patience, when a run starts. On an answer under way the SDK waits without end:
-so the address is asked now and then while it does.
+The SDK retries for five minutes in silence. That suits a service that comes back, but not a mistyped address: so when a
+run starts the address is asked first, with less patience. For an answer under way the SDK waits without end: so the
+address is asked now and then meanwhile.
 """
 
 import asyncio
@@ -47,6 +47,7 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
 
     Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
     """
+    # Said if the time runs out within the first request.
     fault: str | None = "nothing came back"
     try:
         with notice(base_url, patience_s, after_s=notice_s):
@@ -76,6 +77,7 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
                 logger.warning("%s answers again", named_address(base_url))
             silent_since = None
         elif silent_since is None:
+            # One lost request is no outage: it starts the clock, and any answer stops it.
             silent_since = time.monotonic()
             logger.warning("no answer from Tinker at %s (%s): waiting", named_address(base_url), fault)
         elif time.monotonic() - silent_since >= outage_s:

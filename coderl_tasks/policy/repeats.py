@@ -20,7 +20,7 @@ REPEATED_MORE = 0.2
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
-    """A row a group of `sampled` (SAMPLED_SCHEMA), of its completions that have log-probabilities.
+    """One row per group of `sampled` (SAMPLED_SCHEMA), over its completions that have log-probabilities.
 
     `n` of them, `repeated` ones that another one equals, `expected` number of these for independent draws, and whether
     they are `clones`: all the same where that is improbable.

@@ -75,6 +75,7 @@ def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None
 
 def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The groups of a step as one frame of `schema`, in group and sample order."""
+    # Groups arrive in any order, and the last bits of a sum of gradients depend on it: a replay needs one order.
     return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
 
 

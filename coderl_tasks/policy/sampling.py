@@ -1,7 +1,7 @@
 """Sampling one group of completions: one SDK call per prompt.
 
-One bad completion does not fail its group: drawn again with its seed it would come the same. It is handed on without
-log-probabilities, and whoever trains leaves it out.
+One bad completion does not fail its group: sampled again with its seed it would come out the same. It is
+returned without log-probabilities, and training leaves it out.
 """
 
 import asyncio
@@ -115,6 +115,7 @@ async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[I
         try:
             return await work(item)
         except InfraError as error:
+            # Caught in here: a TaskGroup that saw it would cancel the groups still being sampled, which are paid for.
             return error
 
     stopped: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Which failures of the Tinker SDK a retry can cure.
+"""Which failures of the Tinker SDK are retryable.
 
 The SDK retries and polls on its own, so what reaches us has outlasted that. It hides some status errors inside a
 ValueError or a RuntimeError ("poisoned" client): the whole chain of causes is looked at.
@@ -20,6 +20,7 @@ from tinker.types import RequestErrorCategory
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 
 _ACCOUNT_STATUS = frozenset({401, 402, 403})
+# Without 404, which means a wrong name or an evicted client: only the caller knows which (`missing_is_fatal`).
 _FATAL_STATUS = _ACCOUNT_STATUS | {400, 413, 422}
 _BUGS = (TypeError, AttributeError, LookupError, AssertionError, NameError)
 _HINTS = {
@@ -31,6 +32,7 @@ _HINTS = {
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """`error` and what caused it, outermost first."""
+    # An exception that is kept and raised again can make the chain a cycle.
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -49,9 +51,11 @@ def status_code(error: BaseException) -> int | None:
 
 def is_fatal(error: BaseException, *, missing_is_fatal: bool = False) -> bool:
     """Whether retrying `error` cannot help. `missing_is_fatal` says what a 404 means."""
+    # Judged already, deeper down.
     if any(isinstance(cause, ConfigError) for cause in causes(error)):
         return True
     for cause in causes(error):
+        # A request that was accepted and failed later has a category and no HTTP status.
         if isinstance(cause, tinker.RequestFailedError) and cause.category is RequestErrorCategory.User:
             return True
     status = status_code(error)
@@ -65,6 +69,7 @@ def is_about_the_account(error: BaseException) -> bool:
 
 def describe(error: BaseException) -> str:
     """One line on the root of `error`, with what to do where that is known."""
+    # What wraps it says only which call failed.
     root = next((cause for cause in causes(error) if isinstance(cause, tinker.TinkerError)), error)
     text = " ".join(str(root).split()) or type(root).__name__
     status = status_code(error)

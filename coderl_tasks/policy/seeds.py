@@ -1,4 +1,4 @@
-"""Seeds as hashes: what has to be drawn again is drawn the same, on any machine, in any order, without state."""
+"""Seeds as hashes: what has to be sampled again comes out the same, on any machine, in any order, without state."""
 
 import hashlib
 

@@ -1,6 +1,6 @@
 """Which problems a step trains on: a stream of shuffled epochs over the pool, cut into steps.
 
-Nothing is remembered between steps: the seed and the step's number decide. Every problem comes up once an epoch; where
+Nothing is remembered between steps: the seed and the step's number decide. Every problem comes up once per epoch; where
 an epoch ends inside a step the next one goes on, so a pool smaller than a step repeats problems within it.
 """
 

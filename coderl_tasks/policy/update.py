@@ -86,6 +86,7 @@ async def update_policy_async(
     if not datums:
         return _result(scored, datums, None)
     forward_backward, optim_step = submit_train_step(training_client, datums, adam)
+    # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
     output, update = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
     return _result(scored, datums, finish_train_step(output, update))
 
@@ -99,6 +100,7 @@ def _result(scored: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainS
     if len(answers) != len(datums) or any("logprobs" not in answer for answer in answers):
         raise UpdateFailedError(f"the service answered {len(answers)} of {len(datums)} datums with log-probabilities")
     rows = trained_rollouts(scored)
+    # In float64: both sides come in float32, too coarse to add up a step's tokens in.
     gap, loss, tokens = 0.0, 0.0, 0
     for answer, row in zip(answers, rows.iter_rows(named=True), strict=True):
         sampler = np.asarray(row["logprobs"], dtype=np.float64)
@@ -108,6 +110,7 @@ def _result(scored: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainS
         gap += float((sampler - trainer).sum())
         loss -= float(np.exp(trainer - sampler).sum()) * row["advantage"]
         tokens += len(sampler)
+    # Not retryable: a replay repeats the update bit for bit, and would end here again.
     if not np.isfinite([loss, gap]).all():
         raise UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "

@@ -1,7 +1,7 @@
 """The life of a group, whoever asks for it: request -> sampled -> recorded -> graded.
 
 1. A group is one request: one problem, one prompt, `num_samples` completions. Its seed is part of the request, so a
-   group that has to be drawn again is drawn the same.
+   group that has to be sampled again comes out the same.
 2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
 3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only, and what a crash
    loses of it is graded again.
@@ -137,6 +137,7 @@ class RolloutEngine:
 
         async def one(request: GroupRequest) -> pl.DataFrame:
             group = await self.sample(sampler, request)
+            # In the group's own task: what has arrived is on disk while the slowest group is still being sampled.
             record(group)
             return group
 
@@ -191,6 +192,7 @@ class GradedAhead:
         await self._cancel(list(self._tasks))
 
     async def _cancel(self, keys: list[Key]) -> None:
+        # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
         tasks = [self._tasks.pop(key) for key in keys]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Rounds of completions of each problem, until a stopping rule says enough: profile and evaluation stand on this.
+"""Rounds of completions of each problem, until a stopping rule says enough: profile and evaluation are built on this.
 
 1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do. A
    single round of all samples is the plain case.
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 FINGERPRINT_FILE = "request.json"
 GRADING_PASSES = 2
 ROUNDS = 1000
-"""At most, of a problem: its rounds' files are numbered from the problem's place times this."""
+"""The most rounds per problem: a problem's files are numbered from its place times this."""
 ROUND_SIZE = 2
 
 Progress = Callable[[int, int], None]
@@ -100,6 +100,7 @@ async def sample_in_rounds(
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress)
     rounds.take(recorded)
     unclear: Sequence[int] = range(len(problems))
+    # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
     for _ in range(GRADING_PASSES):
         clear = await try_all(rounds.of_problem, unclear)
         unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]
@@ -143,7 +144,7 @@ class _Rounds:
     async def of_problem(self, index: int) -> bool:
         """Sample and grade problem `index`, round by round, until that is enough.
 
-        False if it has to be left before, because something could not be graded: what comes next hangs on that.
+        False if it stops early because something could not be graded: the next round depends on that.
         """
         n = n_correct = 0
         for number in range(len(self.sizes)):
@@ -187,6 +188,7 @@ class _Rounds:
         return frame
 
     def _record(self, index: int, number: int, frame: pl.DataFrame) -> pl.DataFrame:
+        # First on disk, as in a step: a crash after this line does not pay for the round again.
         if self.groups is not None:
             self.groups.write(index * ROUNDS + number, frame)
         self.rounds[index, number] = frame
@@ -199,6 +201,7 @@ class _Rounds:
         if not is_recorded(self.groups.folder, request):
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
+            # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
@@ -219,8 +222,8 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
-    """What decides the draws, to be recorded beside them: problems, settings, chat format and the size of a round, but
-    neither the concurrency nor when sampling stops."""
+    """What decides the samples, to be recorded beside them: problems, settings, chat format and the size of a round,
+    but neither the concurrency nor when sampling stops."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(engine.settings)
     del values["concurrency"]
@@ -229,7 +232,7 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
 
 
 def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether `folder` records draws of this `request`; of early records, which name no renderer, that is not asked."""
+    """Whether `folder` records samples of this `request`; early ones name no renderer, and fit any."""
     recorded = read_fingerprint(folder)
     return recorded is not None and {"renderer": request["renderer"], **recorded} == request
 

@@ -1,4 +1,4 @@
-"""What a run holds open while it works: clients of the services, the renderer, the judge. One a process."""
+"""What a run holds open while it works: clients of the services, the renderer, the judge. One per process."""
 
 import asyncio
 import logging
@@ -44,16 +44,17 @@ class Session:
         self._model_name = model_name
         self._reopens = False
         self._service: tinker.ServiceClient | None = None
+        # Sampling ahead and training may both find no session: the second waits for the first one's.
         self._opening = asyncio.Lock()
         self._given_up: list[tinker.ServiceClient] = []
         self._working = 0
 
     async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which uses these services; it is given up when one of them is gone.
+        """The result of `work`, which uses these services; it is cancelled when one of them is gone.
 
         The SDK waits without end for a server that is gone. An embedded one is started again by its supervisor, and
         CoderlError raised if it stays down; a service that is silent for ten minutes is an InfraError. On InfraError,
-        unless it is the sandbox's, the session with Tinker is given up, since a restarted server does not know it: the
+        unless it is the sandbox's, the session with Tinker is released, since a restarted server does not know it: the
         retry opens a new one. What else is under way may go on with the old one, which is closed when nothing is.
         """
         before = self._service
@@ -62,6 +63,7 @@ class Session:
         self._working += 1
         try:
             while not task.done():
+                # Polled, as `down` is set by a supervisor's thread, which no event loop wakes up for.
                 await asyncio.wait((task, silence), timeout=SUPERVISION_S, return_when=asyncio.FIRST_COMPLETED)
                 for server in self._used.embedded:
                     if server.down.is_set():
@@ -70,9 +72,10 @@ class Session:
                     silence.result()
             return task.result()
         except SandboxDownError:
+            # Nothing is wrong with Tinker here, and a new session would restore the policy for nothing.
             raise
         except InfraError:
-            if before is None or self.is_current(before):  # else another one has given it up, and this one is new
+            if before is None or self.is_current(before):  # else other work has released it, and this one is new
                 self._give_up()
             raise
         finally:
@@ -113,7 +116,7 @@ class Session:
             raise ConfigError(f"{name} was retired while the run was at work: {error}") from error
 
     def is_current(self, service: tinker.ServiceClient) -> bool:
-        """Whether `service` is the open session, and has not been given up: else its clients end soon."""
+        """Whether `service` is the open session, and has not been released: else its clients end soon."""
         return service is self._service
 
     async def close(self) -> None:
@@ -129,10 +132,11 @@ class Session:
             self._reopens = True
 
     async def _end_given_up(self) -> None:
-        """End the sessions that were given up; of a service that is gone the log says so."""
+        """End the released sessions; the log says so if the service is gone."""
         while self._given_up:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    # Popped first: one that does not answer is not asked again.
                     await disconnect(self._given_up.pop())
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
@@ -169,6 +173,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     Raises ConfigError if the service does not have the model, or the chat format asked for does not fit it, InfraError
     if nothing answers at the service's address, or no sandbox runs a known program right.
     """
+    # Before the SDK is used, which tries a mistyped address for five minutes without a word.
     await require_answer(used.tinker_url)
     renderer = await asyncio.to_thread(model_renderer, settings.model_name, settings.renderer_name, settings.thinking)
     context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)

@@ -174,7 +174,7 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
 
 
 def what_next(command: str, error: BaseException) -> str:
-    """How `command` goes on with what `error` stopped: some errors come again until what they name is put right."""
+    """How `command` goes on with what `error` stopped: some errors recur until what they name is put right."""
     first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
     return f"{first}{command} goes on"
 

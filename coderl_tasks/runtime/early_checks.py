@@ -26,6 +26,7 @@ def check_place(folder: Path, setting: str) -> None:
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
     try:
+        # By trying: permission bits say nothing of a read-only file system, and nothing at all to root.
         with tempfile.TemporaryFile(dir=there):
             free = disk.free_bytes(there)
     except OSError as error:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class BestEffort:
     """Calls to the Prefect server that the work does not depend on.
 
-    Prefect's client takes a minute to give up on a lost server, so after a failure such calls are left out for a while.
+    Prefect's client takes a minute to fail on a lost server, so after a failure such calls are skipped for a while.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class BestEffort:
 
 
 best_effort = BestEffort()
-"""The process's own: there is one Prefect server, and whoever finds it gone spares the others the wait."""
+"""One per process: there is one Prefect server, and a call that finds it gone spares the others the wait."""
 
 
 def deployed_name() -> str | None:

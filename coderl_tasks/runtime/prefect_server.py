@@ -1,9 +1,9 @@
 """The Prefect server a command reports to: the configured one, else ours on port 4200, else an embedded one.
 
-An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere. Who may use a Prefect server can run
-commands as the user whose worker serves it. So an embedded one asks for a secret, new at each start, which is kept for
-this user's other commands in a file of mode 0600 while the server lives; and a server that nobody named is joined only
-if it is a process of this user.
+An empty `PREFECT_API_URL` asks for an embedded one, whatever answers elsewhere. Anyone who may use a Prefect server can
+run commands as the user whose worker serves it. So an embedded one asks for a secret, new at each start, which is kept
+for this user's other commands in a file of mode 0600 while the server lives; and a server that nobody named is joined
+only if it is a process of this user.
 
 1. Only `coderl up` offers its embedded server on port 4200, for other commands to report to. Those of other commands
    take any free port, so that no command loses its server because another one ended.
@@ -99,7 +99,7 @@ def found_api_url() -> str | None:
 
 
 def not_joined() -> str | None:
-    """What listens on port 4200 though it is not joined, in a line; None if nothing does, or nothing looked there."""
+    """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
     port = urlsplit(DEFAULT_API_URL).port
     assert port is not None
     if wants_embedded() or configured_api_url() is not None or not (users := listeners(port)):
@@ -197,6 +197,7 @@ def _secret(port: int) -> Iterator[str]:
     """A new secret for the server on this port, in its file while the block runs."""
     file, secret = secret_file(port), f"coderl:{secrets.token_urlsafe(24)}"
     file.unlink(missing_ok=True)  # a killed server's, whatever its mode
+    # Its mode from the start, and a new file: at no moment can anyone else open it.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
         opened.write(secret)
     try:

@@ -1,7 +1,7 @@
 """The deployments of prefect.yaml, the work pool that they run in, and the worker of `coderl up`, watched.
 
-Who may write to a Prefect server can run commands as the user whose worker serves it: the pool takes no job variables
-that say what is executed.
+Anyone who may write to a Prefect server can run commands as the user whose worker serves it: the pool takes no job
+variables that say what is executed.
 """
 
 import asyncio
@@ -95,6 +95,7 @@ def run_worker(stop: threading.Event) -> int:
         quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
         goes_on = quick_deaths < MAX_QUICK_DEATHS
         print(f"the worker ended ({_exit_words(code)}){': starting another one' if goes_on else ''}", flush=True)
+        # First its processes, then their states: a run still at work could set its own state afterwards.
         _end_runs_of(name)
         try:
             lines = asyncio.run(_crash_runs_of(name))
@@ -115,6 +116,7 @@ def _one_worker(name: str, stop: threading.Event) -> int:
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
     environment = {**defaults, **os.environ, **QUIET, WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
+    # The guard ends the worker when this pipe closes, and so even if this process is killed.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=PROJECT_ROOT)
     while worker.poll() is None and not stop.wait(0.2):
         continue
@@ -130,6 +132,7 @@ def _exit_words(code: int) -> str:
 
 def _end_runs_of(worker: str) -> None:
     """Kill what the worker started and left: the processes with its name in their environment, wherever they are."""
+    # Until none is left: one may have started another between the listing and the kill.
     while pids := processes_with(WORKER_VARIABLE, worker):
         for pid in pids:
             with suppress(ProcessLookupError):

@@ -49,6 +49,7 @@ async def profile_elsewhere(
             nonlocal done
             async with slots:
                 place = joined(address, "shards", f"{number:04d}")
+                # quote: Prefect would look through every problem of the shard for results of other tasks.
                 frame = await dispatch(settings, quote(shards[number]), place, number)
             done += 1
             on_progress(done, len(shards))
@@ -83,6 +84,8 @@ def put_job(settings: CurateSettings, problems: Iterable[Problem], address: str)
         fs.invalidate_cache()
         if not fs.exists(joined(root, JOB)) or fs.cat_file(joined(root, JOB)) != job:
             make_folder_at(fs, root)
+            # In this order: an earlier job's profile goes first, or it would be taken for this one's. The job comes
+            # last, since it says that its problems are there.
             if fs.exists(joined(root, PROFILE)):
                 fs.rm_file(joined(root, PROFILE))
             fs.pipe_file(joined(root, PROBLEMS), buffer.getvalue())
@@ -123,11 +126,13 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
         said = (
             f"shard {number}: its run {run.name} is {state.name if state else 'lost'}: {state.message if state else ''}"
         )
+        # A crash is the machine's, and another try may go well; a run that failed would fail again.
         raise InfraError(said) if state is not None and state.is_crashed() else CoderlError(said)
 
 
 async def next_key(job: str) -> str:
     """The idempotency key of a job's next run: that of one still at work, if there is any."""
+    # One per try: for a key that it has seen Prefect returns the run that has it, also one that has ended.
     keys = [f"{job}-{number}" for number in range(MOST_TRIES)]
     async with get_client() as client:
         runs = await client.read_flow_runs(

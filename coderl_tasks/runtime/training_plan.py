@@ -82,7 +82,7 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
     """The newest run below the default root that was started with these complete settings, whatever its directory, and
-    has steps left; None if there is none that nobody works in."""
+    has steps left; None if there is none, or each is in use."""
     config = run_config(settings)
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):

@@ -27,6 +27,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     recorded = journal.read_summary()
     if recorded is not None and recorded.get("step") == step:
         return recorded
+    # Renamed, not replaced: it is paid for, and `compare_to` may name it.
     if recorded is not None:  # the final one of a run that goes on with more steps
         journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
     settings = run.settings

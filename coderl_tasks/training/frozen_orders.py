@@ -2,7 +2,7 @@
 
 It is learned from the pool's counts (columns `test_runs` and `test_catches`, from the profile) and, where asked for,
 from the rollouts of earlier runs. The file holds {problem id: test indices}, of those problems only whose order is not
-their own. A run whose scoring began without the file goes on in the problems' own order.
+their own. A run that began to score without the file keeps the problems' own order.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The policy in training: a client brought to the state before any step, from saved states and the journal.
 
-1. Clients are of the session that opened them, and are not used once it has been given up. One that failed in an update
-   is not trusted again. The next use restores.
+1. A client belongs to the session that opened it and is not used once that is released. One that failed in an update is
+   not trusted again. The next use restores.
 2. Restoring loads the newest saved state there still is and replays the recorded updates since: nothing is sampled
    again, and in the lineage that survives each optimizer step is applied once.
 3. States are saved in two ways: kept ones, in checkpoints.jsonl, and rolling ones, in the step's commit. Of these the
@@ -76,7 +76,7 @@ class _Trained:
 
 
 class Learner:
-    """The policy of one run. A policy is told by how many updates it holds: that before step k holds k."""
+    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session = session
@@ -84,6 +84,8 @@ class Learner:
         self._settings = settings
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
+        # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,
+        # replay and save with the one client.
         self._turn = asyncio.Lock()
         self._deleted: set[str] | None = None  # None: not asked yet what is left of those that are not needed
         self._deletes = True
@@ -117,6 +119,7 @@ class Learner:
             result = await self._apply(trained, step, scored, self.adam_params())
             applied = time.monotonic()
             saved = {}
+            # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
             if save is not None:
                 ttl = round(self._settings.rolling_save_hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
@@ -135,6 +138,7 @@ class Learner:
             for commit in self._rolling_states()[-self._settings.rolling_save_keep :]
             if commit.state_path is not None
         ]
+        # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
 
     def _rolling_states(self) -> list[Commit]:
@@ -169,6 +173,7 @@ class Learner:
                     async with asyncio.timeout(DELETE_TIMEOUT_S):
                         stored |= await stored_checkpoints(rest, training_run)
                 self._deleted = set(paths) - stored
+            # Asked again: without those that an earlier start is now known to have deleted.
             for path in self.outdated():
                 async with asyncio.timeout(DELETE_TIMEOUT_S):
                     await delete_checkpoint(rest, path)
@@ -207,6 +212,7 @@ class Learner:
         try:
             return service, await create_sampling_client(service, sampler_path=path)
         except ConfigError as error:
+            # Restoring the policy instead would be refused for the same reason.
             if is_about_the_account(error):
                 raise
             logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
@@ -229,6 +235,7 @@ class Learner:
     async def _after(self, updates: int) -> _Trained:
         """The policy in training, brought to exactly the updates of the first so many steps."""
         trained = self._trained
+        # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state.
         if trained is None or trained.updates > updates or not self._session.is_current(trained.opened_by):
             trained = self._trained = await self._restore(updates)
         while trained.updates < updates:
@@ -237,6 +244,7 @@ class Learner:
                 raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
             scored = self._recorded_scores(trained.updates)
+            # With the optimizer's settings of then: a resume may have changed them since.
             await self._apply(trained, trained.updates, scored, tinker.AdamParams(**commit.adam))
         return trained
 
@@ -252,7 +260,8 @@ class Learner:
         return scored
 
     async def _apply(self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams) -> UpdateResult:
-        self._trained = None  # not trusted again unless the update succeeds
+        # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same.
+        self._trained = None
         result = await update_policy_async(trained.client, scored, adam)
         trained.updates = step + 1
         self._trained = trained
@@ -261,8 +270,8 @@ class Learner:
     async def _restore(self, updates: int) -> _Trained:
         """The policy at the newest state with at most so many updates, a new adapter without any.
 
-        A state that is gone, or cannot be used, is passed over for an older one, and said; the last one's error is
-        raised.
+        A state that is gone, or cannot be used, is skipped for an older one, and logged; the last one's error
+        is raised.
         """
         service = await self._session.service()
         states = self.saved_states(updates)
@@ -280,6 +289,8 @@ class Learner:
             client = await create_training_client(
                 service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
             )
+        # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
+        # first steps are sampled from these weights while the policy in training goes on.
         kind: Kind = "both" if settings.max_steps_off_policy else "state"
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)

@@ -1,7 +1,7 @@
-"""Scored rollouts that were lost after their step was committed: drawn again from the recorded samples.
+"""Scored rollouts that were lost after their step was committed: re-scored from the recorded samples.
 
 The replay that follows a restore needs them. Grading is deterministic, so the update comes out as it was; where it does
-not (a program at the edge of its time limit, a sandbox that failed), that is said.
+not (a program at the edge of its time limit, a sandbox that failed), the log says so.
 """
 
 import polars as pl
@@ -40,7 +40,7 @@ def lost_scores(run: TrainingRun) -> list[int]:
 
 
 def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
-    """How rollouts that were scored again differ from those that the commit of `step` counted; empty if they do not."""
+    """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
     commit = run.directory.step(step).read_commit()
     recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
     return ", ".join(

@@ -127,6 +127,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         try:
             yield run
         finally:
+            # While the session is open: what is being graded uses its sandbox client.
             await run.graded_ahead.close()
 
 
@@ -139,7 +140,7 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
 
 
 def needs_probe(run: TrainingRun) -> bool:
-    """Whether steps are to be trained on a service that nothing is known of. An embedded server is this project's."""
+    """Whether steps are to be trained on a service that nothing is known of. An embedded one needs no probe."""
     steps_left = run.last_step is None or run.directory.next_step <= run.last_step
     return steps_left and run.probe is None and run.session.service_address is not None
 
@@ -164,6 +165,7 @@ async def probe_run(run: TrainingRun) -> Probe:
             temperature=run.settings.temperature,
         )
     found.require_trainable()
+    # Only if it can be trained on: a service that is put right is probed anew by the next start.
     run.directory.record_finding("probe", asdict(found))
     run.probe = found
     return found

@@ -46,4 +46,5 @@ class SamplingAhead:
         if self._next is not None:
             task, self._next = self._next[1], None
             task.cancel()
+            # Until it has ended: no group may be recorded once the directory is no longer held.
             await asyncio.gather(task, return_exceptions=True)

@@ -49,10 +49,10 @@ class Phase:
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
 async def sample(run: TrainingRun, step: int) -> Phase:
-    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest drawn now and recorded.
+    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded.
 
     Raises InfraError if too many samples came without log-probabilities to train on; their groups are then discarded,
-    for the task's retry to draw again.
+    for the task's retry to sample again.
     """
     journal = run.directory.step(step)
     recorded = journal.read_sampled()
@@ -83,6 +83,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     except InfraError:
         await run.graded_ahead.release(step)  # what it graded ahead of these groups is not theirs any more
         for index, group in groups.items():
+            # Only these: the other groups are paid for, and stay recorded.
             if group["logprobs"].has_nulls():
                 journal.groups.discard(index)
         raise
@@ -112,7 +113,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
 async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
     """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
 
-    Raises InfraError if too much could not be graded: then the sandbox is down, and the task's retry comes.
+    Raises InfraError if too much could not be graded: then the sandbox is down, and the task is retried.
     """
     journal = run.directory.step(step)
     recorded = journal.read_scored()
@@ -146,6 +147,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
     commit = Commit(step=step, metrics=metrics, adam=run.learner.adam_params().model_dump(), **applied.saved)
+    # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit
