@@ -1,4 +1,4 @@
-"""What can be removed because nothing needs it: `coderl clean` shows it, asks, and removes it.
+"""What can be removed since nothing needs it: `coderl clean` shows it, asks, and removes it.
 
 | what                                                           | removed          |
 |----------------------------------------------------------------|------------------|
@@ -43,8 +43,8 @@ _TINKER_PATH = re.compile(r'tinker://[^"\s]+')
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something that nothing needs: `what` says what it is and where, `remove` does away with it and returns whether
-    it did: not where another process has taken it meanwhile."""
+    """Something that nothing needs: `what` says what it is and where, `remove` removes it and returns whether it
+    did: not where another process has locked it meanwhile."""
 
     what: str
     size: int
@@ -84,7 +84,7 @@ def clean(options: Namespace) -> int:
 
 
 def megabytes(removals: Sequence[Removal]) -> str:
-    """The size of all these, for people."""
+    """The total size, for people."""
     return f"{sum(removal.size for removal in removals) / 1e6:,.1f} MB"
 
 

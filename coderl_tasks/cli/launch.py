@@ -76,9 +76,9 @@ def _end(*_: object) -> NoReturn:
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
     """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM.
 
-    Prefect's handler raises wherever the main thread is. Where that is a callback or a side task, asyncio takes it for
-    a fault of that one and goes on; the event loop learns of the signal all the same. Prefect's way has `grace_s`
-    seconds, in which it reports how the flow ended; then the work is cancelled.
+    Prefect's handler raises wherever the main thread is. If that is a callback or a side task, asyncio takes it for a
+    failure of that one and goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s`
+    seconds to report how the flow ended; then the work is cancelled.
     """
     told, running = asyncio.Event(), asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)

@@ -1,4 +1,4 @@
-"""`coderl serve`: an embedded server until it is stopped. Neither server's imports are the other's."""
+"""`coderl serve`: an embedded server until it is stopped. Each imports only what it needs itself."""
 
 from argparse import Namespace
 

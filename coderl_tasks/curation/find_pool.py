@@ -75,6 +75,7 @@ def find_pool(pool: str, model_name: str, *, pools: Path = POOLS, at_least: int 
 def _latest(model_name: str, pools: Path, at_least: int) -> FoundPool:
     found = [
         FoundPool(file, manifest)
+        # By the manifest, which is written last: a folder without one is a curation that has not ended.
         for manifest_file in pools.glob(f"*/{MANIFEST_FILE}")
         if (file := manifest_file.with_name(POOL_FILE)).is_file()
         and (manifest := _readable(manifest_file)).get("kept")

@@ -1,7 +1,7 @@
 """The pool's make-up: how many problems, in which shares of difficulty and split.
 
-1. Shares are weights; a name that is not given has none. With both difficulty and split, the two are independent: each
-   split has the same shares of difficulty. A cell is one combination.
+1. Shares are weights; a name without a weight gets nothing. With both difficulty and split, the two are independent:
+   each split has the same shares of difficulty. A cell is one combination.
 2. With a size, every cell gets its part of it (largest remainders). A cell that has fewer problems stays short: the
    others do not fill in for it, and what is missing is counted.
 3. Without a size the pool is the largest that has the shares asked for, to the problem; so nothing is short.
@@ -119,11 +119,15 @@ def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int])
     size = sum(available.values())
     for cell, share in shares.items():
         size = min(size, floor((available[cell] + 1) / share))  # a part is less than one above share * size
+    # Down from a bound, one by one: with largest remainders a cell's part may shrink as the size grows, so bisection
+    # could miss the largest size that fits.
     while any(part > available[cell] for cell, part in apportion(shares, size).items()):
         size -= 1
     return size
 
 
 def _shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
+    # Exact, and by what was written: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets a
+    # problem.
     total = sum(Fraction(str(weight)) for weight in weights.values())
     return {name: Fraction(str(weight)) / total for name, weight in weights.items() if weight > 0}

@@ -79,7 +79,7 @@ def build_pool(
     """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
     these the ones that `mix` takes.
 
-    `profile` (PROFILE_SCHEMA) has a row for each problem of `loaded` but for those of `drops`, which were dropped
+    `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
     between loading and profiling. Raises ValueError if a problem is in neither or in both.
     """
     earlier = list(drops)
@@ -153,6 +153,7 @@ def write_pool(
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
     manifest = pool_manifest(pool, settings) | {"inputs": dict(inputs or {}), "sha256": hashes}
+    # Last: from here on the pool counts as finished.
     write_json(folder / "manifest.json", manifest)
     return manifest
 
@@ -182,6 +183,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
             "completion_tokens": sum(profile["completion_tokens_spent"]),
             "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
         },
+        # Sorted: the same settings give the same bytes, in whatever order they came.
         "settings": {name: settings[name] for name in sorted(settings)},
     }
 

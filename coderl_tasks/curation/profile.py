@@ -71,7 +71,7 @@ async def profile_shard(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, a row per problem, in order.
+    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, one row per problem, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
     same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
@@ -90,20 +90,23 @@ async def profile_shard(
     if recorded is None:
         (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # it belongs to the file that is replaced now
     else:
+        # Another stopping rule may need less of what was sampled. It stays on disk for one that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
         everything = pl.concat([rollouts, unused]).sort(ORDER)
     if recorded is None or not everything.equals(recorded):
         write_parquet(make_folder(folder) / file.name, everything)
+        # The fingerprint after the file that it vouches for, and groups/ go last: a crash in between reads the groups
+        # again and samples nothing.
         write_json(folder / FINGERPRINT_FILE, request)
     groups.remove()
     return profile_frame(problems, rollouts, prices)
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, a row per problem, in order.
+    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, one row per problem, in order.
 
-    Infra errors are counted, and nothing else is made of them. A prompt is counted once a round, since each round is a
-    request of its own.
+    Infra errors are counted, and nothing else is made of them. A prompt is counted once per round, since each round is
+    a request of its own.
     """
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(

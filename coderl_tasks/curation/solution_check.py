@@ -3,8 +3,8 @@
 1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
    what passes only sometimes, or answers differently from run to run, is flaky, and says nothing of the tests. (The
    driver seeds `random`: a draw from it is the same in every run, and what is flaky draws elsewhere.)
-2. A slow reference is no wrong one. What breaks the time limit is run again with a multiple of it: `slow` passes then.
-   What breaks even that is `too_slow`: nothing is known.
+2. A slow reference is not a wrong one. What exceeds the time limit is run again with a multiple of it: `slow` passes
+   then. What exceeds even that is `too_slow`: nothing is known.
 3. Several right answers make a comparison with one expected output unfair. Such problems are suspects: the statement
    says so, or a second solution gets half of the tests or more and disagrees on the others.
 """
@@ -36,8 +36,8 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "multi_answer_suspect": pl.Boolean(),
     "suspicion": pl.String(),
 }
-"""A row per problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried` those
-run; `suspicion` says why several answers may be right, null where nothing speaks for it."""
+"""One row per problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried`
+those run; `suspicion` says why several answers may be right, null where nothing suggests it."""
 
 
 class Status(StrEnum):
@@ -54,10 +54,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SolutionSettings:
-    """How solutions are checked: at most `max_solutions` a problem, each run `runs` times if it ends in time.
+    """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
 
     `timeout_s` is CPU seconds per test where the problem names none; a slow one gets `time_factor` times the limit.
-    `concurrency` problems are worked on side by side (how many programs run at once is the sandbox client's business).
+    `concurrency` problems are checked at once (how many programs run at once is up to the sandbox client).
     """
 
     max_solutions: int = 3
@@ -145,6 +145,8 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
     if not first.gradable:
         return None
     for _ in range(runs - 1):
+        # With the long limit in any case: a program that just kept the short one would be flaky whenever the machine
+        # is busy.
         again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
         if not again.gradable:
             return None
@@ -169,6 +171,7 @@ async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding
     for number, finding in enumerate(tried, 1):
         if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
             continue
+        # The first grade ended at the first failure; on how many tests the two differ only a run of all tells.
         whole = await judge.grade(problem, finding.code, run_all=True)
         if not whole.gradable:
             return None

@@ -47,10 +47,10 @@ async def check_solutions(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, a row per problem, in order.
+    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, one row per problem, in order.
 
     With a `folder`, checks are recorded there as they end: called again with the same problems and settings it does
-    only what is left. Raises InfraError if the sandbox is out; what was checked until then stays recorded.
+    only what is left. Raises InfraError if the sandbox is down; what was checked until then stays recorded.
     """
     record = None if folder is None else _Record(folder, _request(problems, settings))
     rows = {} if record is None else record.read()
@@ -68,6 +68,7 @@ async def check_solutions(
         left = await _pass_over(left, judge, settings, note)
         if not left:
             break
+        # A sandbox that still grades the probe is not down: what is left may be at fault itself, and gets another try.
         await _require_sandbox(judge)
     if left:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
@@ -93,6 +94,7 @@ async def _pass_over(
     problems: Sequence[Problem], judge: Judge, settings: SolutionSettings, note: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
     """Check these, some side by side, and note what is known; the rest, which could not be graded."""
+    # One iterator for all workers: taking the next problem awaits nothing, so no two of them take the same.
     waiting = iter(problems)
     ungraded: list[Problem] = []
 
@@ -109,6 +111,7 @@ async def _pass_over(
             for _ in range(settings.concurrency):
                 group.create_task(work())
     except ExceptionGroup as failures:
+        # Retries go by the type of an error, and an InfraError inside a group would not count as one.
         raise failures.exceptions[0] from failures
     return ungraded
 
@@ -138,11 +141,13 @@ def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[st
 
 
 class _Record:
-    """The checks made so far, a line each, in a folder; those of other problems or settings are deleted."""
+    """The checks made so far, one line each, in a folder; those of other problems or settings are deleted."""
 
     def __init__(self, folder: Path, request: dict[str, Any]) -> None:
         self._path = make_folder(folder) / CHECKS_FILE
         if read_fingerprint(folder) != request:
+            # Checks are deleted before the fingerprint is written: a crash in between must not leave old checks under
+            # a new fingerprint.
             if self._path.exists():
                 logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
                 self._path.unlink()

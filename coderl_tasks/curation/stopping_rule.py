@@ -11,10 +11,10 @@ Sampling stops when that chance is at most `risk_keep` (the problem is in the ba
    failures settle 2 <= k <= 14 of 16), and always decides what all N samples would have decided.
 2. The two risks differ because the mistakes do. A problem kept that 16 samples would have dropped costs some groups
    without signal; one dropped that could be learned is gone. With the defaults 0 of 8 goes on, since a pass rate
-   of 0.1 shows that with probability 0.43, 0 of 12 is dropped, and 1 of 2 is kept.
+   of 0.1 shows that with probability 0.43; 0 of 12 is dropped, and 1 of 2 is kept.
 3. Small rounds decide better for the same number of samples, at the price of more requests, one prompt each
    (benchmarks/adaptive_profiling.py has the curve). What is kept early has few samples: its interval is wide, and its
-   difficulty label a guess. Who needs labels takes risks of 0.05 or a fixed number.
+   difficulty label a guess. If labels matter, use risks of 0.05 or a fixed number.
 4. Stopping when the news is good biases k / n: a stopped 1 of 2 overstates a low rate. The likelihood, and so the
    posterior, is the same with and without the rule, so intervals are taken from the posterior.
 5. Whatever the rule, sample i of a problem is the same draw: the fixed plan and the adaptive one see the same prefix.
@@ -45,7 +45,7 @@ class StoppingRule:
         return chance_of_change(self.band, n_correct, n, max_samples, self.prior) <= risk
 
 
-@lru_cache(maxsize=4096)  # a few dozen counts, asked for once a round of every problem
+@lru_cache(maxsize=4096)  # a few dozen counts, asked for once per problem and round
 def chance_of_change(
     band: Band, n_correct: int, n: int, max_samples: int, prior: tuple[float, float] = JEFFREYS
 ) -> float:

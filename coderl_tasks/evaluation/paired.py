@@ -16,7 +16,7 @@ MOST_IN_COMMON = 0.9
 
 
 def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """A row a problem graded in both rollout frames: problem_id, split, before, after (the share that passed)."""
+    """One row per problem graded in both rollout frames: problem_id, split, before, after (the share that passed)."""
     return (
         _outcomes(before, "before")
         .join(_outcomes(after, "after"), on=["split", "problem_id"])
@@ -25,7 +25,7 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
 
 def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
-    """after minus before with its 95% interval: Newcombe's for one completion a problem, else the paired bootstrap.
+    """after minus before with its 95% interval: Newcombe's for one completion per problem, else the paired bootstrap.
 
     Raises DataError if there is no pair.
     """
@@ -70,7 +70,7 @@ def side_text(side: Mapping[str, Any]) -> str:
 
 
 def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str | None:
-    """What else than the policies differs between two evaluations with `n` problems in common, by their summaries;
+    """What besides the policies differs between two evaluations with `n` problems in common, by their summaries;
     None if nothing does. That one was made on some of the other's problems does not count: they are paired."""
     differing = [
         f"{key} {before[key]:g} against {after[key]:g}"
@@ -85,5 +85,6 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
 
 
 def _outcomes(rollouts: pl.DataFrame, name: str) -> pl.DataFrame:
+    # An infra error says nothing of the policy. The join of both sides then leaves the problem out of either.
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     return graded.group_by("split", "problem_id").agg((pl.col("correctness_score") == 1.0).mean().alias(name))

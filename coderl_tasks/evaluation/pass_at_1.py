@@ -1,4 +1,4 @@
-"""Pass@1 of a policy: one completion per problem, all tests, with honest intervals."""
+"""Pass@1 of a policy: one completion per problem, all tests, with 95% intervals."""
 
 import hashlib
 from collections.abc import Sequence
@@ -31,12 +31,11 @@ async def evaluate_policy(
     groups: GroupFiles | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """One completion a problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
+    """One completion per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
 
-    The problems should come with all their tests. Draws depend on the seed and
-    the problem alone, so two policies face the same ones. With `groups`, what an unfinished evaluation recorded there
-    is not sampled again. Raises InfraError if sampling fails or nothing at all could be graded, ValueError without
-    problems.
+    The problems should come with all their tests. Draws depend on the seed and the problem alone, so two policies face
+    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again.
+    Raises InfraError if sampling fails or nothing at all could be graded, ValueError without problems.
     """
     if not problems:
         raise ValueError("there are no problems to evaluate on")

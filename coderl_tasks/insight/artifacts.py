@@ -108,6 +108,7 @@ def artifact_key(kind: str, name: str) -> str:
 
 async def publish(kind: str, name: str, markdown: str, description: str | None = None) -> None:
     """Publish markdown as a Prefect artifact; the same kind and name again is a new version. Needs a Prefect server."""
+    # Imported where it is needed: the markdown alone is made without Prefect.
     from prefect.artifacts import acreate_markdown_artifact
 
     await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name), description=description)

@@ -42,8 +42,9 @@ class PairedPassAt1:
 class Comparison:
     """The evaluations `before` and `after`, and their paired difference over all shared problems and by split.
 
-    `pairs` has a row per problem: split, problem_id, before, after (the share of its completions that passed). `sides`
-    says what was evaluated before and after, and how; `warning` what differs besides the policies, None if nothing.
+    `pairs` has one row per problem: split, problem_id, before, after (the share of its completions that passed).
+    `sides` says what was evaluated before and after, and how; `warning` what differs besides the policies, None if
+    nothing.
     """
 
     before: EvalRecord

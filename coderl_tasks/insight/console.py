@@ -20,7 +20,7 @@ GAP = 2  # between two columns
 
 
 def plain_table(title: str | None = None, **options: Any) -> Table:
-    """An empty table as all of them look: no boxes, bold heads."""
+    """An empty table in the common style: no boxes, bold heads."""
     return Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False, **options)
 
 
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as people say it: 40 s, 12 min, 3 h 05 min."""
+    """A length of time for people: 40 s, 12 min, 3 h 05 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -61,6 +61,7 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         count = _fitting(least, console.width)
     else:
         count = len(columns)
+        # A pipe or a file has no width: rich would take 80 columns and cut what another program is to read.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
     table = plain_table(title)
     for (series, _), width in zip(columns[:count], least, strict=False):
@@ -112,6 +113,8 @@ def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "j
 def _column_cells(series: pl.Series) -> list[str]:
     if series.dtype.is_float():
         short = [f"{value:.6g}" for value in series.drop_nulls()]
+        # Where a number has an exponent, or is nan or inf, no number of decimals serves all; small ones would be
+        # shown as 0.
         if not any("e" in text or "n" in text for text in short):
             decimals = max((len(text.partition(".")[2]) for text in short), default=0)
             return ["–" if value is None else f"{value + 0.0:.{decimals}f}" for value in series]  # no -0

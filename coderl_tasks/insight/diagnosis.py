@@ -89,6 +89,7 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
     if len(rewards) < TREND_MIN_STEPS:
         return Check(name, None, "–", threshold, f"needs {TREND_MIN_STEPS} steps, has {len(rewards)}")
     width = -(-len(rewards) // MAX_POINTS)
+    # The test takes the square of the number of points: a long run is tested on means of neighbouring steps.
     parts = [rewards[start : start + width] for start in range(0, len(rewards), width)]
     found = trend([sum(part) / len(part) for part in parts])
     tenth = max(1, len(rewards) // 10)
@@ -230,9 +231,11 @@ def _reward_collapse(metrics: pl.DataFrame) -> str | None:
     if len(rewards) < 20:
         return None
     smooth = [sum(rewards[i : i + 5]) / 5 for i in range(len(rewards) - 4)]
+    # Means of five steps: single steps are noisy enough to look like a collapse.
     peak, now = max(smooth), smooth[-1]
     if peak - now < 0.15 or now > 0.6 * peak:
         return None
+    # The middle one of the five steps that the mean is over.
     step = metrics["step"][smooth.index(peak) + 2]
     return (
         f"mean reward fell from {peak:.2f} around step {step} to {now:.2f}: the update diverged; go back to "
@@ -251,10 +254,10 @@ class Trend:
 def trend(values: Sequence[float]) -> Trend:
     """The Mann-Kendall test and the Theil-Sen slope of equally spaced values; ValueError for fewer than 4.
 
-    No model of the noise, and no outlier to fear. Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank
-    Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968). Both
-    assume that the noise of each step is its own: true of mean rewards over freshly drawn problems, not of smoothed
-    curves. Time and memory grow with the square of the number of values: average long series first.
+    They assume no distribution of the noise, and are robust to outliers. Mann, "Nonparametric tests against trend"
+    (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's
+    tau" (1968). Both assume that the noise of each step is its own: true of mean rewards over freshly drawn problems,
+    not of smoothed curves. Time and memory grow with the square of the number of values: average long series first.
     """
     n = len(values)
     if n < 4:

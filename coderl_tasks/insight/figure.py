@@ -1,4 +1,4 @@
-"""One look for all figures, and the ways out of matplotlib: SVG that follows a page's theme, PNG, data URIs.
+"""One style for all figures, and what they are saved as: SVG that follows a page's theme, PNG, data URIs.
 
 Figures are drawn without pyplot, so there is no global state and nothing to close. Text stays text in SVG: small
 files, the page's own font. In inline SVG the colours of ink and paper become CSS variables; series colours are chosen
@@ -64,6 +64,7 @@ STYLE: dict[Any, Any] = {
     "lines.solid_capstyle": "round",
     "figure.facecolor": PAPER,
     "svg.fonttype": "none",
+    # Fixed, as the ids in an SVG are hashes with a random salt otherwise: the same data draws the same bytes.
     "svg.hashsalt": "coderl",
     "path.simplify": True,
     # Names come from data: a dollar sign in one is no formula.
@@ -112,7 +113,9 @@ class Plot:
 
     def _save(self, kind: str, **options: Any) -> bytes:
         buffer = io.BytesIO()
+        # No date and no version of matplotlib: the same data draws the same bytes, today and tomorrow.
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        # The style again: fonts, ids and simplified paths are settled when a figure is saved, not when it is drawn.
         with matplotlib.rc_context(STYLE):
             self.figure.savefig(buffer, format=kind, metadata=metadata, **options)
         return buffer.getvalue()

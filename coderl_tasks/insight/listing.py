@@ -1,4 +1,4 @@
-"""The runs and the pools there are, a row each: `coderl runs` and `coderl pools`. Nothing here takes a lock."""
+"""The runs and the pools there are, one row each: `coderl runs` and `coderl pools`. Nothing here takes a lock."""
 
 import time
 from collections.abc import Iterable
@@ -66,6 +66,7 @@ def run_state(folder: Path, config: dict[str, Any]) -> str:
 
 def tree_bytes(folder: Path) -> int:
     """The size of all files in `folder`, or of the file that it is."""
+    # What a link leads to takes its space elsewhere, and `clean` removes none of it.
     files = [folder] if folder.is_file() else folder.rglob("*")
     return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
 
@@ -76,7 +77,7 @@ def _run_row(folder: Path) -> dict[str, Any]:
         config = recorded_config(folder) or {}
         evals = load_run(folder) if config and any(folder.glob("evals/*/summary.json")) else None
         state = run_state(folder, config)
-    except DataError as error:
+    except DataError as error:  # a row of the list too: one damaged run must not hide the others
         return row | {"state": shown(f"damaged: {error}")}
     before, after = (evals.baseline, evals.latest) if evals is not None else (None, None)
     return row | {

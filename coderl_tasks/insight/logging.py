@@ -29,6 +29,7 @@ class _OneLine(logging.Formatter):
     """A message is one line, whatever is in it: an id of a data set, which is untrusted, forges no other."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        # Here and not in `format`, which puts a traceback below the message: that one keeps its lines.
         record.message = printable(record.message)
         return super().formatMessage(record)
 
@@ -56,6 +57,7 @@ class RunLogger:
         """Record the settings in logs.log and in W&B (config.json is the journal's)."""
         self.log.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
         if self._wandb is not None:
+            # A resumed run may have other values for some settings, which W&B refuses by default.
             self._wandb.config.update(dict(config), allow_val_change=True)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -80,6 +82,8 @@ class RunLogger:
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards = group["reward"].drop_nulls()
             skipped = group["logprobs"].null_count()
+            # A null reward is an infra error, or a sample that was not graded since it has no log-probabilities to
+            # train on.
             missing = len(group) - len(rewards) - skipped
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
             self.log.info("%s rewards %s", place, listed)
@@ -101,6 +105,8 @@ class RunLogger:
 
     def close(self, failed: bool = False) -> None:
         """Close logs.log and end the W&B run. Closing twice is fine."""
+        # The logger is the package's and outlives this run: the next run in the process would write to this logs.log
+        # too.
         self.log.removeHandler(self._handler)
         self._handler.close()
         if self._wandb is not None:
@@ -133,9 +139,9 @@ def setup_logging(
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing).
 
-    Metrics go through `sink`, by default to metrics.jsonl, and as a line per step to logs.log, with what any
-    `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases
-    (WANDB_MODE says how: online, offline); ConfigError if the package is missing.
+    Metrics go through `sink`, by default to metrics.jsonl, and as one line per step to logs.log, beside what
+    any `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases (WANDB_MODE says how: online,
+    offline); ConfigError if the package is missing.
     """
     folder = Path(log_dir)
     private_folder(folder)
@@ -144,6 +150,7 @@ def setup_logging(
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine(LOG_FORMAT))
     handler.setLevel(logging.INFO)
+    # Not the root logger: what libraries log is not about this run, and their levels are theirs.
     package = logging.getLogger("coderl_tasks")
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:

@@ -19,6 +19,7 @@ RUN, CURATION = "run", "curation"
 
 # fmt: off
 _QUERIES = (
+    # kl has three significant digits: on the embedded server it is about 1e-9, and decimals would show 0.
     NamedQuery("steps", RUN, "How did training go, step by step?", """
         SELECT run, step, round(mean_reward, 3) AS reward, round(mean_correct, 3) AS correct,
                round(format_rate, 3) AS format, round(truncated_rate, 3) AS truncated, groups_skipped AS skipped,
@@ -53,6 +54,7 @@ _QUERIES = (
         FROM rollouts WHERE verdict <> 'infra_error'
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25
         """),
+    # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
     NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
@@ -74,6 +76,7 @@ _QUERIES = (
         HAVING NOT coalesce(bool_or(trained), false)
         ORDER BY run, step, group_index
         """),
+    # Where a LIMIT cuts, the order ends with what names a row: ties would be cut another way each time.
     NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", """
         SELECT run, step, problem_id, sample_index, len(completion_tokens) AS tokens, stop_reason, verdict,
                left(completion, 80) AS beginning

@@ -1,4 +1,4 @@
-"""All figures: a run's history, a question per panel; Pass@1 before and after; what a curation dropped and kept."""
+"""All figures: a run's history, one question per panel; Pass@1 before and after; what a curation dropped and kept."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,9 @@ def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:
 
 def _smooth(values: np.ndarray) -> np.ndarray:
     """A centred moving mean over a tenth of the run."""
+    # An odd number of steps, else the mean would be of a time between two of them.
     window = max(3, len(values) // 10) | 1
+    # A null is left out of a mean; a NaN would spread over the whole window.
     return pl.Series(values).fill_nan(None).rolling_mean(window, center=True, min_samples=1).to_numpy()
 
 
@@ -100,6 +102,7 @@ def _line(axes: Axes, metrics: pl.DataFrame, name: str, colour: str, label: str)
     if values is None:
         return None
     steps = metrics["step"].to_numpy()
+    # Too few steps for a mean to be smoother than its points.
     if len(steps) < 8:
         axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)
         return values
@@ -122,6 +125,7 @@ def _groups(axes: Axes, metrics: pl.DataFrame) -> None:
     if skipped is None or total is None:
         return
     steps = metrics["step"].to_numpy()
+    # Areas from there on: each bar is an element of the SVG, and the report of a long run is to stay small.
     if len(steps) <= 100:
         axes.bar(steps, total - skipped, width=0.8, color=figure.BLUE, label="trained on")
         axes.bar(steps, skipped, bottom=total - skipped, width=0.8, color=figure.GREY, alpha=0.55, label="skipped")
@@ -146,6 +150,7 @@ def _times(axes: Axes, metrics: pl.DataFrame) -> None:
         known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
     colours = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY)
     steps = metrics["step"].to_numpy()
+    # An area needs two steps to be seen.
     if len(steps) == 1:
         bottom = 0.0
         for (label, values), colour in zip(known.items(), colours, strict=False):
@@ -171,7 +176,7 @@ PANELS = {
     "Completion length": Panel("Completion length, tokens", limits=(0, None)),
     "Seconds per step, by phase": Panel("Seconds per step", _times),
 }
-"""The panels that are more than a line per metric under the metric's own title, in reading order."""
+"""The panels that are more than one line per metric under the metric's own title, in reading order."""
 
 
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord) -> Plot:
@@ -239,6 +244,7 @@ def _pass_rates(axes: Axes, profile: pl.DataFrame, band: tuple[float, float] | N
 def pass_rate_counts(rates: np.ndarray) -> np.ndarray:
     """Counts in 12 bins: exactly 0, ten of a tenth each in between, exactly 1. The two ends mean "no signal"."""
     inner = rates[(rates > 0) & (rates < 1)]
+    # A rate on the edge of two bins must not fall into the lower one by rounding.
     tenths = np.minimum((inner * 10 + 1e-9).astype(int), 9)
     return np.concatenate([[np.sum(rates == 0)], np.bincount(tenths, minlength=10), [np.sum(rates == 1)]])
 
@@ -324,6 +330,7 @@ def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
         left = left + more + few
         some_few = some_few or bool(few.any())
     if some_few:
+        # A bar of no length, for its entry in the legend: the light bars have the colours of difficulties.
         axes.barh(0, 0, color=figure.GREY, alpha=FEW_ALPHA, label=f"≤ {FEW_SAMPLES} samples")
     axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
     axes.tick_params(axis="y", labelcolor=figure.INK)

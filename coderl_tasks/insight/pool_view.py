@@ -162,6 +162,7 @@ def few_at_half(profile: pl.DataFrame) -> str | None:
     few = few_samples(at_half)
     if not len(few):
         return None
+    # All of them are 1 of 2, so the interval of one is that of each.
     low, high = few["ci_low"][0], few["ci_high"][0]
     return (
         f"{len(few)} of the {len(at_half)} problems at exactly 0.5 had {FEW_SAMPLES} samples, of which one passed: "
@@ -185,6 +186,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
 
 
 def _tokens(profile: pl.DataFrame) -> int:
+    # Profiles of earlier versions lack the column: their sum is estimated from the mean.
     if "completion_tokens_spent" in profile.columns:
         return int(profile["completion_tokens_spent"].sum())
     return int((profile["n_samples"] * profile["mean_completion_tokens"]).sum())

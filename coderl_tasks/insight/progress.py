@@ -72,6 +72,7 @@ class StepProgress:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[left]}"),
                 console=self._console,
+                # A bar is only of the moment: what stays on the screen are the lines of the steps.
                 transient=True,
             )
             self._task = self._bar.add_task("training", total=self._total, completed=self._done, left="")
@@ -101,6 +102,7 @@ class StepProgress:
         if is_eval_row(dict(row)):
             return step_line(row)
         self._count_step()
+        # With a bar the time left is in it, and a line that stays would hold an old one.
         return step_line(row, self._total, None if self._bar is not None else self.left_s)
 
     def _count_step(self) -> None:

@@ -72,7 +72,9 @@ def find_directories(path: Path) -> list[Path]:
 
 def connect(path: Path) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB connection with the views over `path`."""
+    # The run's name is read off each file's path, and `.` or a link has another one.
     directories = [directory.resolve() for directory in find_directories(path)]
+    # In memory: nothing is written beside a run that may be at work, and nothing goes stale.
     connection = duckdb.connect()
     steps = [file for directory in directories for file in sorted(directory.glob("steps/*/scored.parquet"))]
     _file_view(connection, "rollouts", "-4", steps, ROLLOUT_SCHEMA)
@@ -111,6 +113,7 @@ def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.Dat
         if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
             raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
     assert sql is not None
+    # Else DuckDB's answer to `query RUN flips` would be a syntax error.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
     with connect(path) as connection:
@@ -192,6 +195,7 @@ def _file_view(
         _row_table(connection, name, [], schema)
         return
     # DuckDB takes no parameters in the definition of a view: a quote in a path is doubled, as SQL writes it.
+    # Every file by its name: a glob would expand a directory's own * and [.
     listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
     place = f"string_split(filename, '/')[{part}] AS run"
     if "eval" in schema:
@@ -209,6 +213,7 @@ def _row_table(
     connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
 ) -> None:
     """A table of rows; columns of `schema` are there even if no row has them, further ones keep their inferred type."""
+    # Types from all rows: a key may be null, or not there yet, in as many of the first ones as polars looks at.
     frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
     whole = {"run": pl.String(), **schema}
     known = [

@@ -176,6 +176,7 @@ def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     ordered = [by_step[step] for step in sorted(by_step)]
     if not ordered:
         return pl.DataFrame(schema={"step": pl.Int64(), "mean_reward": pl.Float64()})
+    # Types from all rows: a metric may be null in as many of the first steps as polars looks at.
     return pl.DataFrame(ordered, infer_schema_length=None)
 
 
@@ -197,6 +198,7 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
         rollouts = file.parent / "rollouts.parquet"
         step = eval_step(name, summary, last_step)
         records.append(EvalRecord(name, step, summary, rollouts if rollouts.is_file() else None))
+    # The final evaluation has the step of a periodic one that was due then, and was made after it.
     records.sort(key=lambda record: (record.step, record.name == FINAL, record.name))
     return {record.name: record for record in records}
 
@@ -216,5 +218,6 @@ def light_frame(path: Path) -> pl.DataFrame:
     if not path.is_file():
         return pl.DataFrame()
     heavy = ("tests", "solutions", "prompt_tokens", "completion_tokens", "logprobs")
+    # Columns are chosen before anything is read: the heavy ones can be gigabytes.
     scan = pl.scan_parquet(path)
     return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()

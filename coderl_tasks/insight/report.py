@@ -1,7 +1,7 @@
 """A run or a curation as one HTML page: no script, no outside resource, light and dark.
 
-Model output is untrusted. The templates escape everything, and the page forbids scripts and loads by its own policy, so
-that a completion cannot do anything to who reads it.
+Model output is untrusted. The templates escape everything, and the page's own content security policy forbids scripts
+and loads, so that a completion cannot act in the reader's browser.
 """
 
 import shlex

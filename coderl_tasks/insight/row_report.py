@@ -46,7 +46,7 @@ def row_report(source: str, min_tests: int, limit: int = -1) -> pl.DataFrame:
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """A line per row and the counts by reason, or all rows as CSV or JSON.
+    """One line per row and the counts by reason, or all rows as CSV or JSON.
 
     Of more than MOST_LINES rows, lines for the dropped ones only, and no more than so many.
     """

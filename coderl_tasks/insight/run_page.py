@@ -1,4 +1,4 @@
-"""What the report of a training run says: the numbers, tables and samples that its template lays out."""
+"""The contents of a training run's report: the numbers, tables and samples that its template lays out."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -133,6 +133,7 @@ def samples(run: RunRecord, comparison: Comparison | None) -> list[dict[str, Any
     found = []
     for kind, condition, limit in kinds:
         rows = comparison.pairs.filter(condition)
+        # Spread over all rows: these are sorted by split, and the first few would be of one.
         chosen = rows.gather_every(max(1, len(rows) // limit)).head(limit)
         old, new = (
             _first_rollouts(record, chosen["problem_id"].to_list()) for record in (comparison.before, comparison.after)
@@ -201,6 +202,7 @@ def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:
 def skipped_groups(run: RunRecord) -> dict[str, Any]:
     """How many groups gave no gradient, why, and the problems it happened to most."""
     reward = pl.col("reward")
+    # Rewards of a skipped group are equal, so the lowest one tells what all of them are.
     groups = (
         run.rollouts(["step", "group_index", "problem_id", "reward", "trained"])
         .group_by("step", "group_index")

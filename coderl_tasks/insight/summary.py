@@ -77,7 +77,7 @@ def checks_part(checks: list[Check]) -> RenderableType:
 
 
 def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:
-    """Where the run is and what to try on it, a line each."""
+    """Where the run is and what to try on it, one line each."""
     place = shlex.quote(str(run.path))
     lines = {
         "run": str(run.path),

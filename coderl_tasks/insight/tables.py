@@ -1,7 +1,7 @@
 """A table described once, and rendered for the console, for markdown (Prefect's artifacts) and for HTML (the report).
 
 A description says which columns there are and what is in them. What differs by medium is in the renderers: how text is
-kept from taking effect (all three show text of models and data sets), and how an interval or a note is set.
+escaped (all three show text of models and data sets), and how an interval or a note is set.
 """
 
 import re
@@ -21,7 +21,7 @@ RICH_STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "muted": "d
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A word that says how it stands: `tone` is good, bad or warn."""
+    """A word for a state: `tone` is good, bad or warn."""
 
     text: str
     tone: str
@@ -29,7 +29,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A number, and how many of it are to be taken with care."""
+    """A count, and how many of these rest on few samples."""
 
     n: int
     few: int
@@ -75,7 +75,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Row]):
-    """Columns over rows. Where the page is narrow, `layout` stacked makes a block of a row, dense writes smaller."""
+    """Columns over rows. On a narrow page, `layout` stacked turns each row into a block, dense uses smaller type."""
 
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
@@ -99,6 +99,7 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
     for column in shown:
         right = "num" in column.style
         heading = column.heading if column.short is None else column.short
+        # Numbers are never wrapped: half a number is another number.
         rendered.add_column(Text(printable(heading)), justify="right" if right else "left", no_wrap=right)
     for row in table.rows:
         cells = [_rich_cell(column, row) for column in shown]

@@ -61,7 +61,7 @@ def count_drops(dropped: pl.DataFrame) -> dict[str, int]:
 
 
 def _printable(text: str) -> str:
-    """One line of printable text, at most `DETAIL_CHARS` characters: a terminal is not to obey what a row holds."""
+    """One line of printable text, at most `DETAIL_CHARS` characters: no escape sequence of a row reaches a terminal."""
     line = " ".join(text[: 2 * DETAIL_CHARS].split())
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in line[:DETAIL_CHARS]

@@ -1,4 +1,4 @@
-"""The one door to problems: read a source, normalise its rows, drop what cannot be used and say why."""
+"""The one way to load problems: read a source, normalise its rows, drop what cannot be used and say why."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class LoadResult:
 
     @property
     def unusable(self) -> str:
-        """What is said of the rows that gave no problem, with the first of them; empty if all did."""
+        """A line about the rows that gave no problem, with the reason of the first; empty if all did."""
         if self.dropped.is_empty():
             return ""
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped_by_reason().items())
@@ -86,10 +86,13 @@ def load_problems(
     for row in load_rows(source, splits, role=role, limit=limit):
         read += 1
         try:
+            # Trimmed after parsing, since the identity is of all tests, and row by row: the tests of a whole data set
+            # are gigabytes.
             problem = trim_tests(parse_row(row), max_tests)
         except RowDropped as drop:
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
+        # Whatever is recorded of a problem is found by its id, so two rows cannot share one; the first keeps it.
         first = problems.setdefault(problem.problem_id, problem)
         if first is not problem:
             same = (first.kind, first.entry_point, first.tests) == (problem.kind, problem.entry_point, problem.tests)
@@ -102,6 +105,7 @@ def parse_row(row: RawRow) -> Problem:
     """The problem in a raw row, or in one of a pool. Raises RowDropped."""
     if not _is_normalised(row.values):
         return problem_from_row(row.values, split=row.split, source_row=row.source_row)
+    # Only these two may be null, where the data has none; any other null is damage.
     missing = [
         name for name in PROBLEM_SCHEMA if row.values[name] is None and name not in ("time_limit_s", "solutions")
     ]

@@ -1,4 +1,4 @@
-"""The normalised problem: what every room after loading works with, and its parquet schema."""
+"""The normalised problem: what everything after loading works with, and its parquet schema."""
 
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -26,8 +26,8 @@ class Problem:
     """One problem with the tests it is graded on.
 
     `problem_id` is a stable hash of the content (or the raw row's own id); `split` is the data set's config name;
-    `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds a test,
-    None where the data names none; `source_row` is the row number in the raw split.
+    `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
+    test, None where the data names none; `source_row` is the row number in the raw split.
     """
 
     problem_id: str

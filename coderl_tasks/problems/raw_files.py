@@ -5,7 +5,7 @@
 2. Rows of 200 MB exist, several in one row group: pages are read one at a time, and rows one by one where the row group
    is large. Writers may put all values of a row group into one dictionary page, and reading holds that twice, to the
    group's end: the rows of a large group go through a temporary file, so that nothing is made of them meanwhile.
-3. A row larger than the caller's limit is skipped unread, and stands as `Oversized`.
+3. A row larger than the caller's limit is skipped unread; an `Oversized` takes its place.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """What stands for a row of `size` bytes that was too large to be read."""
+    """In place of a row of `size` bytes that was too large to be read."""
 
     size: int
 
@@ -120,7 +120,7 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
 def read_segment(
     segment: Segment, split: str, *, max_row_bytes: int | None = None, scratch: Path | None = None
 ) -> Iterator[RawRow]:
-    """The rows of `segment`, as rows of `split`. A row is held by its taker only.
+    """The rows of `segment`, as rows of `split`. Only the caller holds a row.
 
     `scratch` is the folder of temporary files, the system's where None. Raises DataError if the file cannot be read.
     """
@@ -180,6 +180,7 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     line = last = first_row = start = position = rows = length = longest = 0
     blank = True
     with _readable(file), file.path.open("rb") as handle:
+        # In pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
         while piece := handle.readline(CHUNK_BYTES):
             digest.update(piece)
             position += len(piece)
@@ -191,7 +192,9 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
             length = 0
             if not blank:
                 rows, last = rows + 1, line + 1
+            # A blank line is no row, but it has a number: `source_row` is the line's place in the file.
             line, blank = line + 1, True
+            # Only where a line ends: whoever reads a segment sees nothing of its neighbours.
             if position - start >= segment_bytes:
                 segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
                 start, first_row, rows, longest = position, line, 0, 0
@@ -210,9 +213,11 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None, scrat
     with _readable(segment.file), pq.ParquetFile(segment.file.path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
         for group in range(segment.start, segment.stop):
             small = file.metadata.row_group(group).total_byte_size <= SMALL_GROUP_BYTES
+            # In a large group each row may have 200 MB, and a batch is held as a whole.
             rows_per_batch = ROWS_PER_BATCH if small else 1
             batches = file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False)
             for batch in batches if small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
+                # Sizes are taken in Arrow, before a row becomes Python objects: one over the limit never does.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
                     Oversized(size)
@@ -220,6 +225,8 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None, scrat
                     else batch.slice(index, 1).to_pylist()[0]
                     for index, size in enumerate(sizes)
                 ]
+                # From here on only `rows` holds them, and a row leaves it before its taker gets it: what the taker
+                # lets go of is free while the next row is made.
                 del batch
                 while rows:
                     yield RawRow(split, number, rows.pop(0), sizes.pop(0))
@@ -236,6 +243,7 @@ def _by_way_of_a_file(
         with pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
+                # Else the loop's variable would hold this batch while the next is read.
                 del batch
         file.seek(0)
         yield from pa.ipc.open_stream(file)
@@ -246,6 +254,7 @@ def _line_rows(segment: Segment, split: str, max_row_bytes: int | None) -> Itera
     with _readable(segment.file), segment.file.path.open("rb") as handle:
         handle.seek(segment.start)
         while handle.tell() < segment.stop:
+            # In a list, and popped: a variable of this frame would hold the row as long as its taker works on it.
             rows = _rows_of_line(handle, split, number, max_row_bytes)
             while rows:
                 yield rows.pop()
@@ -262,12 +271,15 @@ def _rows_of_line(handle: Any, split: str, number: int, max_row_bytes: int | Non
 
 def _next_line(handle: Any, max_row_bytes: int | None) -> tuple[int, str | None]:
     """The next line's size and its text; None for the text of one that is too long."""
+    # One byte over the limit is enough to tell that a line is too long.
     line = handle.readline(-1 if max_row_bytes is None else max_row_bytes + 1)
     size = len(line)
     if max_row_bytes is not None and size > max_row_bytes:
+        # The rest is read past in pieces, for its size and to reach the next line.
         while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
             size += len(line)
         return size, None
+    # Bytes that are not UTF-8 cost their row (not_utf8, in `problem_from_row`), not the file.
     return size, line.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
 
 

@@ -8,9 +8,9 @@
 Each as JSON text or as native values. A problem whose tests are not all of one kind is dropped, and so is one with any
 test that cannot be read without guessing: a misread test would punish right programs. How values are read:
 
-1. stdin: a string is the text itself; a number its digits; a flat list one line an item, an inner list one line.
-2. call, native input: a list holds the arguments, anything else is the only argument. Text input: JSON values, one an
-   argument and line (LiveCodeBench), or one JSON array of the arguments (the other sources).
+1. stdin: a string is the text itself; a number its digits; a flat list one line per item, an inner list one line.
+2. call, native input: a list holds the arguments, anything else is the only argument. Text input: JSON values, one
+   per argument and line (LiveCodeBench), or one JSON array of the arguments (the other sources).
 3. call, output: text is JSON where the inputs are text too. Beside native inputs it is the returned string itself,
    unless all outputs are JSON and not all of them numbers. In taco and primeintellect (after APPS), outputs that are
    all one-element lists are the wrapped return values.
@@ -50,10 +50,10 @@ class _RawTest:
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Tests of any raw shape in LiveCodeBench's shape, itself one of those accepted, so the result says all by itself.
+    """Tests of any raw shape in LiveCodeBench's shape, which is accepted as input too and needs no metadata.
 
     Each is {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output
-    being text; a functional input is one JSON value a line and argument. Raises RowDropped with the reason.
+    being text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason.
     """
     test_set = parse_tests(raw_tests, metadata)
     if test_set.kind == "stdin":
@@ -210,6 +210,8 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
     # As text at once, test by test: numbers take ten times the memory that their digits take.
     inputs = [_to_json(_arguments(test.input, as_text=text_inputs, by_line=by_line)) for test in raw]
     outputs = _return_values([test.output for test in raw], text_inputs=text_inputs, must_be_json=by_line)
+    # APPS wraps every returned value in a list; LiveCodeBench does not. One output that is no such list shows that
+    # none is wrapped.
     if not by_line and all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
     return tuple(Test(arguments, _to_json(output)) for arguments, output in zip(inputs, outputs, strict=True))
@@ -218,6 +220,7 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
 def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
     if not as_text:
         return value if isinstance(value, list) else [value]
+    # The same text means two things: a list is one argument in LiveCodeBench, all arguments elsewhere.
     if not by_line:
         try:
             whole = json.loads(value)
@@ -228,7 +231,7 @@ def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
 
 
 def _json_values(text: str) -> list[Any]:
-    """The JSON values written one after the other in `text`, normally one a line."""
+    """The JSON values written one after the other in `text`, normally one per line."""
     decoder = json.JSONDecoder()
     values: list[Any] = []
     rest = text.strip()
@@ -240,6 +243,7 @@ def _json_values(text: str) -> list[Any]:
         values.append(value)
         following = rest[end:]
         rest = following.lstrip()
+        # Else `1-2` would be taken for the two arguments 1 and -2.
         if rest and len(rest) == len(following):
             raise RowDropped("call_input_not_json", f"two values without a space between them: {text[:80]!r}")
     return values
@@ -254,6 +258,8 @@ def _return_values(outputs: list[Any], *, text_inputs: bool, must_be_json: bool)
         if must_be_json:
             raise RowDropped("call_output_not_json", str(error)) from None
         return outputs
+    # Beside native inputs digits do not tell whether 12 or the text "12" is returned, so they stay text; an output
+    # that can only be JSON decides it for all of them.
     numbers_only = all(isinstance(value, int | float) and not isinstance(value, bool) for value in decoded)
     return decoded if text_inputs or must_be_json or not numbers_only else outputs
 

@@ -43,6 +43,8 @@ class EvaluationSide:
         if self.share is None:
             return loaded
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, self.share)]
+        # A row that never became a problem has no id that could put it on a side: it is counted, so that `unusable`
+        # names it.
         dropped = loaded.dropped.filter(pl.col("problem_id").is_null())
         return LoadResult(problems, dropped, len(problems) + dropped.height)
 
@@ -60,7 +62,7 @@ def evaluation_side(settings: FlowSettings) -> EvaluationSide:
 
 
 def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
-    """Raise ConfigError if the evaluation side is the file `trained_on` as a whole, and nobody asked for that.
+    """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that.
 
     `otherwise` is what else can be done, in words.
     """

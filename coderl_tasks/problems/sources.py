@@ -17,6 +17,7 @@ from coderl_tasks.settings import HUB_DATASET
 Role = Literal["train", "test"]
 
 
+# The hub's rows may change; the same settings have to mean the same rows.
 PINNED_REVISIONS = {HUB_DATASET: "177913a7bd43791646ef6a43645caa3c871ab3db"}
 
 

@@ -44,7 +44,7 @@ OTHER_MARKERS = (
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ("<|channel>thought", "<channel|>"),
 )
-"""Pairs that are not built alike: what opens thinking, and what stands between it and the answer."""
+"""Pairs that differ in more than a slash: what opens thinking, and what stands between it and the answer."""
 
 PROMPT_DATE = date(2026, 1, 1)
 DATE_CALL = re.compile(r"""strftime_now\(\s*(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
@@ -74,6 +74,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
         self._tokenizer = tokenizer
+        # Rendered with nothing folded and no switch set, until probes have told which of them this template needs.
         self._folds_system = False
         self._switches: dict[str, Any] = {}
         self.source = _dated(_source(tokenizer))
@@ -82,8 +83,11 @@ class ChatTemplate:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
         opening = self._behind(USER_PROBE, [SYSTEM, USER], add_generation_prompt=True)
+        # The last marker counts: where thinking is off, some templates open a block and close it at once.
         self.opens_thinking = any(opening.rfind(pair.open) > opening.rfind(pair.close) for pair in self.markers)
         between = self._behind(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
+        # The end of a conversation comes first. Some templates write nothing there: then the opening of the next turn
+        # is all that ends one.
         self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
@@ -139,6 +143,7 @@ class ChatTemplate:
 
     def _thinking_switch(self, thinking: bool) -> str:
         """The variable that makes a difference to the prompts which are built here."""
+        # Tried, not looked for in the source: what counts is that these prompts come out different.
         for name in SWITCHES:
             prompts = set()
             for value in (True, False):
@@ -184,6 +189,7 @@ class ChatTemplateRenderer(Renderer):
         self._template = ChatTemplate(tokenizer, thinking)
         found = self._added_token.search(self._template.turn_end)
         self._turn_end = found[0] if found else ""
+        # The turn's end comes first, since a supervised example ends with the first of them.
         ends = [self._added_tokens[self._turn_end]] if found else []
         ends += [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         self.stop_tokens = list(dict.fromkeys(ends))

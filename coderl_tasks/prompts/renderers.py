@@ -44,6 +44,7 @@ class Renderer(ABC):
         self._added_tokens: dict[str, int] = tokenizer.get_added_vocab()
         # Not those of white space, which belong to ordinary text, nor single characters, which cannot be taken apart.
         written = [token for token in self._added_tokens if token.strip() and len(token) > 1]
+        # Longest first: of two tokens that begin alike, a regular expression takes the one that is named first.
         written.sort(key=len, reverse=True)
         self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
         self._written_ids = {self._added_tokens[token] for token in written}

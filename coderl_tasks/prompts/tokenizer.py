@@ -53,6 +53,7 @@ def model_renderer(model_name: str, renderer_name: str | None = None, thinking: 
     name = renderer_name or recommended_renderer(model_name)
     if renderer_name is None and name == ThinkingRenderer.name and thinking is False:
         name = DisableThinkingRenderer.name
+    # Asked for only where it is needed: for a model on the hub this is a download.
     end_tokens = generation_end_tokens(model_name) if name == ChatTemplateRenderer.name else ()
     return get_renderer(name, tokenizer, thinking=thinking, end_tokens=end_tokens)
 
@@ -89,6 +90,8 @@ def recommended_renderer(model_name: str) -> str:
     Instruct-2507 models get `qwen3_instruct`, other Qwen3 models `qwen3`; a local Qwen3 folder whose chat template
     knows no think block, as the bundled nano model, gets `qwen3_instruct`. Every other model gets `chat_template`.
     """
+    # The name comes first, and decides without a download: `coderl doctor` tells the renderer of every model on
+    # offer.
     base_name = model_name.rstrip("/").rsplit("/", maxsplit=1)[-1].lower()
     if base_name.startswith("qwen3-") and "base" not in base_name:
         return "qwen3_instruct" if "instruct" in base_name else "qwen3"
@@ -114,6 +117,7 @@ def generation_end_tokens(model_name: str) -> list[int]:
     try:
         file = cached_file(str(folder or model_name), "generation_config.json")
     except OSError as error:
+        # No such file and no way to the hub are the same error here, so a model without the file must not fail.
         first_line = str(error).strip().partition("\n")[0]
         logger.warning(
             "no generation_config.json of %s, so its template says what ends an answer: %s", model_name, first_line

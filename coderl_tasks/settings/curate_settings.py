@@ -31,6 +31,7 @@ DifficultyShares = Annotated[
     dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
 ]
 SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
+# Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 
 

@@ -215,6 +215,7 @@ class FlowSettings(BaseModel):
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
         known = {key: value for key, value in saved.items() if key in type(self).model_fields}
         kept = {key: getattr(self, key) for key in self._given}
+        # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
         filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
         filled._given = self._given
         return filled._with_reason_of(self)
@@ -231,5 +232,6 @@ class FlowSettings(BaseModel):
         if not isinstance(values, dict):
             return build(values)
         settings = build(cls._over(cls._fillings(values), values))
+        # Of what came in, not of what was built, where the preset's values look as if they were given.
         settings._given = frozenset(values)
         return settings

@@ -76,6 +76,7 @@ def _near(key: str, model: type[BaseModel]) -> str:
     known = dict(all_settings(model))
     found = [name for name in known if name.rpartition(".")[2] == last]
     found = found or [name for name, field in known.items() if last in about(field).elsewhere]
+    # A pipeline has most settings three times: one in the group that was written is what was meant.
     of_group = [name for name in found if name.rpartition(".")[0] == group]
     return " or ".join(of_group or found or difflib.get_close_matches(key, known, n=1))
 

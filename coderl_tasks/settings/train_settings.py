@@ -75,6 +75,7 @@ class TrainSettings(FlowSettings):
     init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
         None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
     )
+    # Not recorded: config.json has had the recipe's pair from the first version on, and earlier runs have to resume.
     problems_per_step: Annotated[int, Setting(elsewhere=("groups_per_batch", "prompts_per_step"))] = Field(
         8, ge=1, exclude=True, description="problems per step"
     )
@@ -116,6 +117,8 @@ class TrainSettings(FlowSettings):
     ] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
+    # At most 1, and then always from the policy before the last update: which weights sampled a step must not depend
+    # on timing, so that a run can be repeated and resumed.
     max_steps_off_policy: int = Field(
         0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
     )
@@ -125,6 +128,7 @@ class TrainSettings(FlowSettings):
     rolling_save_every: Annotated[int, ALLOWED] = Field(
         1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
     )
+    # A Tinker service takes no time to live below an hour.
     rolling_save_hours: Annotated[float, ALLOWED] = Field(
         168, ge=1, description="hours that states to resume from are kept"
     )
@@ -161,6 +165,7 @@ class TrainSettings(FlowSettings):
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = dict(super()._fillings(values))
+        # This comes before validation: a value may still be a word of the command line.
         if str(values.get("smoke", "")).lower() in ("true", "1", "yes", "on"):
             fillings["max_steps"] = SMOKE_STEPS  # whatever the preset fills in
         if "eval_limit" in values:
@@ -170,6 +175,7 @@ class TrainSettings(FlowSettings):
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         recipe = {key: base.get(key, cls.model_fields[key].default) for key in (BATCH_SIZE, GROUP_SIZE)}
+        # The four sizes apart: a recorded or default size beside a given one by another name would contradict it.
         values = {key: value for key, value in super()._over(base, given).items() if key not in SIZE_KEYS}
         return values | with_other_size(given, **recipe)
 
