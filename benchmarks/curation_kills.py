@@ -31,7 +31,7 @@ from rich.table import Table
 from sampling_gateway import Gateway
 
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import configured_sandboxes, embedded_sandbox, embedded_tinker
 

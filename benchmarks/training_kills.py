@@ -43,7 +43,7 @@ from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.paths import NANO_MODEL, coderl_home
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 

@@ -39,10 +39,17 @@ from coderl_tasks.runtime.training_plan import (
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
-from coderl_tasks.training.repair import differences, lost_scores
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
-from coderl_tasks.training.sampling_ahead import SamplingAhead
-from coderl_tasks.training.step import checkpoint, delete_old_states, sample, score, update
+from coderl_tasks.training.step import (
+    SamplingAhead,
+    checkpoint,
+    delete_old_states,
+    differences,
+    lost_scores,
+    sample,
+    score,
+    update,
+)
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]

@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.curation.difficulty import DIFFICULTIES
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 
 Cell = tuple[str, ...]
 """A difficulty, a split, or both, in this order; () where neither is asked for."""

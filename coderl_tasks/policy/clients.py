@@ -18,7 +18,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.reachable import PATIENCE_S, SDK_PATIENCE_S, named_address, notice, require_answer
 from coderl_tasks.policy.sdk_errors import status_code, tinker_errors
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 
 KEY_PREFIX = "tml-"
 SHOWN = 6

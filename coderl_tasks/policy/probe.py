@@ -31,7 +31,7 @@ from coderl_tasks.policy.grpo import LOSS_FN, make_datum
 from coderl_tasks.policy.repeats import REPEATED_MORE, excess_rate, group_repeats
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.sdk_errors import tinker_errors
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.prompts.renderers import Renderer
 
 NOISE = 0.05

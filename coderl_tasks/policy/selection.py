@@ -1,11 +1,32 @@
-"""Which problems a step trains on: a stream of shuffled epochs over the pool, cut into steps.
+"""What is drawn, without state: seeds as hashes, and which problems a step trains on.
 
-Nothing is remembered between steps: the seed and the step's number decide. Every problem comes up once per epoch; where
-an epoch ends inside a step the next one goes on, so a pool smaller than a step repeats problems within it.
+1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
+2. The problems are a stream of shuffled epochs over the pool, cut into steps. Nothing is remembered between steps: the
+   seed and the step's number decide. Every problem comes up once per epoch; where an epoch ends inside a step the next
+   one goes on, so a pool smaller than a step repeats problems within it.
 """
 
 import hashlib
 from collections.abc import Sequence
+
+SEED_BITS = 31
+
+
+def seed_for(*parts: int | str) -> int:
+    """A seed of 31 bits from `parts`, as in seed_for(run_seed, "sample", step, problem_id).
+
+    Stable across processes and versions. An int and a string of the same digits differ, and so do
+    ("ab", "c") and ("a", "bc"). Raises TypeError for anything but int and str (a float's text is not stable).
+    """
+    if not parts:
+        raise TypeError("seed_for needs at least one part")
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, bool) or not isinstance(part, int | str):
+            raise TypeError(f"a seed is made of int and str, not {type(part).__name__}: {part!r}")
+        data = str(part).encode()
+        digest.update(f"{'i' if isinstance(part, int) else 's'}{len(data)}:".encode() + data)
+    return int.from_bytes(digest.digest()[:4], "big") >> (32 - SEED_BITS)
 
 
 def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[str]:

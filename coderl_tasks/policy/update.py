@@ -19,7 +19,6 @@ from coderl_tasks.policy.grpo import (
     finish_train_step,
     make_datum,
     submit_train_step,
-    train_step,
 )
 from coderl_tasks.policy.rollout_frames import ORDER
 
@@ -35,8 +34,6 @@ class UpdateResult:
 
     n_datums: int
     n_tokens: int
-    groups_total: int
-    groups_skipped: int
     loss: float | None
     kl_sample_train: float | None
     service_metrics: dict[str, float] = field(default_factory=dict)
@@ -65,23 +62,15 @@ def build_datums(scored: pl.DataFrame) -> list[tinker.Datum]:
     ]
 
 
-def update_policy(
+async def update_policy(
     training_client: tinker.TrainingClient, scored: pl.DataFrame, adam: tinker.AdamParams
 ) -> UpdateResult:
     """Apply one optimizer step on the `trained` rows of `scored`; no step if there are none.
 
-    Blocks; in async code use `update_policy_async`. Raises as `train_step` does, UpdateFailedError if the service
-    answers without the log-probabilities, UpdateRefusedError if they are not finite: whatever is raised, the client
-    must not be used again.
+    It can be cancelled; the step may be applied all the same. Raises as `train_step` does, UpdateFailedError if the
+    service answers without the log-probabilities, UpdateRefusedError if they are not finite: whatever is raised, the
+    client must not be used again.
     """
-    datums = build_datums(scored)
-    return _result(scored, datums, train_step(training_client, datums, adam))
-
-
-async def update_policy_async(
-    training_client: tinker.TrainingClient, scored: pl.DataFrame, adam: tinker.AdamParams
-) -> UpdateResult:
-    """`update_policy` without blocking the event loop. It can be cancelled; the step may be applied all the same."""
     datums = build_datums(scored)
     if not datums:
         return _result(scored, datums, None)
@@ -92,10 +81,8 @@ async def update_policy_async(
 
 
 def _result(scored: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainStepOutput | None) -> UpdateResult:
-    groups = scored.group_by("group_index").agg(pl.col("trained").any())["trained"]
-    total, skipped = len(groups), len(groups) - int(groups.sum())
     if output is None:
-        return UpdateResult(0, 0, total, skipped, None, None)
+        return UpdateResult(0, 0, None, None)
     answers = output.forward_backward.loss_fn_outputs
     if len(answers) != len(datums) or any("logprobs" not in answer for answer in answers):
         raise UpdateFailedError(f"the service answered {len(answers)} of {len(datums)} datums with log-probabilities")
@@ -117,4 +104,4 @@ def _result(scored: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainS
             "an earlier checkpoint with init_from)"
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    return UpdateResult(len(datums), tokens, total, skipped, loss, gap / tokens, metrics)
+    return UpdateResult(len(datums), tokens, loss, gap / tokens, metrics)

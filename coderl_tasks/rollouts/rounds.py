@@ -27,7 +27,7 @@ from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import require_graded
 from coderl_tasks.policy.sampling import MISSING, try_all
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine
 

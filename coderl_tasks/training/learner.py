@@ -35,7 +35,7 @@ from coderl_tasks.policy.clients import (
     training_run_of,
 )
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
-from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy_async
+from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
 
@@ -262,7 +262,7 @@ class Learner:
     async def _apply(self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams) -> UpdateResult:
         # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same.
         self._trained = None
-        result = await update_policy_async(trained.client, scored, adam)
+        result = await update_policy(trained.client, scored, adam)
         trained.updates = step + 1
         self._trained = trained
         return result

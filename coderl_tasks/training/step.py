@@ -5,17 +5,24 @@ score    sampled rollouts -> scored.parquet
 update   scored rollouts  -> commit.json and the row of metrics.jsonl
 
 Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
+
+Beside the phases: `SamplingAhead`, which samples the next step while one is scored and trained; and `lost_scores`, the
+committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
+samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
+time limit, a sandbox that failed), the log says so.
 """
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 from prefect import task
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -27,8 +34,7 @@ from coderl_tasks.policy.rollout_frames import (
     with_advantages,
 )
 from coderl_tasks.policy.sampling import GroupRequest
-from coderl_tasks.policy.seeds import seed_for
-from coderl_tasks.policy.selection import select_problems
+from coderl_tasks.policy.selection import seed_for, select_problems
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
@@ -36,6 +42,8 @@ from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
+COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
+"""What tells whether rollouts that were re-scored are those that a commit counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +192,81 @@ async def delete_old_states(run: TrainingRun) -> None:
 async def checkpoint(run: TrainingRun, step: int) -> None:
     """Record a checkpoint of the policy after `step`."""
     await run.learner.save(step)
+
+
+Sample = Callable[[int], Coroutine[Any, Any, Phase]]
+
+
+class SamplingAhead:
+    """Runs `sample`, which samples a step and retries what is retryable, for one step after the other.
+
+    `may_begin` tells whether a step may be begun ahead of its turn. When the block ends, what is under way is
+    cancelled; the groups that have arrived are recorded.
+    """
+
+    def __init__(self, sample: Sample, may_begin: Callable[[int], bool]) -> None:
+        self._sample = sample
+        self._may_begin = may_begin
+        self._next: tuple[int, asyncio.Task[Phase]] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._cancel()
+
+    async def sampled(self, step: int) -> Phase:
+        """The sampled `step`; the step after it is then under way. Raises what sampling raised."""
+        if self._next is None or self._next[0] != step:
+            sampled = await self._sample(step)
+        else:
+            try:
+                sampled = await self._next[1]
+            except InfraError:  # a while ago: the service may be back
+                sampled = await self._sample(step)
+        await self._cancel()
+        if self._may_begin(step + 1):
+            self._next = step + 1, asyncio.create_task(self._sample(step + 1))
+        return sampled
+
+    async def _cancel(self) -> None:
+        if self._next is not None:
+            task, self._next = self._next[1], None
+            task.cancel()
+            # Until it has ended: no group may be recorded once the directory is no longer held.
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def lost_scores(run: TrainingRun) -> list[int]:
+    """The committed steps whose update may have to be replayed and whose scored rollouts are missing or damaged.
+
+    That is all since the last state that does not expire, of those from which the next step can be sampled. Raises
+    DataError, saying what can be done, for a step whose samples are lost too, and whose update is in no saved state.
+    """
+    committed = run.directory.next_step
+    states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
+    saved = max((state.updates for state in states), default=0)
+    kept = max((state.updates for state in states if state.kept), default=0)
+    lost = []
+    for step in range(kept, committed):
+        journal = run.directory.step(step)
+        if journal.read_scored() is not None:
+            continue
+        if journal.read_sampled() is not None:
+            lost.append(step)
+        elif step >= saved:
+            raise DataError(
+                f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
+                f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
+                f"{journal.folder.name} on, to train these steps anew"
+            )
+    return lost
+
+
+def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
+    """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
+    commit = run.directory.step(step).read_commit()
+    recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
+    return ", ".join(
+        f"{name} {recorded.get(name)} -> {found[name]}" for name in COMPARED if recorded.get(name) != found[name]
+    )

@@ -18,7 +18,7 @@ from prefect.logging.handlers import APILogWorker
 from sampling_gateway import Gateway
 
 from coderl_tasks.addresses import filesystem, joined
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import PROFILE_SCHEMA, Problem, load_problems, problems_frame
 from coderl_tasks.runtime.shard_dispatch import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.policy.seeds import seed_for
-from coderl_tasks.policy.selection import epoch_order, select_problems
+from coderl_tasks.policy.selection import epoch_order, seed_for, select_problems
 
 
 def test_seed_is_the_same_for_ever() -> None:

@@ -11,12 +11,12 @@ import tinker
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.checkpoints import get_last_checkpoint, save_checkpoint, save_checkpoint_async
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.grpo import UpdateRefusedError
+from coderl_tasks.policy.grpo import UpdateRefusedError, train_step
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import group_frame, in_order, with_advantages
 from coderl_tasks.policy.sampling import GroupRequest, sample_group
-from coderl_tasks.policy.seeds import seed_for
-from coderl_tasks.policy.update import adam_params, build_datums, update_policy, update_policy_async
+from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.policy.update import adam_params, build_datums, update_policy
 
 ADAM = adam_params(1e-2)
 
@@ -56,8 +56,7 @@ async def start(service: tinker.ServiceClient, model: str, seed: int = 0) -> tin
 
 async def test_the_first_update_is_on_policy(service: tinker.ServiceClient, tiny_model: str) -> None:
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
-    result = await update_policy_async(await start(service, tiny_model), scored, ADAM)
-    assert (result.groups_total, result.groups_skipped) == (4, 1)
+    result = await update_policy(await start(service, tiny_model), scored, ADAM)
     assert result.n_datums == scored["trained"].sum() == len(build_datums(scored)) == 12
     trained = scored.filter(pl.col("trained"))
     assert result.n_tokens == trained["completion_tokens"].list.len().sum()
@@ -72,8 +71,8 @@ async def test_a_second_update_on_the_same_rollouts_is_off_policy_and_raises_the
 ) -> None:
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
     training = await start(service, tiny_model)
-    first = await update_policy_async(training, scored, ADAM)
-    second = await update_policy_async(training, scored, ADAM)
+    first = await update_policy(training, scored, ADAM)
+    second = await update_policy(training, scored, ADAM)
     assert first.loss is not None and second.loss is not None and second.loss < first.loss
     assert second.kl_sample_train is not None and abs(second.kl_sample_train) > 1e-4
 
@@ -83,16 +82,16 @@ async def test_the_order_of_rows_does_not_matter(service: tinker.ServiceClient, 
     results = []
     for frame in (scored, scored.reverse()):
         training = await start(service, tiny_model)
-        await update_policy_async(training, frame, ADAM)
-        results.append(await update_policy_async(training, frame, ADAM))
+        await update_policy(training, frame, ADAM)
+        results.append(await update_policy(training, frame, ADAM))
     assert results[0] == results[1]
 
 
 async def test_without_signal_nothing_is_done(service: tinker.ServiceClient, tiny_model: str) -> None:
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
     same = scored.filter(pl.col("group_index") == 0)
-    result = await update_policy_async(await start(service, tiny_model), same, ADAM)
-    assert (result.n_datums, result.groups_total, result.groups_skipped) == (0, 1, 1)
+    result = await update_policy(await start(service, tiny_model), same, ADAM)
+    assert result.n_datums == 0
     assert result.loss is None and result.kl_sample_train is None
 
 
@@ -101,7 +100,7 @@ async def test_a_run_goes_on_bit_for_bit_from_its_checkpoint(
 ) -> None:
     training = await start(service, tiny_model)
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
-    await update_policy_async(training, scored, ADAM)
+    await update_policy(training, scored, ADAM)
     assert get_last_checkpoint(tmp_path) is None
     for _ in range(2):  # a save repeated after a crash
         row = await save_checkpoint_async(training, "step-000000", tmp_path, {"step": 0, "dataset_offset": 4})
@@ -112,7 +111,7 @@ async def test_a_run_goes_on_bit_for_bit_from_its_checkpoint(
     sampler = await clients.create_sampling_client(service, sampler_path=row["sampler_path"])
     following = await rollouts(sampler, 1)
     for _ in range(2):
-        results = [await update_policy_async(client, following, ADAM) for client in (training, restored)]
+        results = [await update_policy(client, following, ADAM) for client in (training, restored)]
         assert results[0] == results[1]
     assert results[0].kl_sample_train != 0
 
@@ -126,7 +125,8 @@ def test_the_same_without_a_running_loop(tinker_url: str, tiny_model: str, tmp_p
         return service, await start(service, tiny_model), await rollouts(sampler, 0)
 
     service, training, scored = asyncio.run(prepare())
-    assert update_policy(training, scored, ADAM).n_datums == 12
+    output = train_step(training, build_datums(scored), ADAM)
+    assert output is not None and len(output.forward_backward.loss_fn_outputs) == 12
     row = save_checkpoint(training, "a", tmp_path, {"step": 0, "dataset_offset": 4}, kind="state")
     assert "sampler_path" not in row
     assert get_last_checkpoint(tmp_path) == row
@@ -138,7 +138,7 @@ async def test_a_refused_datum_is_an_error_with_its_reason(service: tinker.Servi
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
     bad = scored.with_columns(pl.lit([9999], dtype=pl.List(pl.Int32)).alias("prompt_tokens"))
     with pytest.raises(UpdateRefusedError, match="9999"):
-        await update_policy_async(await start(service, tiny_model), bad, ADAM)
+        await update_policy(await start(service, tiny_model), bad, ADAM)
 
 
 async def test_a_missing_checkpoint_is_named(service: tinker.ServiceClient) -> None:
@@ -155,13 +155,19 @@ class Diverged:
             for datum in data
         ]
         answer = tinker.ForwardBackwardOutput(loss_fn_output_type="", loss_fn_outputs=outputs)
-        return SimpleNamespace(result=lambda: answer)
+        return self.answered(answer)
 
     def optim_step(self, adam: tinker.AdamParams) -> SimpleNamespace:
-        return SimpleNamespace(result=lambda: tinker.types.OptimStepResponse())
+        return self.answered(tinker.types.OptimStepResponse())
+
+    def answered(self, answer: object) -> SimpleNamespace:
+        async def coroutine() -> object:
+            return answer
+
+        return SimpleNamespace(coroutine=coroutine)
 
 
 async def test_divergence_is_said(service: tinker.ServiceClient, tiny_model: str) -> None:
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
     with pytest.raises(UpdateRefusedError, match=r"diverged.*learning_rate"):
-        update_policy(Diverged(), scored, ADAM)  # type: ignore[arg-type]
+        await update_policy(Diverged(), scored, ADAM)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.sampling import GroupRequest
-from coderl_tasks.policy.seeds import seed_for
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
 from coderl_tasks.services import Services

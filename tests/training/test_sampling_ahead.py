@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.training.sampling_ahead import SamplingAhead
-from coderl_tasks.training.step import Phase
+from coderl_tasks.training.step import Phase, SamplingAhead
 
 
 class Sampling:
