@@ -26,7 +26,7 @@ class TerminatedError(CoderlError):
 
 
 class InfraError(CoderlError):
-    """A service failed for a reason that is not the candidate's: retried by the task, never turned into a reward."""
+    """A service failed for a reason that is not the submission's: retried by the task, never turned into a reward."""
 
 
 class SandboxDownError(InfraError):
