@@ -1,4 +1,4 @@
-"""What a task's retry may cure: a service that failed. Bad settings, bad data and bugs fail at once."""
+"""Which failures of a task are retryable: those of a service. Bad settings, bad data and bugs fail at once."""
 
 import logging
 from typing import Any
@@ -14,19 +14,19 @@ RETRIES = 4
 logger = logging.getLogger(__name__)
 
 
-def is_curable(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
+def is_retryable(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether the failure in `state` is a service's, so that trying again can help; asked while tries are left."""
-    curable = isinstance(state.data, InfraError)
-    if curable:
+    retryable = isinstance(state.data, InfraError)
+    if retryable:
         logger.warning("%s failed, trying again: %s", run.name, state.data)
-    return curable
+    return retryable
 
 
 PHASE: dict[str, Any] = {
     "retries": RETRIES,
     "retry_delay_seconds": exponential_backoff(backoff_factor=2),
     "retry_jitter_factor": 0.5,
-    "retry_condition_fn": is_curable,
+    "retry_condition_fn": is_retryable,
     "cache_policy": NO_CACHE,
     "persist_result": False,
 }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 import polars as pl
@@ -70,7 +71,9 @@ def _panel(axes: Axes, title: str, metrics: pl.DataFrame, evals: Sequence[EvalRe
     if panel.level is not None and len(metrics):
         axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
     shown = [metric for metric in METRICS if metric.panel == title]
-    drawn = [_line(axes, metrics, m.name, colour, m.curve) for m, colour in zip(shown, panel.colours, strict=False)]
+    # After a panel's own colours come the others: a metric that joins a panel is drawn without more ado.
+    colours = cycle(dict.fromkeys((*panel.colours, *figure.SERIES)))
+    drawn = [_line(axes, metrics, m.name, colour, m.curve) for m, colour in zip(shown, colours, strict=False)]
     if title == CORRECT and evals:
         _evaluations(axes, evals)
     if any(values is not None for values in drawn):

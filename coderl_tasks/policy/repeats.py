@@ -29,10 +29,10 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     text = pl.col("completion_tokens").cast(pl.List(pl.String())).list.join(" ")
     probability = pl.col("logprobs").cast(pl.List(pl.Float64())).list.sum().exp().clip(0.0, 1.0)
     known = sampled.filter(pl.col("logprobs").is_not_null()).select(group, text=text, p=probability)
-    alike = known.with_columns(n=pl.len().over(group), same=pl.len().over(group, "text"))
+    drawn = known.with_columns(n=pl.len().over(group), same=pl.len().over(group, "text"))
     others = pl.col("n").cast(pl.Float64()) - 1
     return (
-        alike.group_by(group)
+        drawn.group_by(group)
         .agg(
             n=pl.len(),
             repeated=(pl.col("same") > 1).sum(),

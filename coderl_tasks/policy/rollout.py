@@ -1,7 +1,8 @@
 """The rollout record: one sampled completion with everything that was decided about it. One row each, in every log.
 
 One entry says all about a column: its type, its meaning (`make docs` writes it into docs/file-formats.md) and, where
-grading gives its value, how that is read off a scored completion. Files of earlier versions have null in later columns.
+grading gives its value, how that is read off a scored completion. Files of earlier versions have null in later columns,
+which go to the end of their group.
 """
 
 from collections.abc import Callable

@@ -205,7 +205,7 @@ class _Rounds:
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        found = {divmod(place, ROUNDS): frame.select(_columns(frame)) for place, frame in self.groups.read().items()}
+        found = {divmod(place, ROUNDS): _complete(frame) for place, frame in self.groups.read().items()}
         return {place: frame for place, frame in found.items() if self._fits(place[1], frame)}
 
     def _fits(self, number: int, frame: pl.DataFrame) -> bool:
@@ -213,8 +213,13 @@ class _Rounds:
         return number < len(self.sizes) and frame.height == self.sizes[number]
 
 
-def _columns(frame: pl.DataFrame) -> list[str]:
-    return list(ROLLOUT_SCHEMA if "verdict" in frame.columns else SAMPLED_SCHEMA)
+def _complete(recorded: pl.DataFrame) -> pl.DataFrame:
+    """A recorded round in the columns of today. What an earlier version's grades lack is null: its programs are not run
+    again for it."""
+    if "verdict" not in recorded.columns:
+        return recorded.select(SAMPLED_SCHEMA.keys())
+    lacking = [pl.lit(None, kind).alias(name) for name, kind in ROLLOUT_SCHEMA.items() if name not in recorded.columns]
+    return recorded.with_columns(lacking).select(ROLLOUT_SCHEMA.keys())
 
 
 def _has_infra_errors(graded: pl.DataFrame) -> bool:

@@ -46,7 +46,7 @@ class Session:
         self._service: tinker.ServiceClient | None = None
         # Sampling ahead and training may both find no session: the second waits for the first one's.
         self._opening = asyncio.Lock()
-        self._given_up: list[tinker.ServiceClient] = []
+        self._released: list[tinker.ServiceClient] = []
         self._working = 0
 
     async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
@@ -76,7 +76,7 @@ class Session:
             raise
         except InfraError:
             if before is None or self.is_current(before):  # else other work has released it, and this one is new
-                self._give_up()
+                self._release()
             raise
         finally:
             silence.cancel()
@@ -85,7 +85,7 @@ class Session:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
             self._working -= 1
             if not self._working:
-                await self._end_given_up()
+                await self._close_released()
 
     @property
     def service_address(self) -> str | None:
@@ -121,23 +121,23 @@ class Session:
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
-        self._give_up()
-        await self._end_given_up()
+        self._release()
+        await self._close_released()
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         """Let the next use open a new session."""
         if self._service is not None:
-            self._given_up.append(self._service)
+            self._released.append(self._service)
             self._service = None
             self._reopens = True
 
-    async def _end_given_up(self) -> None:
+    async def _close_released(self) -> None:
         """End the released sessions; the log says so if the service is gone."""
-        while self._given_up:
+        while self._released:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     # Popped first: one that does not answer is not asked again.
-                    await disconnect(self._given_up.pop())
+                    await disconnect(self._released.pop())
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 

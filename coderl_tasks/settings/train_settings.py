@@ -21,6 +21,7 @@ SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 ALLOWED = Setting(on_resume="allowed")
+"""May change on resume. What changes only what is shown, or how fast, says decides_content=False too."""
 
 BATCH_SIZE, GROUP_SIZE = "batch_size", "group_size"
 PROBLEMS, COMPLETIONS = "problems_per_step", "completions_per_problem"

@@ -62,7 +62,7 @@ async def test_what_failed_ahead_is_tried_again_in_its_turn() -> None:
     assert sampling.begun == [0, 1, 1]
 
 
-async def test_a_step_under_way_that_is_passed_over_is_given_up() -> None:
+async def test_a_step_under_way_that_is_skipped_is_cancelled() -> None:
     sampling = Sampling(held=1)
     async with SamplingAhead(sampling, lambda step: step == 1) as ahead:
         await ahead.sampled(0)
