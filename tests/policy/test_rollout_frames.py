@@ -1,10 +1,14 @@
 """Rollout frames: the join with grades, advantages per group, what is trained on, and the step's numbers."""
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict, score
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     first_failures,
@@ -191,6 +195,18 @@ def test_fractions_of_the_reward() -> None:
     assert metrics["mean_correct"] == pytest.approx(1 / 11), "only a pass of all tests is correct"
     assert metrics["mean_reward"] == pytest.approx((2 + 7 / 15) / 11)
     assert (metrics["groups_skipped"], metrics["groups_total"]) == (1, 2)
+
+
+def test_metrics_are_the_same_to_the_bit_in_memory_and_read_again(tmp_path: Path) -> None:
+    """A run that was killed between scoring and update reads what an undisturbed one has in memory."""
+    passed = [[(7 * group + 3 * index) % 16 for index in range(4)] for group in range(40)]
+    graded = [graded_group(sampled_group(index, 4), partial_group(counts)) for index, counts in enumerate(passed)]
+    scored = with_advantages(in_order(graded, ROLLOUT_SCHEMA))
+    write_parquet(tmp_path / "scored.parquet", scored)
+    read = read_frame(tmp_path / "scored.parquet", ROLLOUT_SCHEMA)
+    assert read is not None and read.equals(scored)
+    assert rollout_metrics(scored) == rollout_metrics(read)
+    assert scored.n_chunks("all") == read.n_chunks("all") == [1] * scored.width
 
 
 def test_first_failures_count_each_program_of_a_group_once() -> None:
