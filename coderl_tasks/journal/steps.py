@@ -147,7 +147,7 @@ def read_frame(path: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame | 
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, never_lacking=NEVER_LACKING).rechunk()  # one piece, as when it was written
+        return read_parquet(path, schema, never_lacking=NEVER_LACKING)
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None

@@ -10,6 +10,9 @@ Not covered: log-probabilities at another temperature than the completions were 
 how often independent draws repeat.
 """
 
+import math
+from collections import Counter
+
 import polars as pl
 
 IMPROBABLE = 1e-6
@@ -18,6 +21,14 @@ IMPROBABLE = 1e-6
 REPEATED_MORE = 0.2
 """A step's `duplicate_rate` this much above what the probe found is warned of."""
 
+REPEATS_SCHEMA = {
+    "group_index": pl.Int32(),
+    "n": pl.Int32(),
+    "repeated": pl.Int32(),
+    "expected": pl.Float64(),
+    "clones": pl.Boolean(),
+}
+
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     """One row per group of `sampled` (SAMPLED_SCHEMA), over its completions that have log-probabilities.
@@ -25,22 +36,22 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     `n` of them, `repeated` ones that another one equals, `expected` number of these for independent draws, and whether
     they are `clones`: all the same where that is improbable.
     """
-    group = "group_index"
-    text = pl.col("completion_tokens").cast(pl.List(pl.String())).list.join(" ")
-    probability = pl.col("logprobs").cast(pl.List(pl.Float64())).list.sum().exp().clip(0.0, 1.0)
-    known = sampled.filter(pl.col("logprobs").is_not_null()).select(group, text=text, p=probability)
-    drawn = known.with_columns(n=pl.len().over(group), same=pl.len().over(group, "text"))
-    others = pl.col("n").cast(pl.Float64()) - 1
-    return (
-        drawn.group_by(group)
-        .agg(
-            n=pl.len(),
-            repeated=(pl.col("same") > 1).sum(),
-            expected=(1 - (1 - pl.col("p")).pow(others)).sum(),
-            clones=((pl.col("n") > 1) & (pl.col("same") == pl.col("n")) & (pl.col("p").pow(others) < IMPROBABLE)).all(),
-        )
-        .sort(group)
-    )
+    columns = ("group_index", "completion_tokens", "logprobs")
+    known = sampled.filter(pl.col("logprobs").is_not_null()).select(columns).sort("group_index", maintain_order=True)
+    rows = [_repeats(*group) for group in known.group_by("group_index", maintain_order=True).all().iter_rows()]
+    return pl.DataFrame(rows, schema=REPEATS_SCHEMA, orient="row")
+
+
+def _repeats(index: int, texts: list[list[int]], logprobs: list[list[float]]) -> tuple[int, int, int, float, bool]:
+    # With exact sums: those of polars have other last bits where a frame lies in memory in other pieces, and a run
+    # that was killed would commit another rate than one that was not.
+    probabilities = [min(1.0, math.exp(math.fsum(each))) for each in logprobs]
+    times, others = Counter(map(tuple, texts)), len(texts) - 1
+    repeated = sum(count for count in times.values() if count > 1)
+    expected = math.fsum(1 - (1 - p) ** others for p in probabilities)
+    # The same tokens can come with other log-probabilities: improbable is what all of them say.
+    clones = others > 0 and len(times) == 1 and all(p**others < IMPROBABLE for p in probabilities)
+    return index, len(texts), repeated, expected, clones
 
 
 def excess_rate(repeats: pl.DataFrame) -> float | None:
@@ -48,5 +59,5 @@ def excess_rate(repeats: pl.DataFrame) -> float | None:
 
     `repeats` is what `group_repeats` returns.
     """
-    n, repeated, expected = repeats.select(pl.col("n", "repeated", "expected").sum()).row(0)
-    return max(0.0, (repeated - expected) / n) if n else None
+    n, repeated = (int(repeats[column].sum()) for column in ("n", "repeated"))
+    return max(0.0, (repeated - math.fsum(repeats["expected"])) / n) if n else None

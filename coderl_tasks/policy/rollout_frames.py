@@ -86,9 +86,7 @@ def with_advantages(graded: pl.DataFrame) -> pl.DataFrame:
     gradable members has none at all. Not trained on: those, groups without signal, and empty completions.
     """
     parts = [_group_advantages(group) for group in graded.sort(ORDER).partition_by("group_index", maintain_order=True)]
-    # In one piece, as when its file is read: a mean over pieces has other last bits, and a run that was killed after
-    # this would commit another mean_reward than one that was not.
-    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *parts]).rechunk()
+    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *parts])
 
 
 def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:

@@ -7,6 +7,7 @@ The order of the entries is that of the keys in metrics.jsonl and in a commit, w
 goes to the end of its tuple. Where people see several, they are ordered by theme.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -101,6 +102,12 @@ def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any
     return {metric.name: metric.compute(source) for metric in metrics}
 
 
+def _mean(values: pl.Series) -> float | None:
+    # Exact: a mean of polars has other last bits where the frame lies in memory in other pieces, as one does that a run
+    # read from its journal after a kill.
+    return math.fsum(values) / len(values) if len(values) else None
+
+
 def _groups_line(row: Row) -> str:
     total = row.get("groups_total")
     return "" if total is None else f"trained on {total - row['groups_skipped']}/{total} groups"
@@ -129,7 +136,7 @@ _FORMAT, _GROUPS = "Format and truncation", "Groups without signal"
 # fmt: off
 ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("mean_reward", "of the graded completions; null if there are none",
-        lambda step: step.graded["reward"].mean(), Theme.REWARD, line="reward {:.3f}", column=("reward", ".3f"),
+        lambda step: _mean(step.graded["reward"]), Theme.REWARD, line="reward {:.3f}", column=("reward", ".3f"),
         panel="Mean reward"),
     Metric("mean_correct",
         "share of the graded completions that pass all tests, whatever the reward gives for some of them",

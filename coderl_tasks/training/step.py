@@ -14,6 +14,7 @@ time limit, a sandbox that failed), the log says so.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -267,6 +268,10 @@ def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
     """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
     commit = run.directory.step(step).read_commit()
     recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
+    # Earlier versions summed rewards in another order: a last bit is no difference.
     return ", ".join(
-        f"{name} {recorded.get(name)} -> {found[name]}" for name in COMPARED if recorded.get(name) != found[name]
+        f"{name} {before} -> {found[name]}"
+        for name in COMPARED
+        if (before := recorded.get(name)) != found[name]
+        and (before is None or found[name] is None or not math.isclose(before, found[name], rel_tol=1e-9))
     )

@@ -1,5 +1,6 @@
 """Rollout frames: the join with grades, advantages per group, what is trained on, and the step's numbers."""
 
+import random
 from pathlib import Path
 
 import polars as pl
@@ -206,7 +207,23 @@ def test_metrics_are_the_same_to_the_bit_in_memory_and_read_again(tmp_path: Path
     read = read_frame(tmp_path / "scored.parquet", ROLLOUT_SCHEMA)
     assert read is not None and read.equals(scored)
     assert rollout_metrics(scored) == rollout_metrics(read)
-    assert scored.n_chunks("all") == read.n_chunks("all") == [1] * scored.width
+
+
+def test_metrics_are_the_same_to_the_bit_in_whatever_pieces_the_rollouts_lie() -> None:
+    draw = random.Random(0)
+    groups = []
+    for index in range(40):
+        counts = [draw.randrange(16) for _ in range(4)]
+        lists = [[-0.1 * draw.random() for _ in range(draw.randint(1, 64))] for _ in counts]
+        same = {"completion_tokens": [[1]] * 4, "logprobs": lists}
+        columns = [pl.Series(name, values, dtype=SAMPLED_SCHEMA[name]) for name, values in same.items()]
+        groups.append(graded_group(sampled_group(index, 4), partial_group(counts)).with_columns(columns))
+    scored = with_advantages(in_order(groups, ROLLOUT_SCHEMA))
+    metrics = rollout_metrics(scored)
+    assert metrics["duplicate_rate"] > 0.1  # all completions are the same: a sum of many terms
+    for seed in range(20):
+        order = random.Random(seed).sample(range(scored.height), scored.height)
+        assert rollout_metrics(pl.concat([scored[row] for row in order], rechunk=seed % 2 == 0)) == metrics
 
 
 def test_first_failures_count_each_program_of_a_group_once() -> None:
