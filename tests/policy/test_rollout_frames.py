@@ -215,9 +215,11 @@ def test_metrics_are_the_same_to_the_bit_in_whatever_pieces_the_rollouts_lie() -
     for index in range(40):
         counts = [draw.randrange(16) for _ in range(4)]
         lists = [[-0.1 * draw.random() for _ in range(draw.randint(1, 64))] for _ in counts]
-        same = {"completion_tokens": [[1]] * 4, "logprobs": lists}
-        columns = [pl.Series(name, values, dtype=SAMPLED_SCHEMA[name]) for name, values in same.items()]
-        groups.append(graded_group(sampled_group(index, 4), partial_group(counts)).with_columns(columns))
+        columns = {
+            "completion_tokens": pl.Series([[1]] * 4, dtype=SAMPLED_SCHEMA["completion_tokens"]),
+            "logprobs": pl.Series(lists, dtype=SAMPLED_SCHEMA["logprobs"]),
+        }
+        groups.append(graded_group(sampled_group(index, 4), partial_group(counts)).with_columns(**columns))
     scored = with_advantages(in_order(groups, ROLLOUT_SCHEMA))
     metrics = rollout_metrics(scored)
     assert metrics["duplicate_rate"] > 0.1  # all completions are the same: a sum of many terms
