@@ -212,16 +212,18 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
     different: Counter[str] = Counter()
     while kills < plan.kills or not runs:
         harmed = Training(folder / f"harmed-{runs}", plan, stack)
-        killed = True
+        killed, harmed_kills = True, 0
         while killed:
             left = seconds * (1 - harmed.committed() / plan.steps) + 1
+            to_come = min(plan.kills - kills, max(1, KILLS_A_RUN - harmed_kills))
             if kills == plan.kills:
                 start, _ = harmed.start(None)
             elif draw.random() < STARTING:
                 start, _ = harmed.start(draw.uniform(0, START_S), from_first_request=False)
-            else:
-                start, _ = harmed.start(draw.uniform(0, min(left, 3 * seconds / min(plan.kills, KILLS_A_RUN))))
+            else:  # spread over what is left of the run, so that few of them find it at its end
+                start, _ = harmed.start(draw.uniform(0, 2 * left / (to_come + 1)))
             killed = start.killed
+            harmed_kills += killed
             starts, kills, again = starts + 1, kills + killed, again + start.again
         runs += 1
         found = harmed.outcome()

@@ -1,7 +1,9 @@
 """Which failures of a task are retryable: those of a service. Bad settings, bad data and bugs fail at once."""
 
+import asyncio
 import logging
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
@@ -11,6 +13,7 @@ from prefect.tasks import Task, exponential_backoff
 from coderl_tasks.errors import InfraError
 
 RETRIES = 4
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -22,12 +25,24 @@ def is_retryable(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     return retryable
 
 
+DELAYS = exponential_backoff(backoff_factor=2)
 PHASE: dict[str, Any] = {
     "retries": RETRIES,
-    "retry_delay_seconds": exponential_backoff(backoff_factor=2),
+    "retry_delay_seconds": DELAYS,
     "retry_jitter_factor": 0.5,
     "retry_condition_fn": is_retryable,
     "cache_policy": NO_CACHE,
     "persist_result": False,
 }
 """Options of every phase task: retried after 2, 4, 8, 16 s with jitter. The journal remembers results, not Prefect."""
+
+
+async def tried_again(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` returns, tried again as a phase task is (without jitter), for callers without Prefect."""
+    for delay in DELAYS(RETRIES):
+        try:
+            return await work()
+        except InfraError as error:
+            logger.warning("trying again in %g s: %s", delay, error)
+            await asyncio.sleep(delay)
+    return await work()

@@ -18,7 +18,7 @@ from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
 from coderl_tasks.errors import InfraError, TerminatedError
-from coderl_tasks.insight.console import printable
+from coderl_tasks.insight.logging import WarningLines
 from coderl_tasks.policy.sdk_errors import causes
 from coderl_tasks.runtime.planning import plan
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
@@ -111,21 +111,6 @@ async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: st
                     await drained
 
 
-class PlainLines(logging.Handler):
-    """Warnings as bare lines on stderr, above a progress bar if there is one.
-
-    The lines that a run logs for itself (logger `coderl_tasks`: every skipped group) stay in its logs.log.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.addFilter(lambda record: record.name != "coderl_tasks")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        # Looked up at each line: a live progress bar puts itself in the place of the stream.
-        print(printable(record.getMessage()), file=sys.stderr, flush=True)
-
-
 def _show_plain_lines() -> None:
     """Our own warnings as plain lines, and none of Prefect's, which are all in the UI.
 
@@ -138,4 +123,9 @@ def _show_plain_lines() -> None:
             logger.addHandler(logging.NullHandler())  # without any handler Python prints warnings by itself
         logging.raiseExceptions = False  # or a log that a lost server does not take is said for each line
     for name in ("coderl_tasks", "flows"):
-        logging.getLogger(name).addHandler(PlainLines())
+        logging.getLogger(name).addHandler(WarningLines(_to_stderr))
+
+
+def _to_stderr(line: str) -> None:
+    # Looked up at each line: a live progress bar puts itself in the place of the stream.
+    print(line, file=sys.stderr, flush=True)

@@ -34,6 +34,21 @@ class _OneLine(logging.Formatter):
         return super().formatMessage(record)
 
 
+class WarningLines(logging.Handler):
+    """Warnings as bare lines, handed to `say`.
+
+    The lines that a run logs for itself (logger `coderl_tasks`: every skipped group) stay in its logs.log.
+    """
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(lambda record: record.name != "coderl_tasks")
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(printable(record.getMessage()))
+
+
 class RunLogger:
     """Logs one run. A context manager: leaving it closes logs.log and the W&B run. Made by `setup_logging`."""
 

@@ -1,5 +1,6 @@
 """The journal of one step: what is recorded is done, and is never done again.
 
+    problems.json       which problems, of a step whose caller chose them; else the settings decide
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
@@ -11,7 +12,7 @@ Reading a phase is the way to ask whether it is done: None means do it. A damage
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_S
 logger = logging.getLogger(__name__)
 
 Phase = Literal["sampled", "scored", "commit"]
+PROBLEMS_FILE = "problems.json"
 _FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 
 
@@ -100,6 +102,16 @@ class StepJournal:
     def has(self, phase: Phase) -> bool:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
         return self.path(phase).is_file()
+
+    def write_problems(self, problem_ids: Sequence[str]) -> None:
+        """Record what the step is sampled on, in group order, before anything is."""
+        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids)})
+
+    def read_problems(self) -> list[str] | None:
+        """The problems that were chosen for the step, None where none were. DamagedFileError: without them what was
+        sampled of the step belongs to nothing."""
+        path = self.folder / PROBLEMS_FILE
+        return [str(problem_id) for problem_id in read_json(path)["problem_ids"]] if path.is_file() else None
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

@@ -101,9 +101,12 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
 
 def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
-    """What `step` samples: one request per problem, in group order. The settings and the step decide all of it."""
+    """What `step` samples: one request per problem, in group order. The settings and the step decide all of it, but
+    for problems that a caller chose and recorded."""
     settings = run.settings
-    chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.problems_per_step)
+    chosen = run.directory.step(step).read_problems()
+    if chosen is None:
+        chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.problems_per_step)
     return [
         run.engine.request(
             run.pool[problem_id],

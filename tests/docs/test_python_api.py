@@ -1,11 +1,17 @@
 """The examples of docs/python-api.md, run as they stand there."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.journal.metrics import read_metrics
+from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.runtime.grpo_session import init_grpo
 from coderl_tasks.services import Services
 
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", (PROJECT_ROOT / "docs" / "python-api.md").read_text(), re.M | re.S)
@@ -32,8 +38,54 @@ def test_the_reward_function() -> None:
     assert rewards == [1.0, 1.0, 0.0, -0.1]
 
 
+def test_the_session_goes_on_where_a_run_of_the_script_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example, as it stands and then again for more steps; between them a step that was begun is not the
+    caller's to change, and ends as it would have."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # a run's name is a folder below it
+    example = EXAMPLES[1]
+    exec(example, {})
+    (run,) = (tmp_path / "code-rl-logs").iterdir()
+    assert len(re.findall(r"^step    [01]  reward", capsys.readouterr().out, re.M)) == 2
+    names: dict[str, Any] = {}
+    exec(example[: example.index("while")], names)
+    grpo = names["grpo"]
+    assert grpo.next_step == 2
+    subset = grpo.fresh_subset(2)
+    # As after a kill in mid-step: its problems are recorded, and nothing else.
+    StepJournal(run / "steps" / "000002", 2).write_problems(subset)
+    with pytest.raises(ConfigError, match=r"step 2 was begun with other problems"):
+        grpo.train_grpo_step(grpo.problem_ids[:1])
+    with pytest.raises(ConfigError, match="the run has no problem 'unknown'"):
+        grpo.train_grpo_step(["unknown"])
+    grpo.train_grpo_step(num_iterations=2)
+    grpo.close()
+    with pytest.raises(CoderlError, match="has ended"):
+        grpo.save()
+    metrics = read_metrics(run / "metrics.jsonl")
+    assert metrics["groups_total"].to_list() == [4, 4, 2, 8]
+    trained = pl.read_parquet(run / "steps" / "000002" / "scored.parquet")["problem_id"]
+    assert trained.unique(maintain_order=True).to_list() == subset
+    assert "resuming at step 2" in capsys.readouterr().out
+    assert (run / "report.html").is_file()
+
+
+def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    row = {"prompt": "Print 1.", "tests": [{"input": "", "output": "1"}]}
+    for problems, settings, why in (
+        ([], {}, "problems is empty"),
+        ([row, row], {}, "two of the problems have one problem_id"),
+        ([row], {"pool": "latest"}, "give one"),
+        ([row], {"max_steps_off_policy": 1}, "max_steps_off_policy"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            init_grpo("data/nano", preset="nano", problems=problems, log_path=str(tmp_path / "run"), **settings)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_training_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(EXAMPLES[1], {})
+    exec(EXAMPLES[2], {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["step 0", "step 1"]
     assert all(re.search(r"mean reward -?\d\.\d\d, [1-9]\d* datums", line) for line in lines), lines

@@ -1,0 +1,314 @@
+"""GRPO from a notebook or a script, one call per step, over the same journal as `coderl train`.
+
+    grpo = init_grpo("data/nano", problems=rows, log_path="my-run")
+    while grpo.next_step < 20:
+        grpo.train_grpo_step(grpo.fresh_subset(8))
+    grpo.finish()
+
+The run directory is that of `coderl train`: `coderl report`, `coderl query` and `coderl evaluate` take it. `init_grpo`
+with the log_path of a run goes on with it. The problems of a step are recorded before the first of them is sampled, so
+that what a crash or an interrupt left of it is used.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import polars as pl
+
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging
+from coderl_tasks.insight.progress import step_line
+from coderl_tasks.insight.report import write_report
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.policy.sampling import completion_budget, sample_group
+from coderl_tasks.policy.selection import seed_for, select_problems
+from coderl_tasks.problems import problem_from_row
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
+from coderl_tasks.prompts.problem_prompt import problem_prompt
+from coderl_tasks.retries import tried_again
+from coderl_tasks.rollouts.session import supervised
+from coderl_tasks.runtime.training_plan import plan_training, run_config
+from coderl_tasks.services import services
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
+from coderl_tasks.training.step import checkpoint, lost_scores, sample, score, update
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Row = Mapping[str, Any]
+Say = Callable[[str], object]
+
+
+def init_grpo(
+    base_model: str | None = None,
+    *,
+    problems: Sequence[Row] | None = None,
+    say: Say = print,
+    **settings: Any,
+) -> "GrpoSession":
+    """A session that trains `base_model`: a name of the Tinker service, or a local model folder. It is open until
+    `finish` or `close`.
+
+    `problems` are raw rows as `coderl curate` reads them, all that steps may be trained on; without them `pool` names a
+    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. Nothing is
+    evaluated here: `coderl evaluate` measures the run. `say` takes the lines for people.
+    Raises ConfigError or DataError for what cannot work, before anything is sampled.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    if base_model is not None:
+        given["model_name"] = base_model
+    if problems is not None:
+        if "pool" in given:
+            raise ConfigError("problems and pool are two names of what is trained on: give one")
+        given["pool"] = _written(problems)
+    return GrpoSession(TrainSettings.model_validate({"eval_every": -1, **given}), say)
+
+
+def _written(rows: Sequence[Row]) -> str:
+    """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
+    if not rows:
+        raise ConfigError("problems is empty: there is nothing to train on")
+    # A row that cannot be used raises, and says which: nobody reads a list of dropped rows here.
+    found = [problem_from_row(dict(row), split="own", source_row=number) for number, row in enumerate(rows)]
+    if len({problem.problem_id for problem in found}) < len(found):
+        raise ConfigError("two of the problems have one problem_id, or are the same")
+    frame = pl.DataFrame([problem.to_row() for problem in found], schema=PROBLEM_SCHEMA)
+    content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
+    folder = coderl_home() / "problems"
+    private_folder(folder)
+    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    if not path.is_file():
+        write_parquet(path, frame)
+    return str(path)
+
+
+class GrpoSession:
+    """A run that is trained call by call. `init_grpo` makes it; a context manager, which closes it.
+
+    All work is done in one thread with an event loop of its own, as a notebook has one in the caller's. Calls are made
+    one after the other. Ctrl-C ends a call, and the next one goes on with what had been recorded.
+    """
+
+    def __init__(self, settings: TrainSettings, say: Say) -> None:
+        self._say = say
+        self._opened: Future[tuple[TrainingRun, RunLogger]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(settings)), daemon=True)
+        self._thread.start()
+        try:
+            self._run, self._logger = self._opened.result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _hold(self, settings: TrainSettings) -> None:
+        """Keep the run open until `close`: in one task, since what opens services must be what closes them."""
+        package = logging.getLogger("coderl_tasks")
+        warnings, propagates = WarningLines(self._say), package.propagate
+        package.addHandler(warnings)
+        # Prefect, once imported, puts all that reaches the root logger on the console.
+        package.propagate = False
+        self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
+        try:
+            if settings.max_steps_off_policy:
+                raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
+            settings, _, path = await plan_training(settings)
+            with RunDirectory.open(path, run_config(settings)) as directory:
+                going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
+                self._say(f"run directory: {directory.path} ({going_on})")
+                log = setup_logging(directory.path, config=directory.config, sink=directory.metrics.append)
+                with log, services(settings.model_name, settings.model_reason) as used:
+                    for line in used.lines:
+                        self._say(line)
+                    async with open_run(settings, directory, used) as run:
+                        await self._prepare(run)
+                        self._opened.set_result((run, log))
+                        await self._closing.wait()
+        except BaseException as error:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(error)
+        finally:
+            package.removeHandler(warnings)
+            package.propagate = propagates
+
+    async def _prepare(self, run: TrainingRun) -> None:
+        for step in lost_scores(run):
+            self._say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
+            sampled = await tried_again(partial(sample.fn, run, step))
+            await tried_again(partial(score.fn, run, step, sampled.rollouts))
+        if needs_probe(run):
+            self._say(f"probe: {(await tried_again(partial(probe_run.fn, run))).summary()}")
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            work.close()
+            raise CoderlError("the session has ended: init_grpo with the same log_path goes on with the run")
+        future = asyncio.run_coroutine_threadsafe(self._in_turn(work), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
+        # After Ctrl-C the next call comes while the one before is still being cancelled: two must not write one step.
+        async with self._turn:
+            return await work
+
+    @property
+    def path(self) -> str:
+        """The run directory."""
+        return str(self._run.directory.path)
+
+    @property
+    def next_step(self) -> int:
+        """How many steps are committed, which is the number of the next one."""
+        return self._run.directory.next_step
+
+    @property
+    def problem_ids(self) -> list[str]:
+        """All that steps may be trained on, in the order of `problems`, or of the pool."""
+        return list(self._run.pool)
+
+    def fresh_subset(self, count: int) -> list[str]:
+        """The ids of `count` problems for the next step: the pool shuffled by the run's seed, again for each pass."""
+        return select_problems(self.problem_ids, seed=self._run.settings.seed, step=self.next_step, count=count)
+
+    def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:
+        """Train `num_iterations` steps on the problems `subset` names (None: as many fresh ones as the settings say),
+        each on completions sampled anew; the last one's row of metrics.jsonl.
+
+        All of a step is sampled and graded before it is trained on: a large subset is long without a word. Raises
+        ConfigError for a problem that the run does not have, and for others than those of a step that was begun.
+        """
+        if num_iterations < 1:
+            raise ConfigError(f"num_iterations={num_iterations} trains nothing")
+        ids = list(subset) if subset is not None else self.fresh_subset(self._run.settings.problems_per_step)
+        if not ids:
+            raise ConfigError("subset is empty: there is nothing to train on")
+        for problem_id in ids:
+            if problem_id not in self._run.pool:
+                raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
+        metrics: dict[str, Any] = {}
+        for _ in range(num_iterations):
+            metrics = self._do(self._step(self.next_step, ids, given=subset is not None))
+            self._say(step_line(metrics))
+        return metrics
+
+    async def _step(self, step: int, ids: list[str], *, given: bool) -> dict[str, Any]:
+        run, journal = self._run, self._run.directory.step(step)
+        run.require_room()
+        recorded = journal.read_problems()
+        if recorded is None:
+            journal.write_problems(ids)
+        elif given and recorded != ids:
+            raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
+        begun = time.monotonic()
+        sampled = await tried_again(partial(sample.fn, run, step))
+        scored = await tried_again(partial(score.fn, run, step, sampled.rollouts))
+        seconds = {"sample": sampled.seconds, "score": scored.seconds}
+        commit = await tried_again(partial(update.fn, run, step, scored.rollouts, begun, seconds))
+        self._logger.log_groups(scored.rollouts)
+        self._logger.log_metrics(commit.metrics, step)
+        if run.is_due(step, run.settings.save_every):
+            await self._checkpoint(step)
+        return commit.metrics
+
+    def sample(
+        self,
+        prompts: Sequence[str | Row],
+        *,
+        num_samples: int = 1,
+        temperature: float = 0.0,
+        max_tokens: int | None = None,
+    ) -> list[list[str]]:
+        """`num_samples` completions of the policy as it is now for each of `prompts`, to look at. Nothing is recorded.
+
+        A prompt is what a user says, the id of one of the run's problems, or a row of a problem.
+        """
+        limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
+        return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
+
+    def _prompt(self, prompt: str | Row) -> list[int]:
+        renderer = self._run.session.renderer
+        if isinstance(prompt, str):
+            known: Problem | None = self._run.pool.get(prompt)
+            if known is None:
+                return renderer.prompt_tokens([{"role": "user", "content": prompt}])
+        else:
+            known = problem_from_row(dict(prompt), split="own", source_row=0)
+        return problem_prompt(known, renderer)
+
+    def save(self) -> dict[str, Any]:
+        """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`
+        (what `init_from` takes) and `sampler_path`."""
+        step = self.next_step - 1
+        if step < 0:
+            raise ConfigError("no step is trained yet: there is nothing to save")
+        return self._do(self._checkpoint(step))
+
+    async def _checkpoint(self, step: int) -> dict[str, Any]:
+        if not self._run.learner.is_saved(step):
+            await tried_again(partial(checkpoint.fn, self._run, step))
+        rows = read_checkpoints(self._run.directory.path)
+        return next(row for row in reversed(rows) if row["step"] == step)
+
+    def finish(self) -> str:
+        """Save a checkpoint, write the report and close the session; the run directory."""
+        if self.next_step:
+            self.save()
+        path = self.path
+        self._run.directory.reconcile_metrics()
+        self._say(f"report: {write_report(self._run.directory.path)}")
+        self.close()
+        return path
+
+    def close(self) -> None:
+        """End the session, and the servers that it started. What was trained is in the run directory."""
+        if self._thread.is_alive() and self._opened.done() and self._opened.exception() is None:
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@supervised
+async def _sampled(
+    run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
+) -> list[list[str]]:
+    sampler = await run.learner.sampling_client(run.directory.next_step)
+    renderer = run.session.renderer
+    texts: list[list[str]] = []
+    for prompt in prompts:
+        budget = completion_budget(len(prompt), limit, run.session.context)
+        if not budget:
+            raise ConfigError(f"a prompt of {len(prompt)} tokens leaves no room in the context")
+        completions = await sample_group(
+            sampler,
+            prompt,
+            num_samples=num_samples,
+            max_tokens=budget,
+            temperature=temperature,
+            seed=seed_for(run.settings.seed, "train", run.directory.next_step, len(texts), "sample"),
+            stop=renderer.stop_tokens,
+        )
+        texts.append([renderer.parse_response(completion.tokens)[0] for completion in completions])
+    return texts
