@@ -1,8 +1,6 @@
 """Group-relative policy optimisation: a step of it, and the functions that it is made of.
 
-1. The advantage is the deviation from the group's mean reward. It is not divided by the group's standard deviation,
-   which would give nearly solved and nearly hopeless problems more weight (Liu et al., "Understanding R1-Zero-Like
-   Training").
+1. The advantage is the deviation from the group's mean reward; there are other estimators (`policy.advantages`).
 2. A group whose members all have the same reward carries no signal and is left out.
 3. The loss is Tinker's `importance_sampling`: the sum over tokens of -exp(trainer - sampler logprob) * advantage.
 """
@@ -14,6 +12,7 @@ import numpy as np
 import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
 from coderl_tasks.policy.sdk_errors import describe, is_fatal
 
 # Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.
@@ -40,14 +39,6 @@ class TrainStepOutput(NamedTuple):
 def should_skip(advantages: list[float]) -> bool:
     """Whether a group has no signal: all |advantage| <= 1e-8 (or it is empty)."""
     return all(abs(advantage) <= NO_SIGNAL for advantage in advantages)
-
-
-def compute_advantages(rewards: list[float]) -> list[float]:
-    """Deviation of each reward from the mean of its group, without division by the standard deviation."""
-    if not rewards:
-        return []
-    mean = sum(rewards) / len(rewards)
-    return [reward - mean for reward in rewards]
 
 
 def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage: float) -> tinker.types.Datum:

@@ -72,7 +72,9 @@ GRADED_COLUMNS = {
         "`format_coef` * format_score + correctness_score; null for an infra_error",
         lambda scored: scored.reward,
     ),
-    "advantage": Column(FLOAT, "reward less the group's mean; null outside training"),
+    "advantage": Column(
+        FLOAT, "reward less the group's mean, or as the setting `advantage` says; null outside training"
+    ),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
 }

@@ -16,7 +16,8 @@ import polars as pl
 
 from coderl_tasks.errors import InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
-from coderl_tasks.policy.grpo import compute_advantages, should_skip
+from coderl_tasks.policy.advantages import Estimator, compute_advantages
+from coderl_tasks.policy.grpo import should_skip
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import Completion, GroupRequest
 from coderl_tasks.policy.step_metrics import ROLLOUT_METRICS, ScoredRollouts, computed
@@ -79,14 +80,15 @@ def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) 
     return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
 
 
-def with_advantages(graded: pl.DataFrame) -> pl.DataFrame:
-    """`graded` with the advantages of each group, and `trained` on the rows the update uses.
+def with_advantages(graded: pl.DataFrame, estimate: Estimator = compute_advantages) -> pl.DataFrame:
+    """`graded` with the advantages of each group as `estimate` has them, and `trained` on the rows the update uses.
 
-    The mean of a group is over its gradable members. Infra errors have no advantage; a group with fewer than two
-    gradable members has none at all. Not trained on: those, groups without signal, and empty completions.
+    A group is its gradable members; infra errors have no advantage, and a group with fewer than two gradable members
+    has none at all. One without signal keeps the deviations from its mean, whatever estimates. Not trained on: those,
+    and empty completions.
     """
-    parts = [_group_advantages(group) for group in graded.sort(ORDER).partition_by("group_index", maintain_order=True)]
-    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *parts])
+    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(_group_advantages(group, estimate) for group in groups)])
 
 
 def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
@@ -137,10 +139,13 @@ def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
     return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}
 
 
-def _group_advantages(group: pl.DataFrame) -> pl.DataFrame:
+def _group_advantages(group: pl.DataFrame, estimate: Estimator) -> pl.DataFrame:
     gradable = [reward for reward in group["reward"] if reward is not None]
     advantages = compute_advantages(gradable) if len(gradable) >= MIN_GRADABLE else []
     signal = not should_skip(advantages)
+    # Only where rewards differ: equal ones deviate from their mean by rounding, which a division would blow up.
+    if signal:
+        advantages = estimate(gradable)
     remaining = iter(advantages)
     column = [None if reward is None else next(remaining, None) for reward in group["reward"]]
     return group.with_columns(

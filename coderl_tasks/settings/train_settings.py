@@ -110,6 +110,14 @@ class TrainSettings(FlowSettings):
     reward: Literal["binary", "fraction"] = Field(
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
+    advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = Field(
+        "mean_centred",
+        description="a completion's reward less its group's mean; divided by the group's standard deviation; less the "
+        "mean of the others; or divided by the mean",
+    )
+    advantage_eps: float = Field(
+        1e-6, ge=0, description="advantage=std_normalised: added to the group's standard deviation"
+    )
     order_from: Names = Field(
         None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
     )
@@ -186,6 +194,20 @@ class TrainSettings(FlowSettings):
         named = {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
         for key, size in all_sizes(named).items():
             setattr(self, key, size)
+        return self
+
+    @model_validator(mode="after")
+    def _advantages_are_possible(self) -> Self:
+        default = type(self).model_fields["advantage_eps"].default
+        if self.advantage != "std_normalised" and self.advantage_eps != default:
+            raise ValueError(
+                f"advantage_eps={self.advantage_eps:g} is of advantage=std_normalised alone: {self.advantage} adds none"
+            )
+        if self.advantage == "maxrl" and self.format_coef:
+            raise ValueError(
+                f"advantage=maxrl divides by a group's mean reward, which format_coef={self.format_coef:g} can make "
+                "negative: use format_coef=0, or another advantage"
+            )
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ from prefect import task
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit
+from coderl_tasks.policy.advantages import estimator
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     in_order,
@@ -138,7 +139,7 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
         require_graded(graded, f"step {step}")
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
-    scored = with_advantages(graded)
+    scored = with_advantages(graded, estimator(run.settings.advantage, run.settings.advantage_eps))
     journal.write_scored(scored)
     return Phase(scored, time.monotonic() - started)
 
