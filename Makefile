@@ -26,7 +26,7 @@ help:
 	@echo "make test    set up, then lint, types and all tests"
 	@echo "make test-other-pythons  grade programs on the other Pythons that are installed (part of make test)"
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
-	@echo "make soak    set up, then kill training runs 150 times, grade 20,000 candidates (about an hour)"
+	@echo "make soak    set up, then kill training runs 200 times, grade 20,000 candidates (about an hour)"
 	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
 	@echo "make docs    write the tables of metrics and rollout columns into docs/file-formats.md"
 	@echo "make install set up .venv only"

@@ -1,11 +1,13 @@
 """Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
+                                        [--variant off-policy]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
-state to resume from after each step, after every fourth, and after each with sampling one step ahead.
+state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
+second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller).
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -60,6 +62,7 @@ VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
     "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
+    "off-policy": ("rolling_save_every=2", "loss_fn=ppo", "epochs_per_rollout_batch=3", "train_batch_size=7"),
 }
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
 FINISH_S = 600.0
@@ -197,9 +200,9 @@ class Training:
         }
 
     def steps_applied(self) -> tuple[int, int]:
-        """Optimizer steps in the lineage of the final weights, and the steps that had something to learn from."""
+        """Optimizer steps in the lineage of the final weights, and those that the steps' updates count."""
         metrics = read_rows(self.folder / "metrics.jsonl")
-        return self.final_checkpoint().optimizer_steps, sum(bool(row.get("n_datums")) for row in metrics)
+        return self.final_checkpoint().optimizer_steps, sum(row.get("n_updates", 0) for row in metrics)
 
 
 def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Commit:
 
     `metrics` is the step's row of metrics.jsonl; `adam` the parameters the optimizer step was made with; `state_path`
     the training state saved after it, None if none was; `sampler_path` the sampler weights saved after it, likewise.
+    `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
+    there were several.
     """
 
     step: int
@@ -51,6 +53,8 @@ class Commit:
     adam: dict[str, float] = field(default_factory=dict)
     state_path: str | None = None
     sampler_path: str | None = None
+    method: dict[str, Any] = field(default_factory=dict)
+    updates: list[dict[str, Any]] = field(default_factory=list)
 
 
 def step_name(step: int) -> str:
@@ -135,7 +139,10 @@ class StepJournal:
         """Say that the step's update is applied, and durable as far as `commit.state_path` says."""
         if commit.step != self.step:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
-        write_json(make_folder(self.folder) / _FILES["commit"], asdict(commit))
+        values = asdict(commit)
+        # A plain update leaves these out: its commit is as earlier versions wrote it.
+        plain = [name for name in ("method", "updates") if not values[name]]
+        write_json(make_folder(self.folder) / _FILES["commit"], {k: v for k, v in values.items() if k not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""

@@ -2,7 +2,8 @@
 
 1. The advantage is the deviation from the group's mean reward; there are other estimators (`policy.advantages`).
 2. A group whose members all have the same reward carries no signal and is left out.
-3. The loss is Tinker's `importance_sampling`: the sum over tokens of -exp(trainer - sampler logprob) * advantage.
+3. The loss is Tinker's `importance_sampling`: the sum over tokens of -exp(trainer - sampler logprob) * advantage; there
+   are others (`policy.policy_loss`).
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
+from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.sdk_errors import describe, is_fatal
+from coderl_tasks.settings.update_settings import LossName
 
 # Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.
 NO_SIGNAL = 1e-8
 AnswerT = TypeVar("AnswerT")
-LOSS_FN: tinker.types.LossFnType = "importance_sampling"
+LOSS_FN: LossName = "importance_sampling"
+IMPORTANCE_SAMPLING = PolicyLoss(LOSS_FN)
 
 
 class UpdateFailedError(InfraError):
@@ -93,11 +97,15 @@ def train_step(
 
 
 def submit_train_step(
-    training_client: tinker.TrainingClient, datums: Sequence[tinker.types.Datum], adam_params: tinker.AdamParams
+    training_client: tinker.TrainingClient,
+    datums: Sequence[tinker.types.Datum],
+    adam_params: tinker.AdamParams,
+    loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        forward_backward = training_client.forward_backward(list(datums), loss_fn=LOSS_FN)
+        config = {"loss_fn_config": loss.config} if loss.config else {}
+        forward_backward = training_client.forward_backward(list(datums), loss_fn=loss.name, **config)
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error([error]) from error

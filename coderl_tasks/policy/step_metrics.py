@@ -173,10 +173,12 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     Metric("n_datums", "sequences trained on",
         lambda step: step.result.n_datums, Theme.GROUPS, INT, column=("datums", "d")),
     Metric("n_tokens", "completion tokens trained on", lambda step: step.result.n_tokens, Theme.GROUPS, INT),
-    Metric("loss", "summed over tokens, as Tinker defines it", lambda step: step.result.loss, Theme.UPDATE,
+    Metric("loss",
+        "of the run's `loss_fn` before each optimizer step, summed over completion tokens as Tinker defines it; of "
+        "several epochs the mean", lambda step: step.result.loss, Theme.UPDATE,
         panel="Loss"),
     Metric("kl_sample_train",
-        "mean over completion tokens of sampler less trainer log-probability before the update, in nats",
+        "mean over completion tokens of sampler less trainer log-probability before each optimizer step, in nats",
         lambda step: step.result.kl_sample_train, Theme.UPDATE, line="kl {:.1e}", column=("kl", ".1e"),
         panel="Sampler against trainer: mean log-probability gap"),
     Metric("lr", "learning rate", lambda step: step.learning_rate, Theme.UPDATE),
@@ -186,6 +188,20 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     _seconds("train", "of the update"),
     _seconds("save", "of saving what the commit names"),
     _seconds("step", "of the step as a whole", line=_seconds_line, column=("seconds", ".1f")),
+    Metric("n_updates", "optimizer steps of the update", lambda step: len(step.result.steps), Theme.UPDATE, INT),
+    Metric("ratio_mean",
+        "mean over completion tokens of the importance ratio (trainer to sampler; gspo: the sequence's) before each "
+        "optimizer step",
+        lambda step: step.result.ratio_mean, Theme.UPDATE, panel="Importance ratio", curve="mean"),
+    Metric("ratio_max", "the greatest of them",
+        lambda step: step.result.ratio_max, Theme.UPDATE, panel="Importance ratio", curve="greatest"),
+    Metric("clipped_share",
+        "share of the completion tokens that the loss cut at a threshold; null for a loss that has none",
+        lambda step: step.result.clipped_share, Theme.UPDATE, line="clipped {:.1%}"),
+    Metric("grad_norm",
+        "norm of the gradient before clipping, the greatest of the step's; null where the service does not say (Tinker "
+        "says it where `grad_clip_norm` is set)",
+        lambda step: step.result.grad_norm, Theme.UPDATE, panel="Gradient norm"),
 )
 # fmt: on
 

@@ -1,18 +1,23 @@
-"""The update of a step: scored rollouts -> datums -> one optimizer step -> what it did.
+"""The update of a step: scored rollouts -> datums -> its optimizer steps -> what they did.
 
-Which rollouts, in which order and with which numbers depends on the scored frame alone, so that a replay from the
-recorded frame repeats the update.
+Which rollouts, in which order, in which batches and with which numbers depends on the scored frame, the method and a
+seed alone, so that a replay from the recorded frame repeats the update. Epochs go over the same rollouts: the sampler's
+log-probabilities stay those that were recorded, while the policy moves away from them.
 """
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 import tinker
 
 from coderl_tasks.policy.grpo import (
+    LOSS_FN,
     TrainStepOutput,
     UpdateFailedError,
     UpdateRefusedError,
@@ -20,31 +25,165 @@ from coderl_tasks.policy.grpo import (
     make_datum,
     submit_train_step,
 )
+from coderl_tasks.policy.policy_loss import PolicyLoss, with_input
 from coderl_tasks.policy.rollout_frames import ORDER
+from coderl_tasks.policy.sdk_errors import tinker_errors
+from coderl_tasks.policy.selection import seed_for
+
+GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
+"""What services call the gradient's norm before clipping."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMethod:
+    """How the rollouts of a step are trained on: the loss, how many times over, and how many datums per optimizer step
+    (None: all of them)."""
+
+    loss: PolicyLoss = field(default_factory=PolicyLoss)
+    epochs: int = 1
+    batch_size: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """This method for a commit, which a replay reads; empty for the plain one, as in commits of earlier
+        versions."""
+        if self == UpdateMethod():
+            return {}
+        return {
+            "loss_fn": self.loss.name,
+            "loss_fn_config": dict(self.loss.config),
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+        }
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> Self:
+        """The method that a commit recorded."""
+        if not record:
+            return cls()
+        loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])
+        return cls(loss, record["epochs"], record["batch_size"])
+
+    def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
+        """The epoch and the indices of the datums of each optimizer step, in order; the last one of an epoch has what
+        is left. Each epoch's order is drawn from `seed`; where one step takes all, it is theirs."""
+        size = self.batch_size or n_datums
+        for epoch in range(self.epochs):
+            order = list(range(n_datums))
+            if size < n_datums:
+                # By hashes, which no library can change: a later version replays the same batches.
+                order.sort(key=partial(seed_for, seed, epoch))
+            for start in range(0, n_datums, size):
+                yield epoch, order[start : start + size]
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStep:
+    """What one optimizer step was made on, as the policy was before it: sums over its completion tokens.
+
+    `gap` adds up (sampler - trainer) log-probability; `ratio_sum` and `ratio_max` are of the importance ratios as the
+    loss takes them; `clipped` counts the tokens that the loss cuts at a threshold, None where it has none.
+    """
+
+    epoch: int
+    n_datums: int
+    n_tokens: int
+    loss: float
+    gap: float
+    ratio_sum: float
+    ratio_max: float
+    clipped: int | None
+    service_metrics: dict[str, float]
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The gradient's norm before clipping, None where the service does not say."""
+        return next((self.service_metrics[name] for name in GRAD_NORMS if name in self.service_metrics), None)
+
+    def row(self) -> dict[str, Any]:
+        """This optimizer step in the journal: means over its tokens."""
+        return {
+            "epoch": self.epoch,
+            "n_datums": self.n_datums,
+            "n_tokens": self.n_tokens,
+            "loss": self.loss,
+            "kl_sample_train": self.gap / self.n_tokens,
+            "ratio_mean": self.ratio_sum / self.n_tokens,
+            "ratio_max": self.ratio_max,
+            "clipped_share": None if self.clipped is None else self.clipped / self.n_tokens,
+            "grad_norm": self.grad_norm,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What one update did. Without a datum no step was made, and `loss` and `kl_sample_train` are None.
+    """What the update of a step did. Without a datum there was no optimizer step, and what is a number of them is None.
 
-    `loss` is the importance-sampling loss before the update, summed over completion tokens; `kl_sample_train` the mean
-    over completion tokens of (sampler - trainer) log-probability before the update, in nats; `n_tokens` counts those
-    tokens; `service_metrics` is what the service reported besides.
+    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it.
     """
 
     n_datums: int
     n_tokens: int
-    loss: float | None
-    kl_sample_train: float | None
-    service_metrics: dict[str, float] = field(default_factory=dict)
+    steps: tuple[OptimizerStep, ...] = ()
+
+    @property
+    def loss(self) -> float | None:
+        """The loss, each optimizer step's before it, summed over the completion tokens of an epoch (the epochs'
+        mean)."""
+        return math.fsum(step.loss for step in self.steps) / (self.steps[-1].epoch + 1) if self.steps else None
+
+    @property
+    def kl_sample_train(self) -> float | None:
+        """The mean over completion tokens of (sampler - trainer) log-probability before each optimizer step, in
+        nats."""
+        return self._per_token([step.gap for step in self.steps])
+
+    @property
+    def ratio_mean(self) -> float | None:
+        """The mean importance ratio of the completion tokens before each optimizer step."""
+        return self._per_token([step.ratio_sum for step in self.steps])
+
+    @property
+    def ratio_max(self) -> float | None:
+        """The greatest importance ratio."""
+        return max((step.ratio_max for step in self.steps), default=None)
+
+    @property
+    def clipped_share(self) -> float | None:
+        """The share of tokens that the loss cut at a threshold (0 to 1), None where it has none."""
+        cut = [step.clipped for step in self.steps if step.clipped is not None]
+        return self._per_token(cut) if cut else None
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The greatest norm of a gradient before clipping, None where the service does not say."""
+        return max((norm for step in self.steps if (norm := step.grad_norm) is not None), default=None)
+
+    @property
+    def service_metrics(self) -> dict[str, float]:
+        """What the service reported of the last optimizer step besides."""
+        return self.steps[-1].service_metrics if self.steps else {}
+
+    def _per_token(self, sums: Sequence[float]) -> float | None:
+        return math.fsum(sums) / sum(step.n_tokens for step in self.steps) if sums else None
 
 
 def adam_params(
-    learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.95, eps: float = 1e-12
+    learning_rate: float,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.95,
+    eps: float = 1e-12,
+    weight_decay: float = 0.0,
+    grad_clip_norm: float = 0.0,
 ) -> tinker.AdamParams:
-    """Adam without weight decay and without clipping."""
+    """Adam's parameters; by default without weight decay and without clipping (0)."""
     return tinker.AdamParams(
-        learning_rate=learning_rate, beta1=beta1, beta2=beta2, eps=eps, weight_decay=0.0, grad_clip_norm=0.0
+        learning_rate=learning_rate,
+        beta1=beta1,
+        beta2=beta2,
+        eps=eps,
+        weight_decay=weight_decay,
+        grad_clip_norm=grad_clip_norm,
     )
 
 
@@ -63,45 +202,85 @@ def build_datums(scored: pl.DataFrame) -> list[tinker.Datum]:
 
 
 async def update_policy(
-    training_client: tinker.TrainingClient, scored: pl.DataFrame, adam: tinker.AdamParams
+    training_client: tinker.TrainingClient,
+    scored: pl.DataFrame,
+    adam: tinker.AdamParams,
+    method: UpdateMethod | None = None,
+    seed: int = 0,
 ) -> UpdateResult:
-    """Apply one optimizer step on the `trained` rows of `scored`; no step if there are none.
+    """Train on the `trained` rows of `scored` as `method` says (by default one optimizer step on all); no step if
+    there are none. `seed` draws the batches.
 
-    It can be cancelled; the step may be applied all the same. Raises as `train_step` does, UpdateFailedError if the
+    It can be cancelled; steps may be applied all the same. Raises as `train_step` does, UpdateFailedError if the
     service answers without the log-probabilities, UpdateRefusedError if they are not finite: whatever is raised, the
     client must not be used again.
     """
-    datums = build_datums(scored)
-    if not datums:
-        return _result(scored, datums, None)
-    forward_backward, optim_step = submit_train_step(training_client, datums, adam)
-    # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
-    output, update = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-    return _result(scored, datums, finish_train_step(output, update))
+    method = method or UpdateMethod()
+    rows = trained_rollouts(scored)
+    datums = await _complete(training_client, build_datums(scored), rows, method.loss)
+    steps: list[OptimizerStep] = []
+    # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
+    for epoch, batch in method.batches(len(datums), seed) if datums else ():
+        chosen = [datums[index] for index in batch]
+        forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
+        # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
+        answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
+        steps.append(_step(rows[batch], chosen, finish_train_step(*answers), method.loss, epoch))
+    first_epoch = [step for step in steps if step.epoch == 0]
+    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps))
 
 
-def _result(scored: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainStepOutput | None) -> UpdateResult:
-    if output is None:
-        return UpdateResult(0, 0, None, None)
-    answers = output.forward_backward.loss_fn_outputs
+async def _complete(
+    client: tinker.TrainingClient, datums: list[tinker.Datum], rows: pl.DataFrame, loss: PolicyLoss
+) -> list[tinker.Datum]:
+    """The datums with all inputs that `loss` reads."""
+    lengths = [len(prompt) for prompt in rows["prompt_tokens"]]
+    if not datums or not loss.reads_prompt:
+        return [loss.complete(datum, length) for datum, length in zip(datums, lengths, strict=True)]
+    # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
+    # from the same policy, gets the same.
+    with tinker_errors("computing the prompts' log-probabilities"):
+        output = await client.forward(datums, loss_fn=LOSS_FN)
+    _require_logprobs(output.loss_fn_outputs, datums)
+    completed = []
+    for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
+        sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
+        sampler[: length - 1] = answer["logprobs"].to_numpy().ravel()[: length - 1]
+        completed.append(with_input(datum, "logprobs", sampler))
+    return completed
+
+
+def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: Sequence[tinker.Datum]) -> None:
     if len(answers) != len(datums) or any("logprobs" not in answer for answer in answers):
         raise UpdateFailedError(f"the service answered {len(answers)} of {len(datums)} datums with log-probabilities")
-    rows = trained_rollouts(scored)
+
+
+def _step(
+    rows: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainStepOutput, loss: PolicyLoss, epoch: int
+) -> OptimizerStep:
+    """What one optimizer step on `datums`, those of `rows`, was made on."""
+    answers = output.forward_backward.loss_fn_outputs
+    _require_logprobs(answers, datums)
     # In float64: both sides come in float32, too coarse to add up a step's tokens in.
-    gap, loss, tokens = 0.0, 0.0, 0
+    gap, total, tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
+    clipped: int | None = None
     for answer, row in zip(answers, rows.iter_rows(named=True), strict=True):
         sampler = np.asarray(row["logprobs"], dtype=np.float64)
         trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[len(row["prompt_tokens"]) - 1 :]
         if len(trainer) != len(sampler):
             raise UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens")
+        found = loss.of_completion(trainer, sampler, row["advantage"])
         gap += float((sampler - trainer).sum())
-        loss -= float(np.exp(trainer - sampler).sum()) * row["advantage"]
+        total += found.loss
         tokens += len(sampler)
+        ratio_sum += float(found.ratios.sum())
+        ratio_max = max(ratio_max, float(found.ratios.max()))
+        clipped = clipped if found.clipped is None else (clipped or 0) + found.clipped
     # Not retryable: a replay repeats the update bit for bit, and would end here again.
-    if not np.isfinite([loss, gap]).all():
+    if not np.isfinite([total, gap]).all():
         raise UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "
             "an earlier checkpoint with init_from)"
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    return UpdateResult(len(datums), tokens, loss, gap / tokens, metrics)
+    return OptimizerStep(epoch, len(datums), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics)

@@ -12,9 +12,10 @@ Two of them that are not two names for one decide all four keys. config.json rec
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature
+from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
@@ -100,6 +101,35 @@ class TrainSettings(FlowSettings):
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
     adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
+    weight_decay: float = Field(0.0, ge=0, description="Adam's decoupled weight decay")
+    grad_clip_norm: Annotated[float, Setting(elsewhere=("max_grad_norm", "grad_clip"))] = Field(
+        0.0,
+        ge=0,
+        description="norm that the gradient is clipped to (0: not clipped; the Tinker service says the gradient's norm "
+        "only where this is set, to 1e12 say)",
+    )
+    loss_fn: Annotated[
+        LossName,
+        BeforeValidator(replayable_loss),
+        Setting(elsewhere=("loss", "loss_type")),
+    ] = Field("importance_sampling", description="Tinker's name of the loss")
+    clip_low_threshold: Annotated[float | None, Setting(elsewhere=("cliprange", "clip_range", "epsilon_low"))] = Field(
+        None, ge=0, le=1, description="ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"
+    )
+    clip_high_threshold: Annotated[float | None, Setting(elsewhere=("cliprange", "clip_range", "epsilon_high"))] = (
+        Field(None, ge=1, description="ppo, cispo, gspo: greatest importance ratio; by default 1.2")
+    )
+    dro_beta: Annotated[float | None, Setting(elsewhere=("beta",))] = Field(
+        None, ge=0, description="dro: weight of the squared log-probability gap; by default 0.05"
+    )
+    epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
+        1, ge=1, description="times that a step's completions are trained on"
+    )
+    train_batch_size: Annotated[
+        int | None, Setting(elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size"))
+    ] = Field(
+        None, ge=1, description="completions per optimizer step, the last of an epoch takes the rest; by default all"
+    )
     lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(elsewhere=("rank",))] = Field(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
     )
@@ -209,6 +239,24 @@ class TrainSettings(FlowSettings):
                 "negative: use format_coef=0, or another advantage"
             )
         return self
+
+    @model_validator(mode="after")
+    def _update_is_possible(self) -> Self:
+        for setting, key in LOSS_SETTINGS.items():
+            if getattr(self, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
+                takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
+                raise ValueError(f"{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
+        if self.train_batch_size is not None and self.train_batch_size > self.batch_size:
+            raise ValueError(
+                f"train_batch_size={self.train_batch_size} is more than the {self.batch_size} completions of a step "
+                "(batch_size): leave it out to train on all at once"
+            )
+        return self
+
+    def loss_config(self) -> dict[str, float]:
+        """What `loss_fn` is told: thresholds as given, else by default."""
+        given = {key: getattr(self, setting) for setting, key in LOSS_SETTINGS.items()}
+        return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
 
     @model_validator(mode="after")
     def _evaluations_are_possible(self) -> Self:

@@ -34,8 +34,10 @@ from coderl_tasks.policy.clients import (
     stored_checkpoints,
     training_run_of,
 )
+from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
-from coderl_tasks.policy.update import UpdateResult, adam_params, update_policy
+from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
 
@@ -116,7 +118,7 @@ class Learner:
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(trained, step, scored, self.adam_params())
+            result = await self._apply(trained, step, scored, self.adam_params(), self.method())
             applied = time.monotonic()
             saved = {}
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
@@ -200,8 +202,19 @@ class Learner:
         """The optimizer's parameters as the settings give them."""
         settings = self._settings
         return adam_params(
-            settings.learning_rate, beta1=settings.adam_beta1, beta2=settings.adam_beta2, eps=settings.adam_eps
+            settings.learning_rate,
+            beta1=settings.adam_beta1,
+            beta2=settings.adam_beta2,
+            eps=settings.adam_eps,
+            weight_decay=settings.weight_decay,
+            grad_clip_norm=settings.grad_clip_norm,
         )
+
+    def method(self) -> UpdateMethod:
+        """How the settings have a step's rollouts trained on."""
+        settings = self._settings
+        loss = PolicyLoss(settings.loss_fn, settings.loss_config())
+        return UpdateMethod(loss, settings.epochs_per_rollout_batch, settings.train_batch_size)
 
     async def _named_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient] | None:
         """A sampler of the weights that the last of these updates saved; None if it saved none, or they are gone."""
@@ -244,8 +257,9 @@ class Learner:
                 raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
             scored = self._recorded_scores(trained.updates)
-            # With the optimizer's settings of then: a resume may have changed them since.
-            await self._apply(trained, trained.updates, scored, tinker.AdamParams(**commit.adam))
+            # As it was done then: a resume may have changed the settings since.
+            adam, method = tinker.AdamParams(**commit.adam), UpdateMethod.recorded(commit.method)
+            await self._apply(trained, trained.updates, scored, adam, method)
         return trained
 
     def _recorded_scores(self, step: int) -> pl.DataFrame:
@@ -259,10 +273,14 @@ class Learner:
             )
         return scored
 
-    async def _apply(self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams) -> UpdateResult:
-        # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same.
+    async def _apply(
+        self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, method: UpdateMethod
+    ) -> UpdateResult:
+        # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same. So
+        # may some of several optimizer steps: a step is repeated whole, from a state that holds none of them.
         self._trained = None
-        result = await update_policy(trained.client, scored, adam)
+        seed = seed_for(self._settings.seed, "mini-batches", step)
+        result = await update_policy(trained.client, scored, adam, method, seed)
         trained.updates = step + 1
         self._trained = trained
         return result

@@ -159,7 +159,15 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
-    commit = Commit(step=step, metrics=metrics, adam=run.learner.adam_params().model_dump(), **applied.saved)
+    rows = [one.row() for one in applied.result.steps]
+    commit = Commit(
+        step=step,
+        metrics=metrics,
+        adam=run.learner.adam_params().model_dump(),
+        method=run.learner.method().record(),
+        updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
+        **applied.saved,
+    )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs

@@ -1,4 +1,4 @@
-"""Training runs killed with SIGKILL, servers and all, and started again, by the benchmark that does it 150 times."""
+"""Training runs killed with SIGKILL, servers and all, and started again, by the benchmark that does it 200 times."""
 
 import json
 import os

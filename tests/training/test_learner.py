@@ -12,6 +12,7 @@ from aiohttp import web
 from coderl_tasks import disk
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import NANO_MODEL
@@ -139,6 +140,49 @@ async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left
     same = ("loss", "kl_sample_train", "n_tokens")
     assert [again[name] for name in same] == [whole[STEPS].metrics[name] for name in same]
     assert again["loss"] is not None
+
+
+async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
+    session: Session, tmp_path: Path
+) -> None:
+    settings = SETTINGS.with_changes(
+        rolling_save_every=0, loss_fn="ppo", clip_high_threshold=1.5, epochs_per_rollout_batch=3, train_batch_size=1
+    )
+    slower = settings.with_changes(learning_rate=2e-4)
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        run = await train(session, directory, 3, settings)
+        shutil.copytree(tmp_path / "run", tmp_path / "copy", ignore=shutil.ignore_patterns("run.lock"))
+        run.learner._settings = run.settings = slower
+        while directory.next_step < 4:
+            directory.step(3).write_scored(scored(3))
+            await update.fn(run, 3, scored(3), begun=0.0, seconds={})
+        whole = directory.commits()
+    with RunDirectory.open(tmp_path / "copy", {}) as directory:
+        await train(session, directory, 4, slower)  # from the state before any step: three updates are replayed
+        again = directory.commits()
+    assert [commit.updates for commit in again] == [commit.updates for commit in whole]
+    last = again[3]
+    assert (last.adam["learning_rate"], again[2].adam["learning_rate"]) == (2e-4, 1e-3)
+    assert last.method == {
+        "loss_fn": "ppo",
+        "loss_fn_config": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.5},
+        "epochs": 3,
+        "batch_size": 1,
+    }
+    assert [(row["epoch"], row["n_datums"]) for row in last.updates] == [(epoch, 1) for epoch in (0, 0, 1, 1, 2, 2)]
+    assert (last.metrics["n_updates"], last.metrics["n_datums"], last.metrics["n_tokens"]) == (6, 2, 4)
+    norms = [row["grad_norm"] for row in last.updates]
+    assert last.metrics["grad_norm"] == max(norms) > 0
+    assert last.metrics["ratio_max"] == max(row["ratio_max"] for row in last.updates)
+
+
+async def test_the_commit_of_a_plain_update_names_no_method(session: Session, tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, 1)
+        commit = read_json(directory.step(0).path("commit"))
+    assert list(commit) == ["step", "metrics", "adam", "state_path", "sampler_path"]
+    assert (commit["adam"]["weight_decay"], commit["adam"]["grad_clip_norm"]) == (0, 0)
+    assert commit["metrics"]["n_updates"] == 1 and commit["metrics"]["clipped_share"] is None
 
 
 async def test_a_service_that_refuses_is_asked_once_and_holds_up_nothing(

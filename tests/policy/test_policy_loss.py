@@ -1,0 +1,121 @@
+"""The losses in float64 by hand, against what the service makes of them, and over several optimizer steps."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import tinker
+
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.policy_loss import PolicyLoss
+from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
+from coderl_tasks.settings.update_settings import LOSS_CONFIG, LossName
+from tests.policy.test_update import rollouts, start
+
+LOSSES = {name: PolicyLoss(name, config) for name, config in LOSS_CONFIG.items()}
+TRAINER, SAMPLER = [-1.0, -2.0, -0.5, -0.7], [-1.5, -1.4, -0.5, -0.8]
+RATIOS = [math.exp(0.5), math.exp(-0.6), 1.0, math.exp(0.1)]  # above, below and twice within the thresholds
+
+
+def by_hand(name: LossName, advantage: float) -> tuple[float, int | None]:
+    """The loss, and how many tokens are cut, written out."""
+    if name == "importance_sampling":
+        return -advantage * math.fsum(RATIOS), None
+    if name == "dro":
+        penalty = 0.05 / 2 * (0.5**2 + 0.6**2 + 0.1**2)
+        return 4.2 * advantage + penalty, None
+    if name == "cispo":
+        return -advantage * (1.2 * -1.0 + 0.8 * -2.0 + -0.5 + RATIOS[3] * -0.7), 2
+    if name == "gspo":  # the mean gap is 0, and no threshold is reached
+        return -advantage * 4, 0
+    if advantage > 0:  # only what has grown too much is cut, or what has shrunk too much
+        return -advantage * (1.2 + RATIOS[1] + 1.0 + RATIOS[3]), 1
+    return -advantage * (RATIOS[0] + 0.8 + 1.0 + RATIOS[3]), 1
+
+
+@pytest.mark.parametrize("advantage", [0.75, -0.25])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_by_hand(name: LossName, advantage: float) -> None:
+    found = LOSSES[name].of_completion(np.array(TRAINER), np.array(SAMPLER), advantage)
+    loss, clipped = by_hand(name, advantage)
+    assert found.loss == pytest.approx(loss, rel=1e-14)
+    assert found.clipped == clipped
+    assert found.ratios == pytest.approx([1.0] * 4 if name == "gspo" else RATIOS, rel=1e-14)
+
+
+def test_the_ratio_of_gspo_is_the_sequences() -> None:
+    found = LOSSES["gspo"].of_completion(np.array([-1.0, -1.0]), np.array([-1.5, -1.3]), 0.5)
+    assert found.ratios == pytest.approx([math.exp(0.4)] * 2, rel=1e-14)
+    assert (found.loss, found.clipped) == (pytest.approx(-0.5 * 2 * 1.2), 2)
+    assert LOSSES["gspo"].of_completion(np.array([-1.0, -1.0]), np.array([-1.5, -1.3]), -0.5).clipped == 0
+
+
+def test_an_epoch_trains_on_all_and_the_rest_too() -> None:
+    method = UpdateMethod(epochs=3, batch_size=10)
+    batches = list(method.batches(24, seed=1))
+    assert [(epoch, len(batch)) for epoch, batch in batches] == [(e, n) for e in range(3) for n in (10, 10, 4)]
+    orders = [[index for of, batch in batches if of == epoch for index in batch] for epoch in range(3)]
+    assert all(sorted(order) == list(range(24)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+    assert list(method.batches(24, seed=1)) == batches != list(method.batches(24, seed=2))
+    assert list(UpdateMethod(epochs=2, batch_size=24).batches(5, seed=1)) == [
+        (0, [0, 1, 2, 3, 4]),
+        (1, [0, 1, 2, 3, 4]),
+    ]
+
+
+def test_a_method_is_what_was_recorded_of_it() -> None:
+    method = UpdateMethod(LOSSES["gspo"], 2, 32)
+    assert UpdateMethod.recorded(method.record()) == method
+    assert UpdateMethod().record() == {} and UpdateMethod.recorded({}) == UpdateMethod()
+
+
+@pytest.fixture
+async def scored(service: tinker.ServiceClient, tiny_model: str) -> pl.DataFrame:
+    return await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
+
+
+async def trained(
+    service: tinker.ServiceClient, model: str, scored: pl.DataFrame, method: UpdateMethod, rate: float = 1e-2
+) -> UpdateResult:
+    return await update_policy(await start(service, model), scored, adam_params(rate), method, seed=3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+async def test_the_service_computes_the_same_loss(
+    service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame, name: LossName
+) -> None:
+    result = await trained(service, tiny_model, scored, UpdateMethod(LOSSES[name], epochs=3))
+    first, *_, last = result.steps
+    assert len(result.steps) == 3 and result.n_datums == first.n_datums == 12
+    assert first.ratio_sum == pytest.approx(first.n_tokens, rel=1e-4), "on policy every ratio is 1"
+    assert abs(last.gap) > 1e-2, "the log-probabilities of the sampler stay"
+    # dro's penalty is on the prompt too, from where the policy was before the update on.
+    for step in (first,) if name == "dro" else (first, last):
+        assert step.loss == pytest.approx(step.service_metrics["loss:sum"], rel=1e-4, abs=1e-3)
+    assert result.grad_norm is not None and result.grad_norm > 0
+    assert (result.clipped_share is None) == (name in ("importance_sampling", "dro"))
+
+
+async def test_ppo_on_policy_is_importance_sampling(
+    service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame
+) -> None:
+    methods = (UpdateMethod(), UpdateMethod(LOSSES["ppo"]))
+    plain, ppo = [await trained(service, tiny_model, scored, method) for method in methods]
+    assert (ppo.loss, ppo.grad_norm) == (pytest.approx(plain.loss, rel=1e-6), pytest.approx(plain.grad_norm, rel=1e-6))
+    assert ppo.clipped_share == 0
+    assert plain.ratio_max == ppo.ratio_max == pytest.approx(1.0, abs=1e-4)
+
+
+async def test_mini_batches_are_optimizer_steps_and_repeat_themselves(
+    service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame
+) -> None:
+    method = UpdateMethod(LOSSES["ppo"], epochs=2, batch_size=5)
+    first, again = [await trained(service, tiny_model, scored, method, rate=5e-2) for _ in range(2)]
+    assert first == again
+    assert [step.n_datums for step in first.steps] == [5, 5, 2, 5, 5, 2]
+    assert first.n_tokens == scored.filter(pl.col("trained"))["completion_tokens"].list.len().sum()
+    assert first.n_tokens == sum(step.n_tokens for step in first.steps if step.epoch == 1)
+    assert first.clipped_share is not None and 0 < first.clipped_share < 1
+    assert first.ratio_max is not None and first.ratio_max > 1.2
