@@ -151,6 +151,17 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("loss_fn=ppo", "dro_beta=0.1"), "dro_beta is of loss_fn=dro: ppo has none"),
         (TrainSettings, ("loss_fn=ppo", "clip_high_threshold=0.2"), "clip_high_threshold='0.2': must be at least 1"),
         (TrainSettings, ("train_batch_size=129",), "train_batch_size=129 is more than the 128 completions of a step"),
+        (
+            TrainSettings,
+            ("learning_rate_schedule=cosine",),
+            "cosine needs scheduler_total_steps, the steps of the whole",
+        ),
+        (TrainSettings, ("scheduler_total_steps=9",), "scheduler_total_steps=9 is of learning_rate_schedule=linear or"),
+        (
+            TrainSettings,
+            ("learning_rate_schedule=linear", "scheduler_total_steps=5", "warmup_steps=5"),
+            "warmup_steps=5 leaves nothing of scheduler_total_steps=5",
+        ),
         (TrainSettings, ("eval_every=0",), "use -1"),
         (TrainSettings, ("max_steps=0",), "max_steps='0': trains nothing: coderl evaluate measures a policy"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),

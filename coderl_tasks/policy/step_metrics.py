@@ -181,7 +181,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "mean over completion tokens of sampler less trainer log-probability before each optimizer step, in nats",
         lambda step: step.result.kl_sample_train, Theme.UPDATE, line="kl {:.1e}", column=("kl", ".1e"),
         panel="Sampler against trainer: mean log-probability gap"),
-    Metric("lr", "learning rate", lambda step: step.learning_rate, Theme.UPDATE),
+    Metric("lr", "the step's learning rate", lambda step: step.learning_rate, Theme.UPDATE),
     Metric("seed", "the run's", lambda step: step.seed, Theme.UPDATE, INT),
     _seconds("sample", "of sampling"),
     _seconds("score", "of scoring, after the last group was sampled"),

@@ -167,6 +167,13 @@ def run_record(path: Path | None) -> MadeWith | None:
 def check_training(settings: TrainSettings, path: Path | None) -> None:
     """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
     check_place(path or runs_root(), "log_path")
+    # Not in the settings: how many steps there are is decided after them, by the preset or by what a service bills.
+    total = settings.scheduler_total_steps
+    if total is not None and not 0 < settings.max_steps <= total:
+        raise ConfigError(
+            f"max_steps={settings.max_steps} goes beyond scheduler_total_steps={total}, from where on the learning "
+            f"rate is 0: use max_steps={total} or less, or a larger scheduler_total_steps"
+        )
     if path is None or not (path / "test_order.json").is_file():
         for run in settings.order_from or ():
             require_run(run_path(run))

@@ -98,6 +98,16 @@ class TrainSettings(FlowSettings):
     learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
     )
+    warmup_steps: Annotated[int, Setting(on_resume="warned", elsewhere=("lr_warmup_steps",))] = Field(
+        0, ge=0, description="steps over which a new run's learning rate grows to its height"
+    )
+    learning_rate_schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Setting(on_resume="warned", elsewhere=("lr_schedule", "lr_scheduler_type", "scheduler")),
+    ] = Field("constant", description="how the learning rate falls to 0 at scheduler_total_steps, if at all")
+    scheduler_total_steps: Annotated[int | None, Setting(on_resume="warned")] = Field(
+        None, ge=1, description="linear, cosine: the step at which the learning rate is 0, whatever max_steps is"
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
     adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
@@ -238,6 +248,25 @@ class TrainSettings(FlowSettings):
                 f"advantage=maxrl divides by a group's mean reward, which format_coef={self.format_coef:g} can make "
                 "negative: use format_coef=0, or another advantage"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_is_possible(self) -> Self:
+        schedule, total = self.learning_rate_schedule, self.scheduler_total_steps
+        if schedule == "constant":
+            if total is not None:
+                raise ValueError(
+                    f"scheduler_total_steps={total} is of learning_rate_schedule=linear or cosine: a constant learning "
+                    "rate has none, leave it out"
+                )
+            return self
+        if total is None:
+            raise ValueError(
+                f"learning_rate_schedule={schedule} needs scheduler_total_steps, the steps of the whole training: a "
+                "run may be gone on with in parts, over each of which the learning rate would collapse"
+            )
+        if self.warmup_steps >= total:
+            raise ValueError(f"warmup_steps={self.warmup_steps} leaves nothing of scheduler_total_steps={total}")
         return self
 
     @model_validator(mode="after")

@@ -34,6 +34,7 @@ from coderl_tasks.policy.clients import (
     stored_checkpoints,
     training_run_of,
 )
+from coderl_tasks.policy.learning_rate import learning_rate_at
 from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.policy.selection import seed_for
@@ -118,7 +119,7 @@ class Learner:
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(trained, step, scored, self.adam_params(), self.method())
+            result = await self._apply(trained, step, scored, self.adam_params(step), self.method())
             applied = time.monotonic()
             saved = {}
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
@@ -198,11 +199,18 @@ class Learner:
             start = {"step": step, "dataset_offset": self._offset(step)}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
-    def adam_params(self) -> tinker.AdamParams:
-        """The optimizer's parameters as the settings give them."""
+    def adam_params(self, step: int) -> tinker.AdamParams:
+        """The optimizer's parameters of `step` as the settings give them."""
         settings = self._settings
-        return adam_params(
+        learning_rate = learning_rate_at(
+            step,
             settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            schedule=settings.learning_rate_schedule,
+            total_steps=settings.scheduler_total_steps,
+        )
+        return adam_params(
+            learning_rate,
             beta1=settings.adam_beta1,
             beta2=settings.adam_beta2,
             eps=settings.adam_eps,

@@ -163,7 +163,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     commit = Commit(
         step=step,
         metrics=metrics,
-        adam=run.learner.adam_params().model_dump(),
+        adam=run.learner.adam_params(step).model_dump(),
         method=run.learner.method().record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         **applied.saved,
@@ -189,7 +189,7 @@ def step_metrics(
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
     of_rollouts = rollout_metrics(scored)  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
-    updated = UpdatedStep(applied.result, run.settings.learning_rate, run.settings.seed, spent)
+    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 

@@ -287,3 +287,12 @@ async def test_a_run_on_a_service_ends_unless_told_otherwise(
         assert isinstance(planned, TrainSettings)
         assert (planned.max_steps, planned.content()["max_steps"]) == (steps, steps)
         assert steps_note(planned, resumed=False).startswith(said)
+
+
+@pytest.mark.parametrize("max_steps", [-1, 11])
+def test_no_step_is_beyond_the_schedule_of_the_learning_rate(tmp_path: Path, max_steps: int) -> None:
+    settings = TrainSettings(learning_rate_schedule="linear", scheduler_total_steps=10, max_steps=max_steps)
+    with pytest.raises(
+        ConfigError, match=rf"max_steps={max_steps} goes beyond scheduler_total_steps=10, .*max_steps=10"
+    ):
+        training_plan.check_training(settings, tmp_path / "run")
