@@ -162,6 +162,17 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
             ("learning_rate_schedule=linear", "scheduler_total_steps=5", "warmup_steps=5"),
             "warmup_steps=5 leaves nothing of scheduler_total_steps=5",
         ),
+        (TrainSettings, ("overlong_tokens=9",), "overlong_tokens=9 is of truncation=penalised: leave it out"),
+        (
+            TrainSettings,
+            ("truncation=penalised", "max_tokens=8", "overlong_tokens=9"),
+            "overlong_tokens=9 is more than max_tokens=8",
+        ),
+        (
+            TrainSettings,
+            ("advantage=maxrl", "format_coef=0", "truncation=penalised"),
+            "truncation=penalised can make negative: use truncation=masked",
+        ),
         (TrainSettings, ("eval_every=0",), "use -1"),
         (TrainSettings, ("max_steps=0",), "max_steps='0': trains nothing: coderl evaluate measures a policy"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),

@@ -73,7 +73,8 @@ GRADED_COLUMNS = {
         lambda scored: scored.reward,
     ),
     "advantage": Column(
-        FLOAT, "reward less the group's mean, or as the setting `advantage` says; null outside training"
+        FLOAT,
+        "reward less the group's mean, or as the settings `advantage` and `truncation` say; null outside training",
     ),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),

@@ -21,6 +21,7 @@ from coderl_tasks.policy.grpo import should_skip
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import Completion, GroupRequest
 from coderl_tasks.policy.step_metrics import ROLLOUT_METRICS, ScoredRollouts, computed
+from coderl_tasks.policy.truncation import CountedRewards, as_graded
 
 ORDER = ("group_index", "sample_index")
 OUTSIDE_TRAINING = -1
@@ -80,15 +81,20 @@ def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) 
     return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
 
 
-def with_advantages(graded: pl.DataFrame, estimate: Estimator = compute_advantages) -> pl.DataFrame:
-    """`graded` with the advantages of each group as `estimate` has them, and `trained` on the rows the update uses.
+def with_advantages(
+    graded: pl.DataFrame, estimate: Estimator = compute_advantages, count: CountedRewards = as_graded
+) -> pl.DataFrame:
+    """`graded` with the advantages of each group as `estimate` has them of the rewards that `count`, and `trained` on
+    the rows the update uses.
 
-    A group is its gradable members; infra errors have no advantage, and a group with fewer than two gradable members
-    has none at all. One without signal keeps the deviations from its mean, whatever estimates. Not trained on: those,
-    and empty completions.
+    A group is its gradable members that count; infra errors have no advantage, and a group with fewer than two
+    members has none at all. One without signal keeps the deviations from its mean, whatever estimates. Not trained on:
+    those, and empty completions.
     """
     groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
-    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *(_group_advantages(group, estimate) for group in groups)])
+    return pl.concat(
+        [pl.DataFrame(schema=ROLLOUT_SCHEMA), *(_group_advantages(group, estimate, count) for group in groups)]
+    )
 
 
 def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
@@ -139,15 +145,16 @@ def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
     return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}
 
 
-def _group_advantages(group: pl.DataFrame, estimate: Estimator) -> pl.DataFrame:
-    gradable = [reward for reward in group["reward"] if reward is not None]
+def _group_advantages(group: pl.DataFrame, estimate: Estimator, count: CountedRewards) -> pl.DataFrame:
+    rewards = count(group)
+    gradable = [reward for reward in rewards if reward is not None]
     advantages = compute_advantages(gradable) if len(gradable) >= MIN_GRADABLE else []
     signal = not should_skip(advantages)
     # Only where rewards differ: equal ones deviate from their mean by rounding, which a division would blow up.
     if signal:
         advantages = estimate(gradable)
     remaining = iter(advantages)
-    column = [None if reward is None else next(remaining, None) for reward in group["reward"]]
+    column = [None if reward is None else next(remaining, None) for reward in rewards]
     return group.with_columns(
         pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"]),
     ).with_columns(

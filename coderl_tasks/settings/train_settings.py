@@ -158,6 +158,17 @@ class TrainSettings(FlowSettings):
     advantage_eps: float = Field(
         1e-6, ge=0, description="advantage=std_normalised: added to the group's standard deviation"
     )
+    truncation: Annotated[
+        Literal["graded", "masked", "penalised"],
+        Setting(elsewhere=("mask_truncated_completions", "overlong_filtering")),
+    ] = Field(
+        "graded",
+        description="completions that run into max_tokens: as the format rule says; left out of their group; or (and "
+        "those that nearly do) with a penalty that grows to 1 over overlong_tokens",
+    )
+    overlong_tokens: Annotated[int | None, Setting(elsewhere=("overlong_buffer", "soft_overlong_tokens"))] = Field(
+        None, ge=1, description="truncation=penalised: last tokens of the limit that are penalised; by default a fifth"
+    )
     order_from: Names = Field(
         None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
     )
@@ -242,6 +253,15 @@ class TrainSettings(FlowSettings):
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
                 f"advantage_eps={self.advantage_eps:g} is of advantage=std_normalised alone: {self.advantage} adds none"
+            )
+        if self.truncation != "penalised" and self.overlong_tokens is not None:
+            raise ValueError(f"overlong_tokens={self.overlong_tokens} is of truncation=penalised: leave it out")
+        if self.overlong_tokens is not None and self.overlong_tokens > self.max_tokens:
+            raise ValueError(f"overlong_tokens={self.overlong_tokens} is more than max_tokens={self.max_tokens}")
+        if self.advantage == "maxrl" and self.truncation == "penalised":
+            raise ValueError(
+                "advantage=maxrl divides by a group's mean reward, which truncation=penalised can make negative: use "
+                "truncation=masked, or another advantage"
             )
         if self.advantage == "maxrl" and self.format_coef:
             raise ValueError(

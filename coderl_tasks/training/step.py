@@ -38,6 +38,7 @@ from coderl_tasks.policy.rollout_frames import (
 from coderl_tasks.policy.sampling import GroupRequest
 from coderl_tasks.policy.selection import seed_for, select_problems
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
+from coderl_tasks.policy.truncation import counted_rewards
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
@@ -139,7 +140,14 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
         require_graded(graded, f"step {step}")
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
-    scored = with_advantages(graded, estimator(run.settings.advantage, run.settings.advantage_eps))
+    settings = run.settings
+    count = counted_rewards(
+        settings.truncation,
+        max_tokens=settings.max_tokens,
+        context=run.session.context,
+        overlong_tokens=settings.overlong_tokens,
+    )
+    scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), count)
     journal.write_scored(scored)
     return Phase(scored, time.monotonic() - started)
 

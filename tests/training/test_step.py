@@ -48,10 +48,14 @@ async def scored(
     texts: list[str],
     order: list[int],
     bad: frozenset[int] = frozenset(),
+    cut: frozenset[int] = frozenset(),
     **settings: str,
 ) -> pl.DataFrame:
     request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0, step=0)
-    completions = [Completion([number], None if number in bad else [-0.5], "stop") for number in range(len(texts))]
+    completions = [
+        Completion([number], None if number in bad else [-0.5], "length" if number in cut else "stop")
+        for number in range(len(texts))
+    ]
     frame = group_frame(request, completions, decode=lambda tokens: texts[tokens[0]])
     with RunDirectory.open(folder, {}) as directory:
         run = TrainingRun(
@@ -84,6 +88,14 @@ async def test_the_fraction_runs_all_and_pays_for_some(session: Session, tmp_pat
     metrics = rollout_metrics(frame)
     assert metrics["mean_reward"] == pytest.approx(2.15 / 5)
     assert metrics["mean_correct"] == pytest.approx(0.2), "only a pass of all tests is correct"
+
+
+async def test_advantages_are_estimated_as_the_settings_say(session: Session, tmp_path: Path) -> None:
+    kinds = {"advantage": "leave_one_out", "truncation": "masked"}
+    frame = await scored(session, tmp_path, TEXTS[:3], order=[3, 2, 1, 0], cut=frozenset({2}), **kinds)
+    assert frame["reward"].to_list() == [1.0, 0.0, 0.0]
+    assert frame["advantage"].to_list() == [1.0, -1.0, None]
+    assert frame["trained"].to_list() == [True, True, False]
 
 
 async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
