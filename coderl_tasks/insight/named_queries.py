@@ -113,6 +113,12 @@ _QUERIES = (
         "Which checkpoints are there?",
         "SELECT * FROM checkpoints ORDER BY run, step",
     ),
+    NamedQuery("updates", RUN, "How far does the policy move over the optimizer steps of a step?", """
+        SELECT run, step, update, epoch, n_datums AS datums, round(loss, 3) AS loss, round(kl_sample_train, 6) AS kl,
+               round(ratio_mean, 4) AS ratio, round(ratio_max, 3) AS greatest, round(clipped_share, 4) AS clipped,
+               round(grad_norm, 3) AS grad_norm
+        FROM updates ORDER BY run, step, update
+        """),
     NamedQuery("pool", CURATION, "What is the pool made of?", """
         SELECT run, split, difficulty, count(*) AS problems, round(avg(pass_rate), 3) AS pass_rate,
                round(avg(mean_completion_tokens), 1) AS tokens

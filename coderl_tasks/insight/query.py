@@ -5,6 +5,7 @@ Views, each with a `run` column (the directory's name):
     rollouts       every scored training rollout, columns of ROLLOUT_SCHEMA
     eval_rollouts  the rollouts of the evaluations, with `eval`
     metrics        metrics.jsonl, one row per line     checkpoints   checkpoints.jsonl
+    updates        one row per optimizer step, of the steps that have several
     evals          one row per evaluation              eval_splits   the same by split, `overall` included
     pool, dropped, profile, solutions                  the tables of a curation
 
@@ -25,8 +26,10 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
+from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
@@ -42,6 +45,10 @@ EVAL_SCHEMA: dict[str, pl.DataType] = {
     "temperature": FLOAT, "max_tokens": INT, "policy": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
+UPDATE_SCHEMA: dict[str, pl.DataType] = {
+    "step": INT, "update": INT, "epoch": INT, "n_datums": INT, "n_tokens": INT, "loss": FLOAT, "kl_sample_train": FLOAT,
+    "ratio_mean": FLOAT, "ratio_max": FLOAT, "clipped_share": FLOAT, "grad_norm": FLOAT,
+}  # fmt: skip
 EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA}
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
@@ -50,7 +57,7 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "solutions": SOLUTION_SCHEMA,
 }
 
-VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "evals", "eval_splits", *CURATION_SCHEMAS)
+VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits", *CURATION_SCHEMAS)
 
 
 def find_directories(path: Path) -> list[Path]:
@@ -83,16 +90,19 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
     for name, schema in CURATION_SCHEMAS.items():
         files = [file for directory in directories if (file := directory / f"{name}.parquet").is_file()]
         _file_view(connection, name, "-2", files, schema)
-    metrics, checkpoints, eval_rows, split_rows = [], [], [], []
+    metrics, checkpoints, updates, eval_rows, split_rows = [], [], [], [], []
     for directory in directories:
         run = {"run": directory.name}
-        metrics += [run | row for row in read_rows(directory / "metrics.jsonl")]
+        steps_of_run = read_rows(directory / "metrics.jsonl")
+        metrics += [run | row for row in steps_of_run]
+        updates += [run | row for row in _update_rows(directory, steps_of_run)]
         checkpoints += [run | row for row in read_rows(directory / "checkpoints.jsonl")]
         whole, parts = _eval_rows(directory)
         eval_rows += [run | row for row in whole]
         split_rows += [run | row for row in parts]
     _row_table(connection, "metrics", metrics, METRICS_SCHEMA)
     _row_table(connection, "checkpoints", checkpoints, CHECKPOINT_SCHEMA)
+    _row_table(connection, "updates", updates, UPDATE_SCHEMA)
     _row_table(connection, "evals", eval_rows, EVAL_SCHEMA)
     _row_table(connection, "eval_splits", split_rows, EVAL_SPLIT_SCHEMA)
     return connection
@@ -207,6 +217,18 @@ def _file_view(
         _row_table(connection, f"_{name}", [], schema)
         rows += f" UNION ALL BY NAME SELECT * FROM _{name}"
     connection.execute(f"CREATE VIEW {name} AS {rows}")
+
+
+def _update_rows(directory: Path, metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row per optimizer step of the steps that have several, from their commits."""
+    several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
+    commits = {step: StepJournal(directory / "steps" / f"{step:06d}", step).path("commit") for step in several}
+    return [
+        {"step": step, "update": number, **row}
+        for step, file in commits.items()
+        if file.is_file()
+        for number, row in enumerate(read_json(file).get("updates", []))
+    ]
 
 
 def _row_table(

@@ -104,8 +104,7 @@ def submit_train_step(
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        config = {"loss_fn_config": loss.config} if loss.config else {}
-        forward_backward = training_client.forward_backward(list(datums), loss_fn=loss.name, **config)
+        forward_backward = training_client.forward_backward(list(datums), **loss.named())
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error([error]) from error

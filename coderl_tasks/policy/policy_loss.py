@@ -19,6 +19,7 @@ that a crash lost could not be replayed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tinker
@@ -61,6 +62,10 @@ class PolicyLoss:
         # Only on the side where the advantage would push the ratio on: the other one is still to be pulled back.
         clipped = cut * advantage < ratios * advantage
         return CompletionLoss(-float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum()))
+
+    def named(self) -> dict[str, Any]:
+        """The arguments by which a request names this loss."""
+        return {"loss_fn": self.name} | ({"loss_fn_config": dict(self.config)} if self.config else {})
 
     def complete(self, datum: tinker.Datum, prompt_len: int) -> tinker.Datum:
         """`datum` with the inputs that this loss needs beside those of all; the prompt has `prompt_len` tokens."""

@@ -27,7 +27,8 @@ import tinker
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import same_model
-from coderl_tasks.policy.grpo import LOSS_FN, make_datum
+from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, make_datum
+from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.repeats import REPEATED_MORE, excess_rate, group_repeats
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.sdk_errors import tinker_errors
@@ -167,8 +168,10 @@ async def probe_service(
     service: str,
     model: str,
     temperature: float,
+    loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> Probe:
-    """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained.
+    """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained. `loss` is the
+    one that it is going to be trained with.
 
     Raises CoderlError if all samples of a request are the same with and without a seed, InfraError if none comes with
     log-probabilities, or the service fails.
@@ -199,7 +202,7 @@ async def probe_service(
     ones, others = _usable(at_one), _usable(scaled)
     if not ones or (scaled and not others):
         raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
-    trained = await _trained_logprobs(trainer, prompt, [*ones, *others])
+    trained = await _trained_logprobs(trainer, prompt, [*ones, *others], loss)
     gap = _mean_gap(ones, trained[: len(ones)])
     logprobs_at: LogprobsAt | None = None
     if others:
@@ -264,12 +267,15 @@ def _stops(completions: Iterable[Completion], stop: set[int]) -> Stops:
 
 
 async def _trained_logprobs(
-    trainer: tinker.TrainingClient, prompt: list[int], completions: Sequence[Completion]
+    trainer: tinker.TrainingClient, prompt: list[int], completions: Sequence[Completion], loss: PolicyLoss
 ) -> list[np.ndarray]:
     """The training side's log-probabilities of each completion's tokens, at temperature 1."""
-    datums = [make_datum([*prompt, *c.tokens], c.logprobs or [], len(prompt), 0.0) for c in completions]
-    with tinker_errors("computing log-probabilities"):
-        output = await trainer.forward(datums, loss_fn=LOSS_FN)
+    plain = [make_datum([*prompt, *c.tokens], c.logprobs or [], len(prompt), 0.0) for c in completions]
+    datums = [loss.complete(datum, len(prompt)) for datum in plain]
+    # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
+    told = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
+    with tinker_errors(f"computing log-probabilities{told}"):
+        output = await trainer.forward(datums, **loss.named())
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [
         answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None

@@ -20,6 +20,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import rollout_metrics
+from coderl_tasks.policy.update import OptimizerStep
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
@@ -187,8 +188,13 @@ def write_step(run: RunDirectory, step: int, draw: random.Random, steps: int) ->
         "time_step_s": sum(times.values()) + 0.2,
         "lr": 4e-4,
     }
+    updates: list[dict[str, Any]] = []
+    if step == STEPS - 1:  # the last one was trained on twice
+        row["n_updates"] = 2
+        sums = (row["n_datums"], 100 * row["n_datums"], row["loss"], 0.5, 98.0, 1.5)
+        updates = [OptimizerStep(epoch, *sums, clipped=3, service_metrics={}).row() for epoch in range(2)]
     run.step(step).write_scored(frame)
-    run.step(step).write_commit(Commit(step, row))
+    run.step(step).write_commit(Commit(step, row, updates=updates))
     return row
 
 

@@ -33,6 +33,11 @@ def test_every_named_query_answers(name: str, run_dir: Path, pool_dir: Path, run
     query(run_dir if over_curation else pool_dir, NAMED_QUERIES[name].sql)  # its views are there, and empty
 
 
+def test_the_optimizer_steps_of_a_step_are_rows(run_dir: Path) -> None:
+    frame = query(run_dir, 'SELECT step, "update", epoch, clipped_share * n_tokens AS clipped FROM updates')
+    assert frame.rows() == [(29, 0, 0, pytest.approx(3)), (29, 1, 1, pytest.approx(3))]
+
+
 def test_sql_sees_all_rollouts(run_dir: Path) -> None:
     frame = query(run_dir, "SELECT count(*) AS n, count(DISTINCT step) AS steps, any_value(run) AS run FROM rollouts")
     assert frame.row(0) == (3840, 30, run_dir.name)

@@ -9,6 +9,8 @@ import pytest
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
+from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING
+from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.probe import Probe, duplicates_warning, probe_service, scaled_bounds
 from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer
@@ -22,13 +24,21 @@ def renderer() -> Renderer:
     return get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
 
 
-async def probed(url: str | None, used: Services, renderer: Renderer, temperature: float = 1.0) -> Probe:
+async def probed(
+    url: str | None,
+    used: Services,
+    renderer: Renderer,
+    temperature: float = 1.0,
+    loss: PolicyLoss = IMPORTANCE_SAMPLING,
+) -> Probe:
     assert url is not None
     service = await clients.connect(url, used.tinker_api_key)
     try:
         trainer = await clients.create_training_client(service, NANO_MODEL, lora_rank=8, seed=0)
         sampler = await trainer.save_weights_and_get_sampling_client()
-        return await probe_service(sampler, trainer, renderer, service=url, model=NANO_MODEL, temperature=temperature)
+        return await probe_service(
+            sampler, trainer, renderer, service=url, model=NANO_MODEL, temperature=temperature, loss=loss
+        )
     finally:
         await clients.disconnect(service)
 
@@ -39,6 +49,9 @@ async def test_the_embedded_server_does_as_it_should(embedded: Services, rendere
     assert found.served == NANO_MODEL and found.gap < 1e-4 and found.logprobs_at is None
     assert found.duplicate_rate < 0.1 and 50 < found.tokens < 500
     assert found.warnings() == [] and found.fault() is None
+    odd = PolicyLoss("ppo", {"clip_low_threshold": 0.8, "clip_lower_threshold": 0.9})
+    with pytest.raises(ConfigError, match=r"with loss_fn=ppo: .*clip_lower_threshold"):
+        await probed(embedded.tinker_url, embedded, renderer, loss=odd)
     assert Probe.recorded(asdict(found)) == found and Probe.recorded({"gap": 1}) is Probe.recorded(None) is None
 
 

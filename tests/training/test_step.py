@@ -91,8 +91,10 @@ async def test_the_fraction_runs_all_and_pays_for_some(session: Session, tmp_pat
 
 
 async def test_advantages_are_estimated_as_the_settings_say(session: Session, tmp_path: Path) -> None:
-    kinds = {"advantage": "leave_one_out", "truncation": "masked"}
-    frame = await scored(session, tmp_path, TEXTS[:3], order=[3, 2, 1, 0], cut=frozenset({2}), **kinds)
+    cut = frozenset({2})
+    frame = await scored(
+        session, tmp_path, TEXTS[:3], [3, 2, 1, 0], cut=cut, advantage="leave_one_out", truncation="masked"
+    )
     assert frame["reward"].to_list() == [1.0, 0.0, 0.0]
     assert frame["advantage"].to_list() == [1.0, -1.0, None]
     assert frame["trained"].to_list() == [True, True, False]
