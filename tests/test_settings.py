@@ -173,6 +173,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
             ("advantage=maxrl", "format_coef=0", "truncation=penalised"),
             "truncation=penalised can make negative: use truncation=masked",
         ),
+        (TrainSettings, ("kl_penalty_coef=0.1", "temperature=0.8"), "at temperature 1, and temperature=0.8: leave one"),
         (TrainSettings, ("eval_every=0",), "use -1"),
         (TrainSettings, ("max_steps=0",), "max_steps='0': trains nothing: coderl evaluate measures a policy"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),

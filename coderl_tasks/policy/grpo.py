@@ -14,7 +14,7 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
-from coderl_tasks.policy.policy_loss import PolicyLoss
+from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss
 from coderl_tasks.policy.sdk_errors import describe, is_fatal
 from coderl_tasks.settings.update_settings import LossName
 
@@ -45,14 +45,14 @@ def should_skip(advantages: list[float]) -> bool:
     return all(abs(advantage) <= NO_SIGNAL for advantage in advantages)
 
 
-def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage: float) -> tinker.types.Datum:
+def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage: Advantage) -> tinker.types.Datum:
     """The training example of one completion.
 
     `tokens` is prompt + completion (n of them) and `ob_len` >= 1 the prompt's length. `logprobs` are the sampler's,
     given per completion token (n - ob_len), per token (n) or per target (n - 1); where two of these lengths coincide,
-    both mean the same. Input is tokens[:-1], targets are tokens[1:]; logprobs and advantages are 0 on the first
-    ob_len - 1 targets, which belong to the prompt. Raises ValueError for any other length, an empty prompt or an empty
-    completion.
+    both mean the same. `advantage` is the completion's, or one per completion token. Input is tokens[:-1], targets are
+    tokens[1:]; logprobs and advantages are 0 on the first ob_len - 1 targets, which belong to the prompt. Raises
+    ValueError for any other length, an empty prompt or an empty completion.
     """
     n = len(tokens)
     if ob_len < 1:

@@ -26,6 +26,9 @@ import tinker
 
 from coderl_tasks.settings.update_settings import LossName
 
+Advantage = float | np.ndarray
+"""Of a completion, or of each of its tokens (T,)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionLoss:
@@ -44,21 +47,22 @@ class PolicyLoss:
     name: LossName = "importance_sampling"
     config: Mapping[str, float] = field(default_factory=dict)
 
-    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: float) -> CompletionLoss:
-        """The loss of a completion from both sides' log-probabilities (T,) of its tokens, float64."""
+    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> CompletionLoss:
+        """The loss of a completion from both sides' log-probabilities (T,) of its tokens, float64, and its advantage or
+        that of each token (T,)."""
         if self.name == "gspo":
             ratios = np.full(len(trainer), np.exp((trainer - sampler).mean()))
         else:
             ratios = np.exp(trainer - sampler)
         if self.name == "importance_sampling":
-            return CompletionLoss(-float(ratios.sum()) * advantage, ratios, None)
+            return CompletionLoss(-_weighted(ratios, advantage), ratios, None)
         if self.name == "dro":
             penalty = self.config["beta"] / 2 * ((trainer - sampler) ** 2).sum()
-            return CompletionLoss(float(penalty - trainer.sum() * advantage), ratios, None)
+            return CompletionLoss(float(penalty) - _weighted(trainer, advantage), ratios, None)
         low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
         cut = np.clip(ratios, low, high)
         if self.name == "cispo":
-            return CompletionLoss(-float((cut * trainer).sum()) * advantage, ratios, int((cut != ratios).sum()))
+            return CompletionLoss(-_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum()))
         # Only on the side where the advantage would push the ratio on: the other one is still to be pulled back.
         clipped = cut * advantage < ratios * advantage
         return CompletionLoss(-float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum()))
@@ -80,6 +84,12 @@ class PolicyLoss:
         """Whether the loss reads the sampler's log-probabilities of the prompt too: dro's penalty is on every target,
         and would pull on a prompt that has zeros there."""
         return self.name == "dro"
+
+
+def _weighted(values: np.ndarray, advantage: Advantage) -> float:
+    """The sum of `values` (T,), each times its advantage."""
+    # One advantage is taken out of the sum: recorded losses are such products, to the bit.
+    return float((values * advantage).sum()) if isinstance(advantage, np.ndarray) else float(values.sum()) * advantage
 
 
 def with_input(datum: tinker.Datum, name: str, values: np.ndarray) -> tinker.Datum:

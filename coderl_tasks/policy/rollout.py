@@ -78,6 +78,10 @@ GRADED_COLUMNS = {
     ),
     "trained": Column(pl.Boolean(), "whether the update learned from it", lambda scored: False),
     "run_seconds": Column(FLOAT, "CPU seconds of its tests", lambda scored: scored.grade.run_seconds),
+    "base_logprobs": Column(
+        pl.List(pl.Float32()),
+        "with `kl_penalty_coef` the base model's, one per completion token that is trained on; else null",
+    ),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its

@@ -104,8 +104,10 @@ async def sample_group(
     return came + [MISSING] * (num_samples - len(came))
 
 
-async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT]) -> list[ResultT]:
-    """What `work` gives for each of `items`, all worked on together, in order.
+async def try_all(
+    work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], what: str = "groups"
+) -> list[ResultT]:
+    """What `work` gives for each of `items`, all worked on together, in order; `what` they are.
 
     An InfraError leaves the others their try: the first in order is raised once all are through. Any other error stops
     the others at once.
@@ -129,7 +131,7 @@ async def try_all(work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[I
     results = [task.result() for task in running]
     failures = [result for result in results if isinstance(result, InfraError)]
     if failures:
-        raise InfraError(f"{len(failures)} of {len(items)} groups failed; first: {failures[0]}") from failures[0]
+        raise InfraError(f"{len(failures)} of {len(items)} {what} failed; first: {failures[0]}") from failures[0]
     return [result for result in results if not isinstance(result, InfraError)]
 
 

@@ -202,6 +202,10 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "norm of the gradient before clipping, the greatest of the step's; null where the service does not say (Tinker "
         "says it where `grad_clip_norm` is set)",
         lambda step: step.result.grad_norm, Theme.UPDATE, panel="Gradient norm"),
+    Metric("kl_base",
+        "mean over the completion tokens trained on of sampler less base log-probability, in nats; null without "
+        "`kl_penalty_coef`",
+        lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}"),
 )
 # fmt: on
 

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import tinker
 
+from coderl_tasks.policy.base_penalty import base_gaps, mean_gap, penalised_advantages
 from coderl_tasks.policy.grpo import (
     LOSS_FN,
     TrainStepOutput,
@@ -25,7 +26,7 @@ from coderl_tasks.policy.grpo import (
     make_datum,
     submit_train_step,
 )
-from coderl_tasks.policy.policy_loss import PolicyLoss, with_input
+from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss, with_input
 from coderl_tasks.policy.rollout_frames import ORDER
 from coderl_tasks.policy.sdk_errors import tinker_errors
 from coderl_tasks.policy.selection import seed_for
@@ -36,12 +37,13 @@ GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 
 @dataclass(frozen=True, slots=True)
 class UpdateMethod:
-    """How the rollouts of a step are trained on: the loss, how many times over, and how many datums per optimizer step
-    (None: all of them)."""
+    """How the rollouts of a step are trained on: the loss, how many times over, how many datums per optimizer step
+    (None: all of them), and the weight of the penalty on leaving the base model."""
 
     loss: PolicyLoss = field(default_factory=PolicyLoss)
     epochs: int = 1
     batch_size: int | None = None
+    kl_penalty_coef: float = 0.0
 
     def record(self) -> dict[str, Any]:
         """This method for a commit, which a replay reads; empty for the plain one, as in commits of earlier
@@ -53,6 +55,7 @@ class UpdateMethod:
             "loss_fn_config": dict(self.loss.config),
             "epochs": self.epochs,
             "batch_size": self.batch_size,
+            "kl_penalty_coef": self.kl_penalty_coef,
         }
 
     @classmethod
@@ -61,7 +64,7 @@ class UpdateMethod:
         if not record:
             return cls()
         loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])
-        return cls(loss, record["epochs"], record["batch_size"])
+        return cls(loss, record["epochs"], record["batch_size"], record["kl_penalty_coef"])
 
     def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
         """The epoch and the indices of the datums of each optimizer step, in order; the last one of an epoch has what
@@ -118,12 +121,14 @@ class OptimizerStep:
 class UpdateResult:
     """What the update of a step did. Without a datum there was no optimizer step, and what is a number of them is None.
 
-    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it.
+    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it; `kl_base` is the mean
+    over those tokens of sampler less base log-probability, in nats, None where the base model was not asked.
     """
 
     n_datums: int
     n_tokens: int
     steps: tuple[OptimizerStep, ...] = ()
+    kl_base: float | None = None
 
     @property
     def loss(self) -> float | None:
@@ -192,13 +197,21 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     return scored.filter(pl.col("trained")).sort(ORDER)
 
 
-def build_datums(scored: pl.DataFrame) -> list[tinker.Datum]:
+def build_datums(scored: pl.DataFrame, kl_penalty_coef: float = 0.0) -> list[tinker.Datum]:
     """One datum for each row of `trained_rollouts(scored)`, in its order."""
-    columns = ("prompt_tokens", "completion_tokens", "logprobs", "advantage")
+    rows = trained_rollouts(scored)
+    columns = ("prompt_tokens", "completion_tokens", "logprobs")
     return [
         make_datum([*prompt, *completion], logprobs, len(prompt), advantage)
-        for prompt, completion, logprobs, advantage in trained_rollouts(scored).select(columns).iter_rows()
+        for (prompt, completion, logprobs), advantage in zip(
+            rows.select(columns).iter_rows(), _advantages(rows, kl_penalty_coef), strict=True
+        )
     ]
+
+
+def _advantages(rows: pl.DataFrame, kl_penalty_coef: float) -> list[Advantage]:
+    """The advantage of each row, or of each of its tokens."""
+    return [*(penalised_advantages(rows, kl_penalty_coef) if kl_penalty_coef else rows["advantage"])]
 
 
 async def update_policy(
@@ -217,7 +230,8 @@ async def update_policy(
     """
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
-    datums = await _complete(training_client, build_datums(scored), rows, method.loss)
+    datums = await _complete(training_client, build_datums(scored, method.kl_penalty_coef), rows, method.loss)
+    advantages = _advantages(rows, method.kl_penalty_coef)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
     for epoch, batch in method.batches(len(datums), seed) if datums else ():
@@ -225,9 +239,11 @@ async def update_policy(
         forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
         # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-        steps.append(_step(rows[batch], chosen, finish_train_step(*answers), method.loss, epoch))
+        output = finish_train_step(*answers)
+        steps.append(_step(rows[batch], [advantages[i] for i in batch], chosen, output, method.loss, epoch))
     first_epoch = [step for step in steps if step.epoch == 0]
-    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps))
+    kl_base = mean_gap(base_gaps(rows)) if method.kl_penalty_coef and datums else None
+    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_base)
 
 
 async def _complete(
@@ -256,20 +272,25 @@ def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: Sequence[tin
 
 
 def _step(
-    rows: pl.DataFrame, datums: Sequence[tinker.Datum], output: TrainStepOutput, loss: PolicyLoss, epoch: int
+    rows: pl.DataFrame,
+    advantages: Sequence[Advantage],
+    datums: Sequence[tinker.Datum],
+    output: TrainStepOutput,
+    loss: PolicyLoss,
+    epoch: int,
 ) -> OptimizerStep:
-    """What one optimizer step on `datums`, those of `rows`, was made on."""
+    """What one optimizer step on `datums`, those of `rows` with their `advantages`, was made on."""
     answers = output.forward_backward.loss_fn_outputs
     _require_logprobs(answers, datums)
     # In float64: both sides come in float32, too coarse to add up a step's tokens in.
     gap, total, tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None
-    for answer, row in zip(answers, rows.iter_rows(named=True), strict=True):
+    for answer, row, advantage in zip(answers, rows.iter_rows(named=True), advantages, strict=True):
         sampler = np.asarray(row["logprobs"], dtype=np.float64)
         trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[len(row["prompt_tokens"]) - 1 :]
         if len(trainer) != len(sampler):
             raise UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens")
-        found = loss.of_completion(trainer, sampler, row["advantage"])
+        found = loss.of_completion(trainer, sampler, advantage)
         gap += float((sampler - trainer).sum())
         total += found.loss
         tokens += len(sampler)

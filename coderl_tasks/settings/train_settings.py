@@ -132,6 +132,12 @@ class TrainSettings(FlowSettings):
     dro_beta: Annotated[float | None, Setting(elsewhere=("beta",))] = Field(
         None, ge=0, description="dro: weight of the squared log-probability gap; by default 0.05"
     )
+    kl_penalty_coef: Annotated[float, Setting(elsewhere=("kl_coef", "kl_coeff"))] = Field(
+        0.0,
+        ge=0,
+        description="weight of the penalty on leaving the base model, taken off each token's advantage (0: the base "
+        "model is not asked)",
+    )
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
         1, ge=1, description="times that a step's completions are trained on"
     )
@@ -295,6 +301,11 @@ class TrainSettings(FlowSettings):
             if getattr(self, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
                 takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
                 raise ValueError(f"{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
+        if self.kl_penalty_coef and self.temperature != 1:
+            raise ValueError(
+                f"kl_penalty_coef compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
+                "leave one of the two out"
+            )
         if self.train_batch_size is not None and self.train_batch_size > self.batch_size:
             raise ValueError(
                 f"train_batch_size={self.train_batch_size} is more than the {self.batch_size} completions of a step "

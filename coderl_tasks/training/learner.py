@@ -222,7 +222,13 @@ class Learner:
         """How the settings have a step's rollouts trained on."""
         settings = self._settings
         loss = PolicyLoss(settings.loss_fn, settings.loss_config())
-        return UpdateMethod(loss, settings.epochs_per_rollout_batch, settings.train_batch_size)
+        return UpdateMethod(
+            loss, settings.epochs_per_rollout_batch, settings.train_batch_size, settings.kl_penalty_coef
+        )
+
+    async def base_client(self) -> tinker.SamplingClient:
+        """A client of the base model."""
+        return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
     async def _named_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient] | None:
         """A sampler of the weights that the last of these updates saved; None if it saved none, or they are gone."""

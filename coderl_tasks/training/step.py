@@ -27,6 +27,7 @@ from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.advantages import estimator
+from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     in_order,
@@ -148,6 +149,9 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
         overlong_tokens=settings.overlong_tokens,
     )
     scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), count)
+    if settings.kl_penalty_coef and scored["trained"].any():
+        base = await run.learner.base_client()
+        scored = await with_base_logprobs(base, scored, settings.sample_concurrency)
     journal.write_scored(scored)
     return Phase(scored, time.monotonic() - started)
 

@@ -7,9 +7,18 @@ import polars as pl
 import pytest
 import tinker
 
+from coderl_tasks.errors import DataError
 from coderl_tasks.policy import clients
+from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.policy_loss import PolicyLoss
-from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
+from coderl_tasks.policy.update import (
+    UpdateMethod,
+    UpdateResult,
+    adam_params,
+    build_datums,
+    trained_rollouts,
+    update_policy,
+)
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LossName
 from tests.policy.test_update import rollouts, start
 
@@ -106,6 +115,36 @@ async def test_ppo_on_policy_is_importance_sampling(
     assert (ppo.loss, ppo.grad_norm) == (pytest.approx(plain.loss, rel=1e-6), pytest.approx(plain.grad_norm, rel=1e-6))
     assert ppo.clipped_share == 0
     assert plain.ratio_max == ppo.ratio_max == pytest.approx(1.0, abs=1e-4)
+
+
+async def test_the_penalty_on_leaving_the_base_model(
+    service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame
+) -> None:
+    policy = await start(service, tiny_model)
+    await update_policy(policy, scored, adam_params(1e-1))
+    moved = await rollouts(await policy.save_weights_and_get_sampling_client(), 1)
+    base = await clients.create_sampling_client(service, base_model=tiny_model)
+    asked = await with_base_logprobs(base, moved, concurrency=4)
+    rows = trained_rollouts(asked)
+    assert asked.filter(~pl.col("trained"))["base_logprobs"].null_count() == 4
+    # By hand: the mean over all tokens, from which each token's own gap is taken.
+    gaps = [
+        [float(q) - float(b) for q, b in zip(*pair, strict=True)]
+        for pair in rows.select("logprobs", "base_logprobs").iter_rows()
+    ]
+    tokens = [gap for each in gaps for gap in each]
+    mean = math.fsum(tokens) / len(tokens)
+    advantages = [[a + 0.5 * (mean - gap) for gap in each] for a, each in zip(rows["advantage"], gaps, strict=True)]
+    datums = build_datums(asked, 0.5)
+    for datum, expected in zip(datums, advantages, strict=True):
+        found = datum.loss_fn_inputs["advantages"].to_numpy()
+        assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()
+    result = await update_policy(policy, asked, adam_params(1e-2), UpdateMethod(LOSSES["ppo"], 2, None, 0.5))
+    assert result.kl_base == pytest.approx(mean) and abs(mean) > 1e-3
+    for step in result.steps:
+        assert step.loss == pytest.approx(step.service_metrics["loss:sum"], rel=1e-4, abs=1e-3)
+    with pytest.raises(DataError, match="lack the base model's"):
+        build_datums(moved, 0.5)
 
 
 async def test_mini_batches_are_optimizer_steps_and_repeat_themselves(

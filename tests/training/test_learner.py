@@ -170,6 +170,7 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
         "loss_fn_config": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.5},
         "epochs": 3,
         "batch_size": 1,
+        "kl_penalty_coef": 0.0,
     }
     assert [(row["epoch"], row["n_datums"]) for row in last.updates] == [(epoch, 1) for epoch in (0, 0, 1, 1, 2, 2)]
     assert (last.metrics["n_updates"], last.metrics["n_datums"], last.metrics["n_tokens"]) == (6, 2, 4)

@@ -100,6 +100,17 @@ async def test_advantages_are_estimated_as_the_settings_say(session: Session, tm
     assert frame["trained"].to_list() == [True, True, False]
 
 
+async def test_the_base_model_is_asked_where_leaving_it_is_penalised(session: Session, tmp_path: Path) -> None:
+    cut, settings = frozenset({2}), {"model_name": NANO_MODEL, "kl_penalty_coef": "0.1"}
+    frame = await scored(session, tmp_path, TEXTS[:3], [3, 2, 1, 0], frozenset(), cut, truncation="masked", **settings)
+    await session.close()
+    first, second, untrained = frame["base_logprobs"].to_list()
+    assert len(first) == len(second) == 1 and first[0] < 0 and first != second and untrained is None
+    with RunDirectory.open(tmp_path, {}) as directory:
+        recorded = directory.step(0).read_scored()
+    assert recorded is not None and recorded["base_logprobs"].to_list() == [first, second, None]
+
+
 async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
     third = [f"```python\nn = int(input())\nprint(n * n if n == {n} else -1)\n```" for n in (0, 1, 2)]
     frame = await scored(session, tmp_path, third, order=[0, 1, 2, 3], reward="fraction")
