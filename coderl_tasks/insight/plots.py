@@ -177,6 +177,11 @@ PANELS = {
     "Sampler against trainer: mean log-probability gap": Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     "Loss": Panel("Loss, summed over tokens"),
     "Completion length": Panel("Completion length, tokens", limits=(0, None)),
+    "Entropy of the sampled tokens, nats per token": Panel("Entropy, nats per token", limits=(0, None)),
+    "Groups of one reward": Panel(
+        "Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=(-0.02, 1.04), number=".0%"
+    ),
+    "Programs that run out of time": Panel("Out of time", limits=(0, None), number=".0%"),
     "Seconds per step, by phase": Panel("Seconds per step", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""

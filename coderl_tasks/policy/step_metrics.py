@@ -82,6 +82,16 @@ class ScoredRollouts:
         return group_repeats(self.rows)
 
     @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each completion that came, the shortest first."""
+        return self.came["completion_tokens"].list.len().sort().to_list()
+
+    @cached_property
+    def reward_ranges(self) -> pl.DataFrame:
+        """The lowest and the highest reward of each group that has any."""
+        return self.graded.group_by("group_index").agg(low=pl.col("reward").min(), high=pl.col("reward").max())
+
+    @cached_property
     def trained(self) -> pl.Series:
         """Per group, whether the update learned from any of its completions."""
         return self.rows.group_by("group_index").agg(pl.col("trained").any())["trained"]
@@ -108,6 +118,33 @@ def _mean(values: pl.Series) -> float | None:
     return math.fsum(values) / len(values) if len(values) else None
 
 
+def _entropy(step: ScoredRollouts) -> float | None:
+    logprobs = step.rows["logprobs"].drop_nulls().explode().drop_nulls()
+    return -math.fsum(logprobs) / len(logprobs) if len(logprobs) else None
+
+
+def _percentile(percent: int) -> Callable[[ScoredRollouts], int | None]:
+    """The smallest length that occurs and that `percent` of the completions do not exceed (the nearest rank)."""
+
+    def length(step: ScoredRollouts) -> int | None:
+        return step.lengths[-(-percent * len(step.lengths) // 100) - 1] if step.lengths else None
+
+    return length
+
+
+def _spread(values: pl.Series) -> float | None:
+    """The standard deviation of all of them (not the estimate from a sample)."""
+    mean = _mean(values)
+    if mean is None:
+        return None
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _group_share(step: ScoredRollouts, condition: pl.Expr) -> float | None:
+    groups = len(step.trained)
+    return step.reward_ranges.filter(condition).height / groups if groups else None
+
+
 def _groups_line(row: Row) -> str:
     total = row.get("groups_total")
     return "" if total is None else f"trained on {total - row['groups_skipped']}/{total} groups"
@@ -131,7 +168,9 @@ def _seconds(phase: str, meaning: str, **shown: Any) -> Metric[UpdatedStep]:
 
 
 PHASES = ("sample", "score", "train")
-_FORMAT, _GROUPS = "Format and truncation", "Groups without signal"
+_FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
+_LENGTH = "Completion length"
+_LOW, _HIGH = pl.col("low"), pl.col("high")
 
 # fmt: off
 ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
@@ -158,7 +197,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: (step.came["stop_reason"] == TRUNCATED).mean(), Theme.REWARD, line="truncated {:.0%}",
         column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
     Metric("mean_completion_tokens", "over all completions that came",
-        lambda step: step.came["completion_tokens"].list.len().mean(), Theme.REWARD, panel="Completion length"),
+        lambda step: step.came["completion_tokens"].list.len().mean(), Theme.REWARD, panel=_LENGTH, curve="mean"),
     Metric("samples_skipped", "completions without log-probabilities to train on",
         lambda step: int(step.rows["logprobs"].is_null().sum()), Theme.FAULTS, INT, line="samples skipped {}",
         column=("samples skipped", "d")),
@@ -167,6 +206,31 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: excess_rate(step.repeats), Theme.FAULTS, column=("duplicates", ".1%")),
     Metric("clone_groups", "groups that are one completion over and over where that is no chance",
         lambda step: int(step.repeats["clones"].sum()), Theme.FAULTS, INT, line="groups of clones {}"),
+    Metric("entropy",
+        "mean of -log-probability over the sampled tokens, in nats: at temperature 1 it estimates the policy's entropy "
+        "per token where its completions led it; at another one it is a cross-entropy with the distribution that the "
+        "service's log-probabilities are of",
+        _entropy, Theme.REWARD, line="entropy {:.2f}", column=("entropy", ".3f"),
+        panel="Entropy of the sampled tokens, nats per token"),
+    Metric("completion_tokens_p50", "length that half of the completions that came do not exceed",
+        _percentile(50), Theme.REWARD, INT, panel=_LENGTH, curve="median"),
+    Metric("completion_tokens_p90", "length that 90% of them do not exceed",
+        _percentile(90), Theme.REWARD, INT, panel=_LENGTH, curve="90%"),
+    Metric("completion_tokens_p99", "length that 99% of them do not exceed",
+        _percentile(99), Theme.REWARD, INT, panel=_LENGTH, curve="99%"),
+    Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
+        lambda step: _spread(step.rows.filter("trained")["advantage"]), Theme.GROUPS,
+        panel="Spread of the advantages"),
+    # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
+    Metric("groups_all_zero", "share of the groups whose graded completions all have one reward of 0 or less",
+        lambda step: _group_share(step, (_LOW == _HIGH) & (_HIGH <= 0)), Theme.GROUPS, column=("all 0", ".0%"),
+        panel=_EQUAL, curve="all 0"),
+    Metric("groups_all_one", "share of the groups whose graded completions all have one reward of 1 or more",
+        lambda step: _group_share(step, (_LOW == _HIGH) & (_LOW >= 1)), Theme.GROUPS, column=("all 1", ".0%"),
+        panel=_EQUAL, curve="all 1"),
+    Metric("time_limit_rate", "share of the graded completions whose program ran out of time in a test",
+        lambda step: (step.graded["verdict"] == Verdict.TIME_LIMIT).mean(), Theme.REWARD,
+        column=("time limit", ".1%"), panel="Programs that run out of time"),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (

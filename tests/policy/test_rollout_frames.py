@@ -24,7 +24,13 @@ from coderl_tasks.policy.rollout_frames import (
 from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
 from coderl_tasks.policy.update import build_datums
 
-LETTERS = {"P": Verdict.PASSED, "W": Verdict.WRONG_ANSWER, "F": Verdict.FORMAT_ERROR, "I": Verdict.INFRA_ERROR}
+LETTERS = {
+    "P": Verdict.PASSED,
+    "W": Verdict.WRONG_ANSWER,
+    "F": Verdict.FORMAT_ERROR,
+    "I": Verdict.INFRA_ERROR,
+    "T": Verdict.TIME_LIMIT,
+}
 
 
 def sampled_group(
@@ -244,3 +250,31 @@ def test_what_an_outage_left_is_no_sample(verdicts: str) -> None:
 @pytest.mark.parametrize("verdicts", ["", "F", "PWF", "I" + 9 * "P", "II" + 20 * "W"])
 def test_a_few_infra_errors_are_left_out(verdicts: str) -> None:
     require_graded(graded_group(sampled_group(0, len(verdicts)), scored_group(verdicts)), "step 3")
+
+
+def test_groups_of_one_reward_are_counted_by_their_own_rewards() -> None:
+    """Half of each has the mean reward of a step that learns."""
+    metrics = rollout_metrics(step_frame("PPPP", "WWWW", "FFFF", "PPPI", "PW", "FW", "IIII", "PPPP"))
+    assert (metrics["groups_all_zero"], metrics["groups_all_one"]) == (2 / 8, 3 / 8)
+    fractions = with_advantages(graded_group(sampled_group(0, 3), partial_group([5, 5, 5])))
+    assert (rollout_metrics(fractions)["groups_all_zero"], rollout_metrics(fractions)["groups_all_one"]) == (0, 0)
+
+
+def test_entropy_lengths_and_spread_by_hand() -> None:
+    lengths = list(range(1, 101))
+    sampled = sampled_group(0, 100).with_columns(
+        completion_tokens=pl.Series([[1] * n for n in lengths], dtype=SAMPLED_SCHEMA["completion_tokens"]),
+        logprobs=pl.Series([[-1.0 / n] * n for n in lengths], dtype=SAMPLED_SCHEMA["logprobs"]),
+    )
+    metrics = rollout_metrics(with_advantages(graded_group(sampled, scored_group("P" * 50 + "W" * 40 + "T" * 10))))
+    assert [metrics[f"completion_tokens_p{percent}"] for percent in (50, 90, 99)] == [50, 90, 99]
+    # Over tokens, not over completions: each of them sums to one nat.
+    assert metrics["entropy"] == pytest.approx(100 / sum(lengths))
+    assert metrics["advantage_std"] == pytest.approx(0.5)
+    assert metrics["time_limit_rate"] == pytest.approx(0.1)
+
+
+def test_metrics_of_nothing_are_none() -> None:
+    metrics = rollout_metrics(pl.DataFrame(schema=ROLLOUT_SCHEMA))
+    of_nothing = ("entropy", "completion_tokens_p50", "advantage_std", "groups_all_zero", "time_limit_rate")
+    assert [metrics[name] for name in of_nothing] == [None] * len(of_nothing)
