@@ -4,8 +4,10 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefect import flow
 
@@ -17,11 +19,12 @@ from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
+from coderl_tasks.insight.warning_signs import Notice, Watch, memory_advice
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
+from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.policy.probe import duplicates_warning
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, saying_what_next
 from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
@@ -114,8 +117,13 @@ async def _run(settings: TrainSettings) -> str:
                 logger.log.info("%s", line)
             command = resume_command(directory)
             with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
-                async with open_run(settings, directory, used) as run:
-                    await _train(run, logger, display)
+                try:
+                    async with open_run(settings, directory, used) as run:
+                        await _train(run, logger, display)
+                except Exception as error:
+                    if advice := memory_advice(error, directory.config):
+                        _warn(advice, logger, display)
+                    raise
         directory.reconcile_metrics()  # rows of steps whose commits were already there
         await _finish(directory, settings, display)
     return str(directory.path)
@@ -148,18 +156,23 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
         await delete_old_states(run)
     evaluating = run.settings.eval_every > 0
+    watch = Watch(run.directory.config, read_rows(run.directory.metrics.path))
+    if run.settings.steer == "advise":
+        for line in watch.still():
+            _warn(f"still so: {line}", logger, display)
     if evaluating and run.directory.next_step == 0:
-        await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
+        watch.add(await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display))
     step = max(0, run.directory.last_committed_step)
     published, published_at = 0, -math.inf
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
         while run.has_step(step):
             if not run.directory.step(step).has("commit"):
-                await _step(run, step, ahead, logger, display)
+                row = await _step(run, step, ahead, logger, display)
+                _advise(run, watch.add(row), logger, display)
             if run.keeps(step):
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
-                await _evaluate(run, step_name(step), step, logger, display)
+                watch.add(await _evaluate(run, step_name(step), step, logger, display))
             if is_history_due(step + 1, published, time.monotonic() - published_at):
                 await _publish_history(run.directory.path)
                 published, published_at = step + 1, time.monotonic()
@@ -190,7 +203,10 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
     return SamplingAhead(partial(sample, run), may_begin)
 
 
-async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
+async def _step(
+    run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display
+) -> dict[str, Any]:
+    """Do a step; its row of metrics.jsonl."""
     run.require_room()
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     display.phase(f"step {step}: sampling")
@@ -203,8 +219,16 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     logger.log_groups(scored.rollouts)
     logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
-    if warning := duplicates_warning(commit.metrics, run.probe):
-        _warn(warning, logger, display)
+    return commit.metrics
+
+
+def _advise(run: TrainingRun, notices: Sequence[Notice], logger: RunLogger, display: Display) -> None:
+    for notice in notices if run.settings.steer == "advise" else ():
+        if notice.is_warning:
+            _warn(notice.text, logger, display)
+        else:
+            display.say(notice.text)
+            logger.log.info("%s", notice.text)
 
 
 def _warn(warning: str, logger: RunLogger, display: Display) -> None:
@@ -217,12 +241,14 @@ async def _save(run: TrainingRun, step: int) -> None:
         await checkpoint(run, step)
 
 
-async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> None:
+async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> dict[str, Any]:
+    """Evaluate the policy after `step`; its row of metrics.jsonl."""
     with display.bar(f"evaluation {name}") as on_progress:
         summary = await evaluate_run(run, name, step, on_progress)
-    row = eval_metrics(name, summary)
+    row = {"step": step, **eval_metrics(name, summary)}
     logger.log_metrics(row, step)
-    display.row({"step": step, **row})
+    display.row(row)
+    return row
 
 
 async def _publish_history(path: Path) -> None:

@@ -12,11 +12,12 @@ import polars as pl
 
 from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
-from coderl_tasks.insight.diagnosis import checks_table, hints, smoke_checks
+from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
 from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
+from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import BY_THEME
 
 LAST_STEPS = 10

@@ -1,4 +1,4 @@
-"""Is the run healthy? The smoke-test protocol as checks that pass or fail, and hints for states that waste a run.
+"""Did the run learn? The smoke-test protocol as checks that pass or fail; `warning_signs.py` says what is off.
 
 1. The format rate is over 95% after the first few (5) steps: the mean over all later steps, not the best one.
 2. The mean reward trends up: Mann-Kendall, one-sided, p < 0.05, over all steps. It fails where it falls as clearly, or
@@ -12,7 +12,7 @@ nor a failure.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -22,7 +22,6 @@ import polars as pl
 from coderl_tasks.insight.comparison import compare_evals
 from coderl_tasks.insight.record import MAX_POINTS, RunRecord
 from coderl_tasks.insight.tables import Column, Table, Tag
-from coderl_tasks.policy.repeats import REPEATED_MORE
 
 WARM_UP_STEPS = 5
 FORMAT_THRESHOLD = 0.95
@@ -124,123 +123,11 @@ def check_pass_at_1(run: RunRecord) -> Check:
     return Check(name, passed, f"{overall.difference * 100:+.1f} points", threshold, explanation)
 
 
-def hints(run: RunRecord) -> list[str]:
-    """What is likely wrong and what to try, one line each; none for a healthy run."""
-    if not len(run.metrics):
-        return []
-    rules: tuple[Callable[[pl.DataFrame], str | None], ...] = (
-        _skipped_groups,
-        _sampler_gap,
-        _truncation,
-        _infra_errors,
-        _skipped_samples,
-        _duplicates,
-        _low_format,
-        _reward_collapse,
-    )
-    return [hint for rule in rules if (hint := rule(run.metrics)) is not None]
-
-
 def _values(metrics: pl.DataFrame, name: str) -> list[float]:
     if name not in metrics.columns:
         return []
     values: list[float] = metrics[name].cast(pl.Float64).drop_nulls().to_list()
     return values
-
-
-def _recent(metrics: pl.DataFrame, name: str, steps: int = 10) -> float | None:
-    """A metric's mean over the last steps, None if it is not recorded."""
-    values = _values(metrics.tail(steps), name)
-    return sum(values) / len(values) if values else None
-
-
-def _skipped_groups(metrics: pl.DataFrame) -> str | None:
-    skipped, total = _recent(metrics, "groups_skipped"), _recent(metrics, "groups_total")
-    if skipped is None or not total or skipped / total <= 0.5:
-        return None
-    correct = _recent(metrics, "mean_correct") or 0.0
-    pool = "too hard: lower the band or use a stronger base" if correct < 0.5 else "too easy: add harder problems"
-    return (
-        f"{skipped / total:.0%} of the last groups had equal rewards and gave no gradient; with {correct:.0%} correct "
-        f"the pool looks {pool}"
-    )
-
-
-def _sampler_gap(metrics: pl.DataFrame) -> str | None:
-    gap = _recent(metrics, "kl_sample_train", 5)
-    if gap is None or abs(gap) <= 0.05:
-        return None
-    return (
-        f"sampler and trainer disagree by {gap:.3f} nats per token: the sampler's weights are stale or the learning "
-        "rate is too high; above about 0.1 the importance weights stop meaning much"
-    )
-
-
-def _truncation(metrics: pl.DataFrame) -> str | None:
-    rate = _recent(metrics, "truncated_rate")
-    if rate is None or rate <= 0.1:
-        return None
-    return f"{rate:.0%} of the last completions ran into max_tokens: raise it, or the policy learns to be short"
-
-
-def _counted(metrics: pl.DataFrame, column: str) -> tuple[float, int]:
-    """The sum of a column that counts something, and in how many steps there was any of it."""
-    values = _values(metrics, column)
-    return sum(values), sum(value > 0 for value in values)
-
-
-def _infra_errors(metrics: pl.DataFrame) -> str | None:
-    errors, steps = _counted(metrics, "infra_errors")
-    if not errors:
-        return None
-    return (
-        f"{errors:.0f} completions in {steps} steps could not be graded (infra errors) and were left out "
-        "of their groups: look at the sandbox (named query: infra)"
-    )
-
-
-def _skipped_samples(metrics: pl.DataFrame) -> str | None:
-    skipped, steps = _counted(metrics, "samples_skipped")
-    if not skipped:
-        return None
-    return (
-        f"{skipped:.0f} samples in {steps} steps came without log-probabilities that can be trained on, and were left "
-        "out of their groups: the Tinker service's doing (coderl doctor --probe)"
-    )
-
-
-def _duplicates(metrics: pl.DataFrame) -> str | None:
-    rate = _recent(metrics, "duplicate_rate")
-    if rate is None or rate <= REPEATED_MORE:
-        return None
-    return (
-        f"{rate:.0%} of the last completions repeat another of their group token for token, beyond what their "
-        "probabilities explain: does the Tinker service honour temperature and num_samples? (coderl doctor --probe)"
-    )
-
-
-def _low_format(metrics: pl.DataFrame) -> str | None:
-    rate = _recent(metrics, "format_rate")
-    if rate is None or rate >= 0.5:
-        return None
-    return f"only {rate:.0%} of the last completions held a code block: check renderer_name against the model"
-
-
-def _reward_collapse(metrics: pl.DataFrame) -> str | None:
-    rewards = _values(metrics, "mean_reward")
-    if len(rewards) < 20:
-        return None
-    smooth = [sum(rewards[i : i + 5]) / 5 for i in range(len(rewards) - 4)]
-    # Means of five steps: single steps are noisy enough to look like a collapse.
-    peak, now = max(smooth), smooth[-1]
-    if peak - now < 0.15 or now > 0.6 * peak:
-        return None
-    # The middle one of the five steps that the mean is over.
-    step = metrics["step"][smooth.index(peak) + 2]
-    return (
-        f"mean reward fell from {peak:.2f} around step {step} to {now:.2f}: the update diverged; go back to "
-        "a checkpoint before it with a lower learning_rate"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from tokenizers import Tokenizer
 
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
-from coderl_tasks.insight.diagnosis import checks_table, hints, smoke_checks
+from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import history_plots, pass_at_1_plot
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
+from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.rollout import TRUNCATED
 

@@ -29,7 +29,7 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import same_model
 from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, make_datum
 from coderl_tasks.policy.policy_loss import PolicyLoss
-from coderl_tasks.policy.repeats import REPEATED_MORE, excess_rate, group_repeats
+from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.sdk_errors import tinker_errors
 from coderl_tasks.policy.selection import seed_for
@@ -223,20 +223,6 @@ async def probe_service(
         logprobs_at=logprobs_at,
         duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,
         tokens=sum(len(completion.tokens) for completion in sampled),
-    )
-
-
-def duplicates_warning(metrics: Mapping[str, Any], probe: Probe | None) -> str | None:
-    """What to say of a step (its row of metrics.jsonl) whose groups repeat themselves; None if they do not."""
-    rate, clones = metrics.get("duplicate_rate"), metrics.get("clone_groups")
-    expected = probe.duplicate_rate if probe is not None else 0.0
-    if not clones and (rate is None or rate <= expected + REPEATED_MORE):
-        return None
-    return (
-        f"step {metrics['step']}: {rate or 0.0:.0%} of the completions repeat another of their group token for token, "
-        f"beyond what their probabilities explain ({clones or 0} of {metrics['groups_total']} groups are one "
-        "completion over and over): clones have no signal; does the service honour temperature and num_samples? "
-        "(coderl doctor --probe)"
     )
 
 

@@ -214,6 +214,9 @@ class TrainSettings(FlowSettings):
         "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
     )
     validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
+    steer: Annotated[Literal["advise", "off"], Setting(decides_content=False, on_resume="allowed")] = Field(
+        "advise", description="say after a step what is off, and which setting mends it; off: only in the report"
+    )
     suspend_hours: Annotated[float, ALLOWED] = Field(
         24, gt=0, description="hours that a deployment's run stays suspended in an outage, waiting to be resumed"
     )

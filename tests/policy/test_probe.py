@@ -11,7 +11,7 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING
 from coderl_tasks.policy.policy_loss import PolicyLoss
-from coderl_tasks.policy.probe import Probe, duplicates_warning, probe_service, scaled_bounds
+from coderl_tasks.policy.probe import Probe, probe_service, scaled_bounds
 from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 from coderl_tasks.services import Services
@@ -148,18 +148,3 @@ def test_the_scaled_log_probability_lies_within_its_bounds(temperature: float, k
     low, high = scaled_bounds(ones[:, 7], top, temperature)
     assert (low <= scaled[:, 7] + 1e-6).all() and (scaled[:, 7] <= high + 1e-6).all()
     assert k < 400 or np.abs(high - low).max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("metrics", "found", "warned"),
-    [
-        ({"duplicate_rate": 0.15, "clone_groups": 0}, None, False),
-        ({"duplicate_rate": 0.25, "clone_groups": 0}, None, True),
-        ({"duplicate_rate": 0.25, "clone_groups": 0}, probe(duplicate_rate=0.1), False),
-        ({"duplicate_rate": 0.05, "clone_groups": 1}, probe(), True),
-        ({"duplicate_rate": None, "clone_groups": 0}, None, False),
-        ({}, None, False),
-    ],
-)
-def test_repeats_beyond_chance_are_warned_of(metrics: dict[str, Any], found: Probe | None, warned: bool) -> None:
-    assert (duplicates_warning({"step": 3, "groups_total": 8, **metrics}, found) is not None) == warned

@@ -1,0 +1,515 @@
+"""What is off in a run, in plain words, and which setting mends it: one set of rules, for the console and the report.
+
+A rule looks at the rows of metrics.jsonl up to a step. `Watch` takes them one after the other and says when something
+begins, when it has become twice as bad, and when it is over. What it says depends on the rows alone: a run that goes on
+feeds it what is recorded, and nothing is said twice.
+
+Every rule judges a window of steps, since one step proves little: its 8 problems are easy or hard by chance. A mean
+reward over 5 steps of 8 problems moves by 0.07 (standard deviation) where the policy does not move at all. A sign is
+over once it has not been seen for QUIET steps, else it would come and go with that noise.
+
+Rewards are taken to lie between 0 and 1, as those of code and word problems do.
+"""
+
+import heapq
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from coderl_tasks.insight.record import RunRecord
+from coderl_tasks.journal.metrics import is_eval_row, row_identity
+from coderl_tasks.policy.repeats import REPEATED_MORE
+from coderl_tasks.settings import TrainSettings, about
+
+WINDOW = 10
+FEWEST = 5
+"""Steps before a mean over the window is judged: in the recipe's own first run all groups of its second step are 0."""
+QUIET = 5
+LOOK_BACK = 200
+"""Steps in which an earlier, better state is looked for; also bounds what a step of a long run costs."""
+SEVERAL = 5
+"""Faults up to which one more is not worse."""
+WORSE = 2.0
+"""A sign that has grown by this factor since it was last said is said again."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What was found: in words, and the number that tells whether it grows."""
+
+    what: str
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do to a setting of `coderl train`."""
+
+    setting: str
+    how: str
+
+    def text(self, config: Row) -> str:
+        """As people read it: what to do, the value now, and whether the run can go on with another one."""
+        known = f"now {config[self.setting]}; " if config.get(self.setting) is not None else ""
+        # What is recorded with its content, as the pool is, may be moved on resume, and no more.
+        recorded = f"{self.setting}_sha256" in config
+        refused = recorded or about(TrainSettings.model_fields[self.setting]).on_resume == "refused"
+        return f"{self.setting}: {self.how} ({known}{'only in a new run' if refused else 'on resume'})"
+
+
+@dataclass(slots=True)
+class History:
+    """The rows of a run up to a step; `config` is what config.json says of it."""
+
+    config: Row
+    steps: list[Row] = field(default_factory=list)
+    evals: list[Row] = field(default_factory=list)
+
+    def values(self, name: str, steps: int = WINDOW) -> list[float]:
+        """A metric in the last steps, without those that lack it: earlier versions did not record all of them."""
+        return [float(row[name]) for row in self.steps[-steps:] if row.get(name) is not None]
+
+    def recent(self, name: str, steps: int = WINDOW) -> float | None:
+        """Its mean over the last steps, None where too few have it to be judged."""
+        values = self.values(name, steps)
+        return sum(values) / len(values) if len(values) >= min(steps, FEWEST) else None
+
+    def means(self, name: str, steps: int = 5) -> list[float]:
+        """Its means over each `steps` steps in a row, of those that are looked back on."""
+        values = self.values(name, LOOK_BACK)
+        return [sum(values[end - steps : end]) / steps for end in range(steps, len(values) + 1)]
+
+    def total(self, name: str) -> tuple[int, int]:
+        """The sum of what a metric counts in the window, and in how many of its steps there was any."""
+        values = self.values(name)
+        return round(sum(values)), sum(value > 0 for value in values)
+
+
+def _no_signal(history: History) -> float | None:
+    """The share of groups without a signal, where it is too large: over half, by more than chance (one-sided, 95%).
+
+    The recipe expects 30 to 50% early in training, and a pool in its band has fewer.
+    """
+    skipped, total = history.recent("groups_skipped"), history.recent("groups_total")
+    if skipped is None or not total:
+        return None
+    groups = total * min(WINDOW, len(history.steps))
+    return skipped / total if skipped / total > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
+
+
+def _equal_groups(history: History, name: str, hard: bool, verdict: str) -> Sign | None:
+    without = _no_signal(history)
+    if without is None:
+        return None
+    share = history.recent(name)
+    if share is None:  # an earlier version's rows: only the mean tells, and it cannot tell half of each
+        correct = history.recent("mean_correct") or 0.0
+        if hard is not (correct < 0.5):
+            return None
+        kind = f"they gave no gradient, and {correct:.0%} of the completions are correct"
+        return Sign(f"{without:.0%} of the last groups had equal rewards: {kind}: {verdict}", without)
+    # Where half of them are of each kind, both are named.
+    if share < 0.4 * without:
+        return None
+    return Sign(
+        f"{without:.0%} of the last groups had equal rewards and gave no gradient, "
+        f"{share:.0%} of all of them only {'0 or less' if hard else '1'}: {verdict}",
+        share,
+    )
+
+
+def _other_equal_groups(history: History) -> Sign | None:
+    without, zero, one = _no_signal(history), history.recent("groups_all_zero"), history.recent("groups_all_one")
+    if without is None or zero is None or one is None or zero + one > 0.6 * without:
+        return None
+    return Sign(
+        f"{without:.0%} of the last groups had equal rewards, neither 0 nor 1, and gave no gradient: the reward "
+        "is too coarse, or the completions of a problem are too few to differ",
+        without,
+    )
+
+
+def _low_format(history: History) -> Sign | None:
+    rate = history.recent("format_rate")
+    if rate is None or rate >= 0.5:  # a base model that was told the format keeps to it in most of its answers
+        return None
+    return Sign(
+        f"only {rate:.0%} of the last completions held a code block: is the renderer the model's own?", 1 - rate
+    )
+
+
+def _format_falls(history: History) -> Sign | None:
+    means = history.means("format_rate")
+    groups = history.recent("groups_total")
+    if not means or not groups:
+        return None
+    # As if a problem's completions all kept to the format or none did: the most that it can vary by chance.
+    peak = max(means)
+    chance = 3 * math.sqrt(2 * max(peak * (1 - peak), 0.02) / (5 * groups))
+    if peak - means[-1] < max(0.1, chance):
+        return None
+    return Sign(f"the format rate fell from {peak:.0%} to {means[-1]:.0%}: the policy degenerates", peak - means[-1])
+
+
+def _reward_without_pass_at_1(history: History) -> Sign | None:
+    """The reward has risen by 0.1 and more than chance, and Pass@1 by less than a quarter of it and of its error."""
+    if not history.evals:
+        return None
+    # The ends may be measured on more problems than what lies between: only equals are compared.
+    last = history.evals[-1]
+    alike = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
+    first, n = alike[0], last.get("eval/n")
+    between = [row for row in history.steps if first["step"] < row["step"] <= last["step"]]
+    rewards = [row["mean_reward"] for row in between if row.get("mean_reward") is not None]
+    if len(rewards) < 2 * WINDOW or not n:
+        return None
+    early, late = rewards[:WINDOW], rewards[-WINDOW:]
+    gain = statistics.fmean(late) - statistics.fmean(early)
+    error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / WINDOW)
+    before, after = first["eval/mean_correct"], last["eval/mean_correct"]
+    # One-sided, 95%: a small evaluation that missed a gain is not called flat. The problems are the same, which makes
+    # the true error smaller.
+    possible = after - before + 1.64 * math.sqrt((before * (1 - before) + after * (1 - after)) / n)
+    if gain < max(0.1, 3 * error) or after - before > gain / 4 or possible >= gain:
+        return None
+    return Sign(
+        f"the reward rose by {gain:.2f} while Pass@1 went from {before:.1%} (step {first['step']}) to {after:.1%} "
+        f"(step {last['step']}): the policy may have found a way round the tests; look at right completions of step "
+        f"{between[-1]['step']} (coderl query RUN --name rollout_samples)",
+        gain,
+    )
+
+
+def _loss_explodes(history: History) -> Sign | None:
+    """Twice in five steps a loss per token that ratios near 1 cannot give.
+
+    It is at most the mean of |advantage| times the ratio, and the mean |advantage| of a group is at most 2 with every
+    estimator; it is 0.01 in a healthy run, where advantages cancel.
+    """
+    rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
+    losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
+    if len(losses) < FEWEST:
+        return None
+    usual = statistics.median(losses)
+    # Beyond the bound, or far from its own: a healthy run's largest are some 10 times the median, and below 0.1.
+    large = [loss for loss in losses[-5:] if not loss <= 3.0 or (loss > 0.5 and loss > 20 * usual)]
+    if len(large) < 2:
+        return None
+    return Sign(f"{max(large):.2g} per token, where {usual:.2g} is usual in this run", max(large))
+
+
+def _sampler_gap(history: History) -> Sign | None:
+    """Above about 0.1 nats per token the importance weights of 30 tokens reach e^3 and stop meaning much."""
+    gaps = history.values("kl_sample_train", 5)
+    if not gaps or (abs(statistics.fmean(gaps)) <= 0.05 and max(map(abs, gaps)) <= 0.1):
+        return None
+    largest = max(gaps, key=abs)
+    return Sign(
+        f"sampler and trainer disagree by up to {largest:.3f} nats per token in the last {len(gaps)} steps "
+        "(above about 0.1 the importance weights stop meaning much): the update is too large, or the sampler's weights "
+        "are stale",
+        abs(largest),
+    )
+
+
+def _by_chance(history: History, deviations: float) -> float:
+    """How far two means of the reward over five steps can lie apart because their problems differ; 0 if unknown.
+
+    That is so many standard deviations. A problem's own mean reward has a variance of at most 0.25, in a pool of mixed
+    problems about 0.1.
+    """
+    groups = history.recent("groups_total")
+    return deviations * math.sqrt(2 * 0.1 / (5 * groups)) if groups else 0.0
+
+
+def _oscillates(history: History) -> Sign | None:
+    """At least three turns in 40 steps of the mean over five, each beyond chance, and 0.2: less harms nothing."""
+    means = history.means("mean_reward")[-40:]
+    if len(means) < 15:
+        return None
+    swing = max(0.2, _by_chance(history, 3))
+    turns, low, high, rising = 0, means[0], means[0], None
+    for value in means[1:]:
+        low, high = min(low, value), max(high, value)
+        if rising is not True and value - low >= swing:
+            turns, rising, high = turns + (rising is False), True, value
+        elif rising is not False and high - value >= swing:
+            turns, rising, low = turns + (rising is True), False, value
+    if turns < 3:
+        return None
+    return Sign(
+        f"{turns} turns of {swing:.2f} and more in {len(means)} steps, between {min(means):.2f} and {max(means):.2f}",
+        max(means) - min(means),
+    )
+
+
+def _reward_collapse(history: History) -> Sign | None:
+    means = history.means("mean_reward")
+    if len(means) < 16:
+        return None
+    peak, now = max(means), means[-1]
+    # Four: the peak is the highest of many means.
+    if peak - now < max(0.15, _by_chance(history, 4)) or now > 0.6 * peak:
+        return None
+    # The middle one of the five steps that the mean is over.
+    step = history.steps[-LOOK_BACK:][means.index(peak) + 2]["step"]
+    return Sign(
+        f"mean reward fell from {peak:.2f} around step {step} to {now:.2f}: the update diverged; start again from a "
+        "checkpoint before it (init_from=<state_path>)",
+        peak - now,
+    )
+
+
+def _entropy_collapse(history: History) -> Sign | None:
+    """A tenth of the highest entropy left, and much still wrong: what is certain and wrong is not tried otherwise.
+
+    Healthy runs go down to a third while they learn, and further once nearly all is right.
+    """
+    means, correct = history.means("entropy"), history.recent("mean_correct")
+    if len(means) < WINDOW or correct is None or correct > 0.9 or means[-1] > 0.1 * max(means):
+        return None
+    return Sign(
+        f"{means[-1]:.2g} nats per token, from {max(means):.2g}, with {correct:.0%} correct: the "
+        "completions of a problem become one, and nothing else is tried",
+        max(means) / max(means[-1], 1e-9),
+    )
+
+
+def _truncation(history: History) -> Sign | None:
+    rate = history.recent("truncated_rate")
+    if rate is None or rate <= 0.1:  # one in ten is cut off in many healthy runs of models that think
+        return None
+    return Sign(f"{rate:.0%} of the last completions ran into max_tokens: the policy learns to be short", rate)
+
+
+def _time_outs(history: History) -> Sign | None:
+    """Over half of what is wrong ran out of time, and at least a tenth of all."""
+    rate, correct = history.recent("time_limit_rate"), history.recent("mean_correct")
+    if rate is None or correct is None or rate <= 0.1 or rate <= 0.5 * (1 - correct):
+        return None
+    return Sign(
+        f"{rate:.0%} of the last completions ran out of time ({1 - correct:.0%} are wrong): "
+        "endless loops are normal early on, later the tests may be too slow for the limit",
+        rate,
+    )
+
+
+def _reward_errors(history: History) -> Sign | None:
+    errors, steps = history.total("reward_errors")
+    if not errors:
+        return None
+    return Sign(
+        f"{errors} in {steps} of the last steps: put the reward function right first, do not train through it",
+        max(errors, SEVERAL),
+    )
+
+
+def _infra_errors(history: History) -> Sign | None:
+    errors, steps = history.total("infra_errors")
+    if not errors:
+        return None
+    return Sign(
+        f"{errors} of the last completions, in {steps} of the last steps, could not be graded and were "
+        "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
+        max(errors, SEVERAL),
+    )
+
+
+def _skipped_samples(history: History) -> Sign | None:
+    skipped, steps = history.total("samples_skipped")
+    if not skipped:
+        return None
+    return Sign(
+        f"{skipped} samples in {steps} steps came without log-probabilities that can be trained on, and were left out "
+        "of their groups: the Tinker service's doing (coderl doctor --probe)",
+        max(skipped, SEVERAL),
+    )
+
+
+def _duplicates(history: History) -> Sign | None:
+    """Clones in any of the last steps, which chance does not make, or more repeats on average than the probe found."""
+    probe = history.config.get("probe") or {}
+    usual = float(probe.get("duplicate_rate") or 0.0)
+    rates, clones = history.values("duplicate_rate", FEWEST), round(sum(history.values("clone_groups", FEWEST)))
+    rate = statistics.fmean(rates) if rates else 0.0
+    if not clones and rate <= usual + REPEATED_MORE:
+        return None
+    return Sign(
+        f"{rate:.0%} of the last completions repeat another of their group token for token, beyond what their "
+        f"probabilities explain ({clones} groups of the last steps are one completion over and over): clones have no "
+        "signal; does the Tinker service honour temperature and num_samples? (coderl doctor --probe)",
+        max(rate, REPEATED_MORE),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that can be off: how it is found in the rows so far, and what mends it."""
+
+    name: str
+    find: Callable[[History], Sign | None]
+    remedies: tuple[Remedy, ...] = ()
+
+    def text(self, sign: Sign, config: Row) -> str:
+        """What was found, and what to try."""
+        return f"{sign.what}; try: {_listed(self.remedies, config)}" if self.remedies else sign.what
+
+
+def _listed(remedies: Sequence[Remedy], config: Row) -> str:
+    return ", or ".join(remedy.text(config) for remedy in remedies)
+
+
+LOWER_LR = Remedy("learning_rate", "lower")
+COOLER, HOTTER = Remedy("temperature", "lower"), Remedy("temperature", "raise")
+LONGER, LARGER_GROUPS = Remedy("max_tokens", "raise"), Remedy("completions_per_problem", "raise")
+_TOO_HARD, _TOO_EASY = "the pool looks too hard", "converged, or the pool is too easy: if Pass@1 is good, stop here"
+
+RULES = (
+    Rule(
+        "all_zero",
+        partial(_equal_groups, name="groups_all_zero", hard=True, verdict=_TOO_HARD),
+        (
+            Remedy("pool", "easier problems, curated with a higher band_low"),
+            HOTTER,
+            LONGER,
+            LARGER_GROUPS,
+            Remedy("reward", "fraction, for partial credit"),
+        ),
+    ),
+    Rule(
+        "all_one",
+        partial(_equal_groups, name="groups_all_one", hard=False, verdict=_TOO_EASY),
+        (Remedy("pool", "harder problems, curated with a lower band_high"),),
+    ),
+    Rule("equal_groups", _other_equal_groups, (LARGER_GROUPS, HOTTER, Remedy("pool", "problems that differ more"))),
+    Rule("low_format", _low_format, (Remedy("renderer_name", "check it against the model"), LONGER)),
+    Rule("format_rate_falls", _format_falls, (LOWER_LR, Remedy("renderer_name", "check it against the model"))),
+    Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (Remedy("pool", "problems with more tests"),)),
+    Rule("loss_explodes", _loss_explodes, (LOWER_LR,)),
+    Rule("KL_spike", _sampler_gap, (LOWER_LR, COOLER)),
+    Rule("rewards_oscillate", _oscillates, (LOWER_LR, COOLER)),
+    Rule("reward_collapse", _reward_collapse, (LOWER_LR,)),
+    Rule("entropy_collapse", _entropy_collapse, (HOTTER, LOWER_LR)),
+    Rule("truncation", _truncation, (LONGER,)),
+    Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
+    Rule("reward_errors", _reward_errors),
+    Rule("infra_errors", _infra_errors),
+    Rule("samples_skipped", _skipped_samples),
+    Rule("clones", _duplicates),
+)
+"""The rows of the recipes' tables, and what this project met beside them. What ends a run has no metrics: see
+`memory_advice`."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """A sign from the step that it was first seen in. `said` is its size when it was last said, in step `said_in`;
+    `over` the first step of those that it is over for."""
+
+    rule: Rule
+    begun: int
+    sign: Sign
+    said: float
+    said_in: int
+    seen: int
+    over: int | None = None
+
+
+class Notice(NamedTuple):
+    """A line to say, and whether it is a warning: not where something is over."""
+
+    text: str
+    is_warning: bool
+
+
+class Watch:
+    """Follows a run, row by row of its metrics.jsonl; `config` is what config.json says."""
+
+    def __init__(self, config: Row, rows: Iterable[Row] = ()) -> None:
+        self.history = History(_with_sizes(config))
+        self.episodes: list[Episode] = []
+        self._open: dict[str, Episode] = {}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> list[Notice]:
+        """Take a row, of a step or of an evaluation; what to say of it. An evaluation may come again."""
+        if is_eval_row(dict(row)):
+            others = [other for other in self.history.evals if row_identity(dict(other)) != row_identity(dict(row))]
+            self.history.evals = [*others, row]
+            return []
+        self.history.steps.append(row)
+        return [notice for rule in RULES for notice in self._judge(rule, int(row["step"]))]
+
+    def _judge(self, rule: Rule, step: int) -> list[Notice]:
+        sign, episode = rule.find(self.history), self._open.get(rule.name)
+        if sign is None:
+            if episode is None or step - episode.seen < QUIET:
+                return []
+            episode.over = self._open.pop(rule.name).seen + 1
+            return [Notice(f"step {step}: over since step {episode.over}: {rule.name.replace('_', ' ')}", False)]
+        if episode is None:
+            episode = self._open[rule.name] = Episode(rule, step, sign, sign.size, step, step)
+            self.episodes.append(episode)
+            return [Notice(f"step {step}: {self._text(episode)}", True)]
+        episode.seen, episode.sign = step, sign
+        # A fault that has just begun fills the window, and grows with it.
+        if sign.size < WORSE * episode.said or step - episode.said_in < WINDOW:
+            return []
+        episode.said, episode.said_in = sign.size, step
+        return [Notice(f"step {step}: worse since step {episode.begun}: {self._text(episode)}", True)]
+
+    def _text(self, episode: Episode) -> str:
+        name = episode.rule.name.replace("_", " ")
+        return f"{name}: {episode.rule.text(episode.sign, self.history.config)}"
+
+    def still(self) -> list[str]:
+        """What is off now, one line each."""
+        return [self._text(episode) for episode in self._open.values()]
+
+    def was(self) -> list[str]:
+        """What was off and is over, one line each."""
+        return [
+            f"steps {episode.begun} to {episode.over - 1}, and over since: {self._text(episode)}"
+            for episode in self.episodes
+            if episode.over is not None
+        ]
+
+
+def hints(run: RunRecord) -> list[str]:
+    """What is or was off in a run and what to try, one line each; none for a healthy run."""
+    evals = [
+        {"step": record.step, "eval/name": record.name, "eval/mean_correct": record.pass_at_1}
+        | {"eval/n": record.summary.get("n")}
+        for record in run.evals.values()
+    ]
+    steps = list(run.metrics.iter_rows(named=True))
+    # A step before the evaluation after it, as in metrics.jsonl; both are in their order.
+    watch = Watch(run.config, heapq.merge(steps, evals, key=lambda row: (row["step"], "eval/n" in row)))
+    return watch.still() + watch.was()
+
+
+def memory_advice(error: BaseException, config: Row) -> str | None:
+    """What to try where a run ended for want of memory; None for another error."""
+    said = str(error).lower()
+    if not (isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said):
+        return None
+    remedies = (
+        Remedy("max_tokens", "lower"),
+        Remedy("sample_concurrency", "lower"),
+        Remedy("problems_per_step", "lower"),
+    )
+    return f"out of memory: completions of this length do not fit; try: {_listed(remedies, _with_sizes(config))}"
+
+
+def _with_sizes(config: Row) -> dict[str, Any]:
+    """With the sizes by the names that people are told: config.json has the recipe's."""
+    problems, completions = config.get("group_size"), config.get("batch_size")
+    if not problems or not completions:
+        return dict(config)
+    return {**config, "problems_per_step": problems, "completions_per_problem": completions // problems}
