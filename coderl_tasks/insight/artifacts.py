@@ -10,22 +10,27 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
+from coderl_tasks.insight.console import printable
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
 from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
+from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import BY_THEME
 
 LAST_STEPS = 10
 EXCERPT_CHARS = 160
+SAMPLE_CHARS = 1200
+SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion")
 
 
 def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
-    """A run's history: where it stands, the plots as one SVG image, checks, hints, and the last steps as a table."""
+    """A run's history: where it stands, the plots as one image, checks, hints, the last steps as a table, samples."""
     planned = run.config.get("max_steps")
     of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
@@ -36,8 +41,8 @@ def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
     lines += [*_image(plot), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     shown = run.metrics.tail(last)
-    lines += ["", f"## The last {len(shown)} steps", "", *markdown_table(steps_table(shown))]
-    return "\n".join(lines)
+    lines += ["", f"## The last {len(shown)} steps", "", *markdown_table(steps_table(shown)), ""]
+    return "\n".join(lines + _sample_lines(run))
 
 
 def steps_table(metrics: pl.DataFrame) -> Table[dict[str, Any]]:
@@ -48,6 +53,25 @@ def steps_table(metrics: pl.DataFrame) -> Table[dict[str, Any]]:
             heading, form = metric.column
             columns.append(Column(heading, lambda row, name=metric.name: row[name], form))  # type: ignore[misc]
     return Table(columns, metrics.reverse().rows(named=True))
+
+
+def _sample_lines(run: RunRecord) -> list[str]:
+    """A right and a wrong completion of the first step, of one halfway and of the last one, this one first."""
+    files = run.scored_files
+    shown = list(dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0))) if files else []
+    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""]
+    for place in shown:
+        # Of three files, whatever the run's length. The first of their kind, as the query takes them.
+        rows = pl.scan_parquet(files[place]).select(SAMPLE_COLUMNS).filter(pl.col("reward").is_not_null())
+        passed = pl.col("verdict") == Verdict.PASSED
+        for kind in (passed, ~passed):
+            for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
+                facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
+                lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
+                # Indented: no fence in the completion, which is the model's, can end this block.
+                text = shorten(row["completion"], SAMPLE_CHARS).splitlines()
+                lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
+    return lines if shown else []
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:

@@ -94,6 +94,26 @@ _QUERIES = (
         ) = 1
         ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25
         """),
+    # The keys are chosen first, then the texts are read: with them a long run does not fit in memory.
+    NamedQuery("rollout_samples", RUN, "What do right and wrong completions look like, in some ten steps?", """
+        WITH graded AS (
+            SELECT run, step, group_index, sample_index, verdict = 'passed' AS passed
+            FROM rollouts WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
+        ), placed AS (
+            SELECT run, step, row_number() OVER w - 1 AS place, count(*) OVER (PARTITION BY run) - 1 AS last
+            FROM (SELECT DISTINCT run, step FROM graded) WINDOW w AS (PARTITION BY run ORDER BY step)
+        ), chosen AS (
+            SELECT graded.* FROM graded JOIN placed USING (run, step)
+            WHERE place % greatest(last // 9, 1) = 0 OR place = last
+            QUALIFY row_number() OVER (
+                PARTITION BY run, step, passed ORDER BY sample_index, group_index
+            ) <= 2
+        )
+        SELECT run, step, problem_id, sample_index, verdict, tests_passed, tests_total, round(reward, 3) AS reward,
+               stop_reason, completion
+        FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
+        ORDER BY run, step, passed DESC, sample_index, group_index
+        """),
     NamedQuery("infra", RUN, "Which completions could not be graded for reasons that are ours?", """
         SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM rollouts
         WHERE verdict = 'infra_error'

@@ -182,6 +182,7 @@ PANELS = {
         "Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=(-0.02, 1.04), number=".0%"
     ),
     "Programs that run out of time": Panel("Out of time", limits=(0, None), number=".0%"),
+    "Spread of the advantages": Panel("Spread of the advantages", limits=(0, None)),
     "Seconds per step, by phase": Panel("Seconds per step", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""

@@ -53,7 +53,11 @@ def test_samples_without_log_probabilities_are_left_out(train: Train, embedded: 
     assert sum(row["samples_skipped"] for row in rows) == lost.height
     assert sum(row["infra_errors"] for row in rows) == 0
     assert "samples skipped 1" in done.stdout
+    assert done.stdout.count("samples skipped: ") == 1, "said once, not after each step"
     assert "samples left out, no usable log-probabilities" in (tmp_path / "run/logs.log").read_text()
+    silent = train(gateway, tmp_path / "run", "max_steps=3", "steer=off")
+    assert silent.returncode == 0 and "resuming at step 2" in silent.stdout, silent.stderr
+    assert "samples skipped: " not in silent.stdout, "a run that goes on says what is still so, but for steer=off"
 
 
 def test_seeds_that_clone_are_not_sent_and_a_retired_model_ends_the_run(
@@ -77,7 +81,8 @@ def test_clones_in_mid_run_are_named_and_not_trained_on(train: Train, embedded: 
     assert done.returncode == 0, done.stderr
     (row,) = step_rows(tmp_path / "run")
     assert row["n_datums"] == 0 and row["clone_groups"] > 0 and row["duplicate_rate"] > 0.2
-    assert "warning: step 0: " in done.stdout and "clones have no signal" in done.stdout
+    assert "warning: step 0: clones: " in done.stdout and "clones have no signal" in done.stdout
+    assert "step 0: clones: " in (tmp_path / "run/logs.log").read_text()
     assert "all 8 completions are the same, token for token: clones" in (tmp_path / "run/logs.log").read_text()
 
 

@@ -78,6 +78,18 @@ def test_extremes_name_each_problem_once(run_dir: Path, name: str, most: str) ->
     assert frame[most].to_list() == sorted(found["most"].drop_nulls(), reverse=True)[: len(frame)]
 
 
+def test_samples_are_right_and_wrong_ones_of_some_steps(run_dir: Path, runs_dir: Path) -> None:
+    frame = query(run_dir, name="rollout_samples")
+    counts = frame.group_by("step", pl.col("verdict") == "passed").len()
+    assert sorted(counts["step"].unique()) == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 29]
+    assert set(counts["len"]) == {2} and len(counts) == 22
+    for row in frame.head(4).iter_rows(named=True):
+        place = f"step = 0 AND problem_id = '{row['problem_id']}' AND sample_index = {row['sample_index']}"
+        found = query(run_dir, f"SELECT completion, round(reward, 3) AS reward FROM rollouts WHERE {place}")
+        assert row["step"] == 0 and (row["completion"], row["reward"]) in found.rows()
+    assert set(query(runs_dir, name="rollout_samples")["run"]) == {"run-0", "run-1"}
+
+
 def test_a_folder_of_runs_is_told_apart_by_run(runs_dir: Path) -> None:
     frame = query(
         runs_dir, "SELECT run, count(*) AS steps FROM metrics WHERE groups_total > 0 GROUP BY run ORDER BY run"

@@ -258,6 +258,12 @@ def test_step_history_artifact_has_its_plot_as_an_image(run_dir: Path) -> None:
     assert "<svg" not in markdown
     rows = [line for line in markdown.splitlines() if re.match(r"\| \d+ \|", line)]
     assert len(rows) == 10 and rows[0].startswith("| 29 |")
+    samples = markdown.split("## Samples")[1].splitlines()
+    heads = [line for line in samples if line.startswith("Step ")]
+    assert [int(line.split()[1][:-1]) for line in heads] == [29, 29, 14, 14, 0, 0]
+    assert [": passed, reward 1.00" in line for line in heads] == [True, False] * 3
+    text = [line for line in samples[3:] if line and line not in heads]
+    assert text and all(line.startswith("    ") for line in text), "nothing of a completion is markdown"
 
 
 def test_pool_and_evaluation_artifacts(run_dir: Path, pool_dir: Path) -> None:
