@@ -4,10 +4,8 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 
@@ -19,9 +17,8 @@ from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
-from coderl_tasks.insight.warning_signs import Notice, Watch, memory_advice
+from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
-from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
@@ -101,6 +98,7 @@ async def _run(settings: TrainSettings) -> str:
             wandb_name=settings.wandb_name,
             config=directory.config,
             sink=directory.metrics.append,
+            advise=settings.steer == "advise",
         )
         with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [change.on_resume(directory.next_step) for change in directory.changes]
@@ -156,23 +154,20 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
         await delete_old_states(run)
     evaluating = run.settings.eval_every > 0
-    watch = Watch(run.directory.config, read_rows(run.directory.metrics.path))
-    if run.settings.steer == "advise":
-        for line in watch.still():
-            _warn(f"still so: {line}", logger, display)
+    for notice in logger.reminders():
+        display.say(notice.line)
     if evaluating and run.directory.next_step == 0:
-        watch.add(await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display))
+        await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     step = max(0, run.directory.last_committed_step)
     published, published_at = 0, -math.inf
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
         while run.has_step(step):
             if not run.directory.step(step).has("commit"):
-                row = await _step(run, step, ahead, logger, display)
-                _advise(run, watch.add(row), logger, display)
+                await _step(run, step, ahead, logger, display)
             if run.keeps(step):
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
-                watch.add(await _evaluate(run, step_name(step), step, logger, display))
+                await _evaluate(run, step_name(step), step, logger, display)
             if is_history_due(step + 1, published, time.monotonic() - published_at):
                 await _publish_history(run.directory.path)
                 published, published_at = step + 1, time.monotonic()
@@ -203,10 +198,7 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
     return SamplingAhead(partial(sample, run), may_begin)
 
 
-async def _step(
-    run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display
-) -> dict[str, Any]:
-    """Do a step; its row of metrics.jsonl."""
+async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
     run.require_room()
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     display.phase(f"step {step}: sampling")
@@ -217,18 +209,10 @@ async def _step(
     seconds = {"sample": sampled.seconds, "score": scored.seconds}
     commit = await update(run, step, scored.rollouts, begun, seconds)
     logger.log_groups(scored.rollouts)
-    logger.log_metrics(commit.metrics, step)
+    notices = logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
-    return commit.metrics
-
-
-def _advise(run: TrainingRun, notices: Sequence[Notice], logger: RunLogger, display: Display) -> None:
-    for notice in notices if run.settings.steer == "advise" else ():
-        if notice.is_warning:
-            _warn(notice.text, logger, display)
-        else:
-            display.say(notice.text)
-            logger.log.info("%s", notice.text)
+    for notice in notices:
+        display.say(notice.line)
 
 
 def _warn(warning: str, logger: RunLogger, display: Display) -> None:
@@ -241,14 +225,12 @@ async def _save(run: TrainingRun, step: int) -> None:
         await checkpoint(run, step)
 
 
-async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> dict[str, Any]:
-    """Evaluate the policy after `step`; its row of metrics.jsonl."""
+async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> None:
     with display.bar(f"evaluation {name}") as on_progress:
         summary = await evaluate_run(run, name, step, on_progress)
-    row = {"step": step, **eval_metrics(name, summary)}
+    row = eval_metrics(name, summary)
     logger.log_metrics(row, step)
-    display.row(row)
-    return row
+    display.row({"step": step, **row})
 
 
 async def _publish_history(path: Path) -> None:

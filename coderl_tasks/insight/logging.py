@@ -16,6 +16,8 @@ import polars as pl
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import printable
 from coderl_tasks.insight.progress import step_line
+from coderl_tasks.insight.warning_signs import Notice, Watch
+from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import MetricsLog
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.repeats import group_repeats
@@ -52,8 +54,11 @@ class WarningLines(logging.Handler):
 class RunLogger:
     """Logs one run. A context manager: leaving it closes logs.log and the W&B run. Made by `setup_logging`."""
 
-    def __init__(self, logger: logging.Logger, handler: logging.Handler, sink: Sink) -> None:
+    def __init__(
+        self, logger: logging.Logger, handler: logging.Handler, sink: Sink, watch: Watch | None = None
+    ) -> None:
         self.log = logger
+        self._watch = watch
         self._handler = handler
         self._sink = sink
         self._wandb: Any = None
@@ -75,8 +80,9 @@ class RunLogger:
             # A resumed run may have other values for some settings, which W&B refuses by default.
             self._wandb.config.update(dict(config), allow_val_change=True)
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Record one row, of a step (`mean_reward`, ...) or an evaluation (`eval/...`; step -1 is the baseline).
+    def log_metrics(self, metrics: Mapping[str, Any], step: int) -> list[Notice]:
+        """Record one row, of a step (`mean_reward`, ...) or an evaluation (`eval/...`; step -1 is the baseline); what
+        is off since it, or is over, for people. That is in logs.log then.
 
         A row of the same step and kind replaces the earlier one, so that a step done again after a crash counts once.
         """
@@ -85,6 +91,16 @@ class RunLogger:
         self.log.info("%s", step_line(row))
         if self._wandb is not None:
             self._wandb.log(row)
+        return self._noted(self._watch.add(row)) if self._watch is not None else []
+
+    def reminders(self) -> list[Notice]:
+        """What was off when the run was stopped, which is in logs.log then."""
+        return self._noted(self._watch.reminders()) if self._watch is not None else []
+
+    def _noted(self, notices: list[Notice]) -> list[Notice]:
+        for notice in notices:
+            self.log.log(logging.WARNING if notice.is_warning else logging.INFO, "%s", notice.text)
+        return notices
 
     def log_groups(self, scored: pl.DataFrame) -> None:
         """Write each group's rewards to logs.log, and a warning for each group that gives no gradient, that is made of
@@ -151,12 +167,14 @@ def setup_logging(
     wandb_name: str | None = None,
     config: Mapping[str, Any] | None = None,
     sink: Sink | None = None,
+    advise: bool = False,
 ) -> RunLogger:
     """A logger for the run in `log_dir` (created if missing).
 
     Metrics go through `sink`, by default to metrics.jsonl, and as one line per step to logs.log, beside what
     any `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases (WANDB_MODE says how: online,
-    offline); ConfigError if the package is missing.
+    offline); ConfigError if the package is missing. With `advise` it says what is off in the rows, those that are
+    recorded included.
     """
     folder = Path(log_dir)
     private_folder(folder)
@@ -170,7 +188,8 @@ def setup_logging(
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)
-    run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append)
+    watch = Watch(config or {}, read_rows(folder / "metrics.jsonl")) if advise else None
+    run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append, watch)
     if config is not None:
         run.log_hparams(config)
     if wandb_project is not None:

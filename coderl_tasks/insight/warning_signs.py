@@ -23,6 +23,7 @@ from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.journal.metrics import is_eval_row, row_identity
 from coderl_tasks.policy.repeats import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
+from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS
 
 WINDOW = 10
 FEWEST = 5
@@ -55,16 +56,26 @@ class Remedy:
 
     def text(self, config: Row) -> str:
         """As people read it: what to do, the value now, and whether the run can go on with another one."""
-        known = f"now {config[self.setting]}; " if config.get(self.setting) is not None else ""
+        value = _value(config, self.setting)
+        known = f"now {value}; " if value is not None else ""
         # What is recorded with its content, as the pool is, may be moved on resume, and no more.
         recorded = f"{self.setting}_sha256" in config
         refused = recorded or about(TrainSettings.model_fields[self.setting]).on_resume == "refused"
         return f"{self.setting}: {self.how} ({known}{'only in a new run' if refused else 'on resume'})"
 
 
+def _value(config: Row, setting: str) -> Any:
+    """A setting's value. Of the step's sizes config.json has the recipe's pair, and people are told the other."""
+    if setting == PROBLEMS:
+        return config.get(GROUP_SIZE)
+    if setting == COMPLETIONS and config.get(BATCH_SIZE) and config.get(GROUP_SIZE):
+        return config[BATCH_SIZE] // config[GROUP_SIZE]
+    return config.get(setting)
+
+
 @dataclass(slots=True)
 class History:
-    """The rows of a run up to a step; `config` is what config.json says of it."""
+    """The rows of a run up to a step; `config` is what config.json says of it, findings that come later included."""
 
     config: Row
     steps: list[Row] = field(default_factory=list)
@@ -426,12 +437,17 @@ class Notice(NamedTuple):
     text: str
     is_warning: bool
 
+    @property
+    def line(self) -> str:
+        """As people read it on the console."""
+        return f"warning: {self.text}" if self.is_warning else self.text
+
 
 class Watch:
     """Follows a run, row by row of its metrics.jsonl; `config` is what config.json says."""
 
     def __init__(self, config: Row, rows: Iterable[Row] = ()) -> None:
-        self.history = History(_with_sizes(config))
+        self.history = History(config)
         self.episodes: list[Episode] = []
         self._open: dict[str, Episode] = {}
         for row in rows:
@@ -472,6 +488,10 @@ class Watch:
         """What is off now, one line each."""
         return [self._text(episode) for episode in self._open.values()]
 
+    def reminders(self) -> list[Notice]:
+        """What is off now, for a run that goes on."""
+        return [Notice(f"still so: {text}", True) for text in self.still()]
+
     def was(self) -> list[str]:
         """What was off and is over, one line each."""
         return [
@@ -504,12 +524,4 @@ def memory_advice(error: BaseException, config: Row) -> str | None:
         Remedy("sample_concurrency", "lower"),
         Remedy("problems_per_step", "lower"),
     )
-    return f"out of memory: completions of this length do not fit; try: {_listed(remedies, _with_sizes(config))}"
-
-
-def _with_sizes(config: Row) -> dict[str, Any]:
-    """With the sizes by the names that people are told: config.json has the recipe's."""
-    problems, completions = config.get("group_size"), config.get("batch_size")
-    if not problems or not completions:
-        return dict(config)
-    return {**config, "problems_per_step": problems, "completions_per_problem": completions // problems}
+    return f"out of memory: completions of this length do not fit; try: {_listed(remedies, config)}"

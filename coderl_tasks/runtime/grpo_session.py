@@ -28,6 +28,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging
 from coderl_tasks.insight.progress import step_line
 from coderl_tasks.insight.report import write_report
+from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -127,12 +128,17 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
-                log = setup_logging(directory.path, config=directory.config, sink=directory.metrics.append)
+                advise = settings.steer == "advise"
+                log = setup_logging(
+                    directory.path, config=directory.config, sink=directory.metrics.append, advise=advise
+                )
                 with log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:
                         self._say(line)
                     async with open_run(settings, directory, used) as run:
                         await self._prepare(run)
+                        for notice in log.reminders():
+                            self._say(notice.line)
                         self._opened.set_result((run, log))
                         await self._closing.wait()
         except BaseException as error:
@@ -203,11 +209,12 @@ class GrpoSession:
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
         for _ in range(num_iterations):
-            metrics = self._do(self._step(self.next_step, ids, given=subset is not None))
-            self._say(step_line(metrics))
+            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None))
+            for line in (step_line(metrics), *(notice.line for notice in notices)):
+                self._say(line)
         return metrics
 
-    async def _step(self, step: int, ids: list[str], *, given: bool) -> dict[str, Any]:
+    async def _step(self, step: int, ids: list[str], *, given: bool) -> tuple[dict[str, Any], list[Notice]]:
         run, journal = self._run, self._run.directory.step(step)
         run.require_room()
         recorded = journal.read_problems()
@@ -221,10 +228,10 @@ class GrpoSession:
         seconds = {"sample": sampled.seconds, "score": scored.seconds}
         commit = await tried_again(partial(update.fn, run, step, scored.rollouts, begun, seconds))
         self._logger.log_groups(scored.rollouts)
-        self._logger.log_metrics(commit.metrics, step)
+        notices = self._logger.log_metrics(commit.metrics, step)
         if run.is_due(step, run.settings.save_every):
             await self._checkpoint(step)
-        return commit.metrics
+        return commit.metrics, notices
 
     def sample(
         self,

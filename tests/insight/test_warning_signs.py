@@ -227,6 +227,13 @@ def test_repeats_beyond_chance_are_warned_of(metrics: Row, probe: Row | None, wa
     assert bool(warnings([{"step": 3, "groups_total": 8, **metrics}], {"probe": probe})) == warned
 
 
+def test_what_the_probe_found_in_this_start_counts() -> None:
+    config: Row = {}
+    watch = Watch(config)
+    config["probe"] = {"duplicate_rate": 0.3}  # as the run directory records it
+    assert watch.add({"step": 0, "groups_total": 8, "duplicate_rate": 0.4}) == []
+
+
 def test_rows_of_earlier_versions_are_judged_by_what_they_have() -> None:
     old = [
         {"step": step, "mean_reward": 0.0, "mean_correct": 0.0, "groups_total": 8, "groups_skipped": 8}
