@@ -1,13 +1,12 @@
-"""What is drawn, without state: seeds as hashes, and which problems a step trains on.
+"""What is drawn, without state: seeds as hashes, and what a selection of a step's problems is.
 
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
-2. The problems are a stream of shuffled epochs over the pool, cut into steps. Nothing is remembered between steps: the
-   seed and the step's number decide. Every problem comes up once per epoch; where an epoch ends inside a step the next
-   one goes on, so a pool smaller than a step repeats problems within it.
+2. The problems are a stream, cut into steps. Nothing is remembered between steps: the seed and the step decide.
 """
 
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol
 
 SEED_BITS = 31
 
@@ -29,26 +28,27 @@ def seed_for(*parts: int | str) -> int:
     return int.from_bytes(digest.digest()[:4], "big") >> (32 - SEED_BITS)
 
 
-def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[str]:
-    """The order of `epoch`, whatever order the pool came in: sorted by a keyed hash, which no library can change."""
-    key = f"{seed}/{epoch}/".encode()
-    return sorted(problem_ids, key=lambda problem_id: (hashlib.sha256(key + problem_id.encode()).digest(), problem_id))
+class Selection(Protocol):
+    """How a step's problems are chosen, one per file; `SELECTIONS` in training/run.py names them.
+
+    The call alone decides, or what the selection was made with: one that adapts is made with the run's journal, and has
+    to answer the same of a step whenever it is asked, since a killed run asks again.
+    """
+
+    def __call__(self, problem_ids: Sequence[str], *, seed: int, step: int, count: int) -> list[str]:
+        """The `count` problems of `step` (from 0), in group order, of the pool's `problem_ids`, in its order."""
+        ...
 
 
-def select_problems(problem_ids: Sequence[str], *, seed: int, step: int, count: int) -> list[str]:
-    """The `count` problems of `step` (from 0), in group order.
+def places(problem_ids: Sequence[str], *, step: int, count: int) -> range:
+    """The places in an endless stream of problems that `step` takes.
 
     Raises ValueError for an empty pool, repeated ids, a negative step or a count below 1.
     """
-    size = len(problem_ids)
-    if size == 0:
+    if not problem_ids:
         raise ValueError("the pool is empty")
-    if len(set(problem_ids)) != size:
+    if len(set(problem_ids)) != len(problem_ids):
         raise ValueError("the pool names a problem twice")
     if step < 0 or count < 1:
         raise ValueError(f"step={step}, count={count}: a step is at least 0 and takes at least one problem")
-    start, stop = step * count, (step + 1) * count
-    epochs = range(start // size, (stop - 1) // size + 1)
-    stream = [problem_id for epoch in epochs for problem_id in epoch_order(problem_ids, seed=seed, epoch=epoch)]
-    offset = start - epochs.start * size
-    return stream[offset : offset + count]
+    return range(step * count, (step + 1) * count)

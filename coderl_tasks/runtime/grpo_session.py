@@ -34,7 +34,7 @@ from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.policy.sampling import completion_budget, sample_group
-from coderl_tasks.policy.selection import seed_for, select_problems
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import problem_from_row
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -189,8 +189,9 @@ class GrpoSession:
         return list(self._run.pool)
 
     def fresh_subset(self, count: int) -> list[str]:
-        """The ids of `count` problems for the next step: the pool shuffled by the run's seed, again for each pass."""
-        return select_problems(self.problem_ids, seed=self._run.settings.seed, step=self.next_step, count=count)
+        """The ids of `count` problems for the next step, as the setting `selection` says: by default of the pool
+        shuffled by the run's seed, again for each pass."""
+        return self._run.select_problems(self.next_step, count)
 
     def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:
         """Train `num_iterations` steps on the problems `subset` names (None: as many fresh ones as the settings say),

@@ -95,6 +95,9 @@ class TrainSettings(FlowSettings):
     batch_size: Annotated[RecipeSize, Setting(meaning="completions per step")] = Field(
         128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
     )
+    selection: Literal["shuffle", "cycle"] = Field(
+        "shuffle", description="which problems a step takes: shuffled passes over the pool, or cycle: the pool's order"
+    )
     learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
     )

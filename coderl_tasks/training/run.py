@@ -14,8 +14,11 @@ from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.policy.cycle import cycle
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.policy.selection import Selection
+from coderl_tasks.policy.shuffle import shuffle
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.problem_prompt import problem_prompt
@@ -28,6 +31,8 @@ from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.learner import Learner
 
 logger = logging.getLogger(__name__)
+SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
+"""By the value of the setting `selection`."""
 
 
 class TrainingRun:
@@ -88,6 +93,11 @@ class TrainingRun:
     def sampler_step(self, step: int) -> int:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
+
+    def select_problems(self, step: int, count: int) -> list[str]:
+        """The ids of the `count` problems of `step`, in group order, as the setting `selection` says."""
+        select = SELECTIONS[self.settings.selection]
+        return select(list(self.pool), seed=self.settings.seed, step=step, count=count)
 
     @property
     def sends_seeds(self) -> bool:

@@ -37,7 +37,7 @@ from coderl_tasks.policy.rollout_frames import (
     with_advantages,
 )
 from coderl_tasks.policy.sampling import GroupRequest
-from coderl_tasks.policy.selection import seed_for, select_problems
+from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
 from coderl_tasks.policy.truncation import counted_rewards
 from coderl_tasks.retries import PHASE
@@ -109,7 +109,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
     settings = run.settings
     chosen = run.directory.step(step).read_problems()
     if chosen is None:
-        chosen = select_problems(list(run.pool), seed=settings.seed, step=step, count=settings.problems_per_step)
+        chosen = run.select_problems(step, settings.problems_per_step)
     return [
         run.engine.request(
             run.pool[problem_id],

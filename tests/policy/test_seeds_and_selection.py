@@ -1,12 +1,17 @@
 """Seeds and the choice of problems: stateless, stable, complete."""
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.policy.selection import epoch_order, seed_for, select_problems
+from coderl_tasks.policy.cycle import cycle
+from coderl_tasks.policy.selection import Selection, seed_for
+from coderl_tasks.policy.shuffle import epoch_order, shuffle
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.run import SELECTIONS
 
 
 def test_seed_is_the_same_for_ever() -> None:
@@ -40,7 +45,7 @@ def test_seed_refuses(parts: tuple[object, ...]) -> None:
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
 def test_every_problem_once_an_epoch(size: int, count: int, seed: int) -> None:
     pool = [f"p{i}" for i in range(size)]
-    stream = [name for step in range(3 * size) for name in select_problems(pool, seed=seed, step=step, count=count)]
+    stream = [name for step in range(3 * size) for name in shuffle(pool, seed=seed, step=step, count=count)]
     for epoch in range(len(stream) // size):
         assert stream[epoch * size : (epoch + 1) * size] == epoch_order(pool, seed=seed, epoch=epoch)
     assert set(Counter(stream[:size]).values()) == {1}
@@ -48,13 +53,33 @@ def test_every_problem_once_an_epoch(size: int, count: int, seed: int) -> None:
 
 def test_selection_ignores_the_order_of_the_pool_and_follows_the_seed() -> None:
     pool = [f"p{i}" for i in range(50)]
-    first = select_problems(pool, seed=0, step=7, count=8)
-    assert first == select_problems(pool[::-1], seed=0, step=7, count=8)
-    assert first != select_problems(pool, seed=1, step=7, count=8)
-    assert first != select_problems(pool, seed=0, step=8, count=8)
+    first = shuffle(pool, seed=0, step=7, count=8)
+    assert first == shuffle(pool[::-1], seed=0, step=7, count=8)
+    assert first != shuffle(pool, seed=1, step=7, count=8)
+    assert first != shuffle(pool, seed=0, step=8, count=8)
 
 
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(0, 30))
+def test_a_cycle_is_the_pool_in_its_order_again_and_again(size: int, count: int, step: int) -> None:
+    pool = [f"p{i}" for i in range(size)]
+    assert cycle(pool, seed=step, step=step, count=count) == [
+        pool[i % size] for i in range(step * count, (step + 1) * count)
+    ]
+
+
+def test_a_cycle_by_hand() -> None:
+    pool = ["easy", "middle", "hard"]
+    steps = [cycle(pool, seed=0, step=step, count=2) for step in range(3)]
+    assert steps == [["easy", "middle"], ["hard", "easy"], ["middle", "hard"]]
+
+
+def test_each_selection_has_its_word_in_the_settings() -> None:
+    words = TrainSettings.model_fields["selection"].annotation
+    assert set(get_args(words)) == SELECTIONS.keys() and TrainSettings().selection == "shuffle"
+
+
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize(("pool", "step", "count"), [([], 0, 1), (["a", "a"], 0, 1), (["a"], -1, 1), (["a"], 0, 0)])
-def test_selection_refuses(pool: list[str], step: int, count: int) -> None:
+def test_selection_refuses(select: Selection, pool: list[str], step: int, count: int) -> None:
     with pytest.raises(ValueError):
-        select_problems(pool, seed=0, step=step, count=count)
+        select(pool, seed=0, step=step, count=count)
