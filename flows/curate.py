@@ -88,7 +88,11 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             checks = await _check_solutions(session, settings, filtered.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             fitting, long = drop_long_prompts(
-                sound, session.renderer, max_tokens=settings.max_tokens, context=session.context
+                sound,
+                session.renderer,
+                max_tokens=settings.max_tokens,
+                context=session.context,
+                environment=session.environment,
             )
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
             measured = await _profile(session, settings, whole, folder, display)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 from prefect import flow
 
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import compared, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, evaluation_subset
@@ -29,7 +30,8 @@ from coderl_tasks.runtime.planning import (
     plan_evaluation,
 )
 from coderl_tasks.services import services
-from coderl_tasks.settings import EvaluateSettings
+from coderl_tasks.settings import EvaluateSettings, TrainSettings
+from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 
 @flow(name="evaluate")
@@ -90,7 +92,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
 def _problems(settings: EvaluateSettings) -> list[Problem]:
     """The test problems that `settings` ask for; ConfigError if there are none."""
     side = evaluation_side(settings)
-    loaded = side.load(settings.splits)
+    loaded = side.load(settings.splits, environment_of(settings).rows)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or "there are no rows"
@@ -134,9 +136,20 @@ def taken_from_the_run(
     summary, rollouts = final.read_summary(), final.read_rollouts()
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
-    measured_with = policy.config | {key: summary.get(key) for key in ("temperature", "max_tokens")}
-    keys = ("seed", "renderer_name", "thinking", "reward_timeout", "temperature", "max_tokens")
-    same_settings = all(measured_with.get(key) == getattr(settings, key) for key in keys)
+    measured_with = TrainSettings.completed(policy.config)
+    measured_with |= {key: summary.get(key) for key in ("temperature", "max_tokens")}
+    keys = (
+        "environment",
+        REWARD_HASH,
+        "seed",
+        "renderer_name",
+        "thinking",
+        "reward_timeout",
+        "temperature",
+        "max_tokens",
+    )
+    content = settings.content()
+    same_settings = all(measured_with.get(key) == content.get(key) for key in keys)
     same_policy = summary.get("policy") == policy.sampler_path
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None

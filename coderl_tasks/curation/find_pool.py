@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_names import did_you_mean, near_names
@@ -43,21 +45,30 @@ class FoundPool:
         manifest = self.file.with_name(MANIFEST_FILE)
         return (manifest if self.manifest else self.file).stat().st_mtime
 
+    @property
+    def environment(self) -> str | None:
+        """What the pool is of, as the manifest says; None if nothing says it."""
+        settings = self.manifest.get("settings")
+        # A curation that names none is from before there were others.
+        return str(settings.get("environment", "code")) if isinstance(settings, dict) else None
+
     def profiled_with(self) -> str | None:
         """The model whose pass rates chose the problems, as the manifest says; None if nothing says it."""
         name = self.manifest.get("model_name")
         return None if name is None else str(name)
 
 
-def find_pool(pool: str, model_name: str, *, pools: Path = POOLS, at_least: int = 1) -> FoundPool:
+def find_pool(
+    pool: str, model_name: str, *, pools: Path = POOLS, at_least: int = 1, environment: str = "code"
+) -> FoundPool:
     """The pool that `pool` names: "latest", the folder of a finished pool, or a parquet file of problems.
 
-    "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` that kept `at_least`
-    so many problems: a small experiment is not what a run means unless it names it.
+    "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` for `environment`
+    that kept `at_least` so many problems: a small experiment is not what a run means unless it names it.
     Raises ConfigError, saying what to do, if there is none.
     """
     if pool == LATEST:
-        return _latest(model_name, pools, at_least)
+        return _latest(model_name, pools, at_least, environment)
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -72,18 +83,20 @@ def find_pool(pool: str, model_name: str, *, pools: Path = POOLS, at_least: int 
     return FoundPool(path, read_json(manifest) if path.name == POOL_FILE and manifest.is_file() else {})
 
 
-def _latest(model_name: str, pools: Path, at_least: int) -> FoundPool:
+def _latest(model_name: str, pools: Path, at_least: int, environment: str) -> FoundPool:
     found = [
-        FoundPool(file, manifest)
+        pool
         # By the manifest, which is written last: a folder without one is a curation that has not ended.
         for manifest_file in pools.glob(f"*/{MANIFEST_FILE}")
         if (file := manifest_file.with_name(POOL_FILE)).is_file()
         and (manifest := _readable(manifest_file)).get("kept")
         and same_model(str(manifest.get("model_name")), model_name)
+        and (pool := FoundPool(file, manifest)).environment in (environment, None)
     ]
     if not found:
+        made = "" if environment == "code" else f"of environment={environment} "
         raise ConfigError(
-            f"pool=latest: no finished pool made with {model_name} in {pools}. Run curate with this model first, "
+            f"pool=latest: no finished pool {made}made with {model_name} in {pools}. Run curate with this model first, "
             "or name a pool's folder or parquet file."
         )
     largest = max(found, key=lambda pool: (pool.kept or 0, pool.written))
@@ -96,6 +109,19 @@ def _latest(model_name: str, pools: Path, at_least: int) -> FoundPool:
         )
     newest = max(enough, key=lambda pool: (pool.written, pool.file))
     return newest if (newest.kept or 0) == largest.kept else replace(newest, larger=largest)
+
+
+def require_environment(pool: FoundPool, environment: str) -> None:
+    """Raise ConfigError if the pool was made for another environment, as its manifest says or its problems show."""
+    made_for = pool.environment
+    if made_for is None:
+        kinds = set(pl.scan_parquet(pool.file).select(pl.col("kind").unique()).collect()["kind"])
+        made_for = environment if ("answer" in kinds) == (environment != "code") else "another kind"
+    if made_for != environment:
+        raise ConfigError(
+            f"pool={pool.file} is of environment={made_for}, not environment={environment}: name that environment, or "
+            "another pool (coderl pools lists them)"
+        )
 
 
 def _readable(manifest_file: Path) -> dict[str, Any]:

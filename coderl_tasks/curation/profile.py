@@ -9,6 +9,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.curation.difficulty import difficulty
+from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
@@ -16,7 +17,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.rollout_frames import ORDER, first_failures
 from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
-from coderl_tasks.prompts import Renderer, problem_prompt
+from coderl_tasks.prompts import Renderer
 from coderl_tasks.rollouts.engine import RolloutEngine
 from coderl_tasks.rollouts.rounds import (
     FINGERPRINT_FILE,
@@ -47,12 +48,12 @@ NO_PRICES = Prices()
 
 
 def drop_long_prompts(
-    problems: Sequence[Problem], renderer: Renderer, *, max_tokens: int, context: int
+    problems: Sequence[Problem], renderer: Renderer, *, max_tokens: int, context: int, environment: Environment = CODE
 ) -> tuple[list[Problem], list[Drop]]:
     """The problems whose prompt leaves room for a completion in `context` tokens, and the drops of the others."""
     kept, drops = [], []
     for problem in problems:
-        length = len(problem_prompt(problem, renderer))
+        length = len(environment.prompt(problem, renderer))
         if completion_budget(length, max_tokens, context) > 0:
             kept.append(problem)
         else:

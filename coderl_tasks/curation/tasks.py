@@ -12,6 +12,7 @@ from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solution_check import SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.environments import environment_of
 from coderl_tasks.filtering import (
     DuplicateRules,
     FilterRequest,
@@ -48,6 +49,8 @@ def filter_request(settings: CurateSettings) -> FilterRequest:
         DuplicateRules(settings.near_duplicate),
         OverlapRules(settings.ngram_overlap, settings.near_evaluation, settings.common_passage),
         settings.readers,
+        settings.environment,
+        environment_of(settings).rows,
     )
 
 
@@ -94,6 +97,7 @@ async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFr
                 seed=settings.seed,
                 concurrency=settings.sample_concurrency,
             ),
+            environment=session.environment,
         ),
         SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None),
         prices=Prices(settings.price_prompt, settings.price_completion),

@@ -110,6 +110,7 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
                 concurrency=settings.sample_concurrency,
                 sampler_step=evaluation.policy.step,
             ),
+            environment=session.environment,
         ),
         groups=evaluation.groups,
         on_progress=on_progress,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from coderl_tasks.grading.compare import matches, parse_value, values_match
 from coderl_tasks.problems import Drop, Problem, RowDropped, trim_tests
-from coderl_tasks.problems.loading import parse_row
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader, parse_row
 from coderl_tasks.problems.raw_files import Oversized, RawRow
 
 MIB = 2**20
@@ -44,12 +44,12 @@ class KeptRow:
     whole: Problem
 
 
-def parse(row: RawRow) -> Problem | Drop:
+def parse(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem | Drop:
     """The problem in `row` with all its tests, or why there is none."""
     if isinstance(row.values, Oversized):
         return Drop("sanity", "row_too_large", f"{row.values.size / MIB:.0f} MiB", None, row.split, row.source_row)
     try:
-        return parse_row(row)
+        return parse_row(row, rows)
     except RowDropped as drop:
         return Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row)
 

@@ -16,7 +16,7 @@ stages after trimming must need no test and no statement: a signature has hashes
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from coderl_tasks.journal.atomic import (
     write_parquet,
 )
 from coderl_tasks.problems import DROPPED_SCHEMA, Drop, count_drops, dropped_frame
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
 from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
 from coderl_tasks.problems.sources import (
@@ -60,7 +61,7 @@ class FilterRequest:
     `splits` None is all of them; `limit` -1 all rows, else so many, taken from all splits in turn. `evaluation` is
     the data set whose test side must not be given away: None is `source` itself, where it has one, "none" is no data
     set. With a `test_share`, that share of the train side of `source` is the test side (see `sides.is_held_out`).
-    `workers` None is one per core.
+    `workers` None is one per core. `environment` names what `reader` makes of the rows.
     """
 
     source: str
@@ -72,6 +73,8 @@ class FilterRequest:
     duplicates: DuplicateRules = field(default_factory=DuplicateRules)
     overlap: OverlapRules = field(default_factory=OverlapRules)
     workers: int | None = None
+    environment: str = "code"
+    reader: RowReader = CODE_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,8 @@ class FilterResult:
         counts = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
         first = self.dropped.row(0, named=True)
         why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
-        raise DataError(
-            f"{dataset}: none of {self.read} rows can be used ({counts}); {why}. All rows: coderl validate {dataset}"
-        )
+        all_rows = "" if "environment" in self.manifest else f". All rows: coderl validate {dataset}"
+        raise DataError(f"{dataset}: none of {self.read} rows can be used ({counts}); {why}{all_rows}")
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
@@ -139,11 +141,13 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     }
     if request.test_share is not None:
         described["test_share"] = request.test_share
+    if request.environment != "code":  # earlier curations name none
+        described["environment"] = request.environment
     _begin(folder, described)
     done = _finished(folder, described, request)
     if done is not None:
         return done
-    jobs = [job for side in (evaluation, train) for job in _jobs(side, indices, folder)]
+    jobs = [replace(job, reader=request.reader) for side in (evaluation, train) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
     return _decide(folder, request, described)
 

@@ -25,6 +25,7 @@ from coderl_tasks.filtering.parts import PART_SCHEMA, part_row, write_drops, wri
 from coderl_tasks.filtering.rows import MIB, RowRules, filter_problem, parse
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Drop
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.raw_files import Segment
 from coderl_tasks.problems.sides import is_held_out
 from coderl_tasks.problems.sources import RowSource
@@ -73,6 +74,7 @@ class PartJob:
     rules: RowRules | None
     limit: int | None = None
     held_out: float | None = None
+    reader: RowReader = CODE_ROWS
 
     def wants(self, problem_id: str) -> bool:
         """Whether the problem is one for this part."""
@@ -120,7 +122,7 @@ def make_part(job: PartJob) -> int:
         for row in islice(rows, job.limit):
             read += 1
             size = row.size
-            parsed = parse(row)
+            parsed = parse(row, job.reader)
             # A row may be hundreds of MB: each form of it goes when the next one is there, the last before the next
             # row is read.
             del row

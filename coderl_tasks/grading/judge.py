@@ -111,8 +111,8 @@ class Judge:
     def __init__(self, client: SandboxClient, timeout_s: float = 6.0, *, memory_mb: int = 1024) -> None:
         if not 0 < timeout_s < math.inf:
             raise ConfigError(f"a timeout of {timeout_s} s: give CPU seconds above 0")
-        self._client = client
-        self._timeout_s = timeout_s
+        self.client = client
+        self.timeout_s = timeout_s
         self._memory_mb = memory_mb
 
     async def grade(
@@ -129,7 +129,7 @@ class Judge:
         if not every or sorted(indices) != every:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
-        run = _Run(self._client, problem, code, limits, run_all)
+        run = _Run(self.client, problem, code, limits, run_all)
         infra: InfraError | None = None
         try:
             for chunk in _chunks(problem, indices, limits.cpu_s, _LARGEST_CHUNK if run_all else _FIRST_CHUNK):
@@ -140,7 +140,7 @@ class Judge:
         return run.grade(infra)
 
     def _limits(self, problem: Problem) -> Limits:
-        cpu_s = problem.time_limit_s or self._timeout_s
+        cpu_s = problem.time_limit_s or self.timeout_s
         if not 0 < cpu_s < math.inf:
             raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
         longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
@@ -202,7 +202,7 @@ class _Run:
 
         Raises InfraError if there is no other.
         """
-        fault = await _driver_fault(self._client, self._server)
+        fault = await driver_fault(self._client, self._server)
         if fault is not None and not self._client.quarantine(self._server, fault):
             raise InfraError(fault)
         return fault is None
@@ -298,7 +298,7 @@ async def require_sandbox(client: SandboxClient) -> None:
     Raises InfraError, which says what is wrong, if none does.
     """
     faults = dict(
-        zip(client.urls, await asyncio.gather(*(_driver_fault(client, url) for url in client.urls)), strict=True)
+        zip(client.urls, await asyncio.gather(*(driver_fault(client, url) for url in client.urls)), strict=True)
     )
     found = {url: fault for url, fault in faults.items() if fault is not None}
     if len(found) == len(faults):
@@ -308,7 +308,7 @@ async def require_sandbox(client: SandboxClient) -> None:
         logger.warning("%s; the other sandboxes are used", fault)
 
 
-async def _driver_fault(client: SandboxClient, server: str) -> str | None:
+async def driver_fault(client: SandboxClient, server: str) -> str | None:
     """What is wrong with a server on which a known program does not get its known output; None if it does."""
     limits = Limits(10.0, 11.0, 256, _MIB)
     try:

@@ -19,7 +19,8 @@ _SHOWN_CHARS = 1000
 
 
 class Verdict(StrEnum):
-    """The eight verdicts. `infra_error` is ours, never the program's, and never becomes a reward."""
+    """The nine verdicts. `infra_error` is ours, never the program's, and never becomes a reward; `reward_error` is the
+    user's compute_reward's, and a reward of 0."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
@@ -29,6 +30,7 @@ class Verdict(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     FORMAT_ERROR = "format_error"
     INFRA_ERROR = "infra_error"
+    REWARD_ERROR = "reward_error"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.settings import Setting, TrainSettings, about
+from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 CONFIG_FILE = "config.json"
 FORMAT = 1
@@ -16,7 +17,10 @@ FORMAT = 1
 default, or null. A change that an older coderl would read wrongly does. Run directories without a version were written
 before there was one."""
 
-_SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()}
+# A mended reward function is what a run that stopped for it goes on with.
+_SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()} | {
+    REWARD_HASH: Setting(on_resume="warned")
+}
 MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resume != "refused")
 """Settings that may differ on resume, as each says of itself."""
 

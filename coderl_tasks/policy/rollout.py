@@ -48,7 +48,8 @@ GRADED_COLUMNS = {
     "code": Column(TEXT, "what was extracted; null if there was no closed block", lambda scored: scored.code),
     "verdict": Column(
         TEXT,
-        "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error",
+        "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error; of a "
+        "user's own reward: passed (at least 1), wrong_answer, reward_error, infra_error",
         lambda scored: scored.grade.verdict.value,
     ),
     "tests_passed": Column(INT, "of those that ran", lambda scored: scored.grade.tests_passed),
@@ -64,12 +65,14 @@ GRADED_COLUMNS = {
     "format_score": Column(FLOAT, "0, or -1 without code", lambda scored: scored.format_score),
     "correctness_score": Column(
         FLOAT,
-        "1 if all tests pass, else 0; with `reward=fraction` the share that passes",
+        "1 if all tests pass, else 0; with `reward=fraction` the share that passes; environment=custom: the reward, 0 "
+        "to 1",
         lambda scored: scored.correctness,
     ),
     "reward": Column(
         FLOAT,
-        "`format_coef` * format_score + correctness_score; null for an infra_error",
+        "`format_coef` * format_score + correctness_score; environment=custom: what compute_reward returns, 0 for a "
+        "reward_error; null for an infra_error",
         lambda scored: scored.reward,
     ),
     "advantage": Column(
@@ -81,6 +84,11 @@ GRADED_COLUMNS = {
     "base_logprobs": Column(
         pl.List(pl.Float32()),
         "with `kl_penalty_coef` the base model's, one per completion token that is trained on; else null",
+    ),
+    "reward_error": Column(
+        TEXT,
+        "the traceback of compute_reward, or what else it did wrong; null if it returned a number",
+        lambda scored: scored.grade.error if scored.grade.verdict == "reward_error" else None,
     ),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.

@@ -7,6 +7,7 @@ with_advantages     graded                             -> ROLLOUT_SCHEMA with ad
 first_failures      graded                             -> by problem, the first failing test of each program
 require_sampled     sampled                            -> InfraError if too much of it cannot be trained on
 require_graded      graded                             -> SandboxDownError if too much of it could not be graded
+require_rewards     graded                             -> CoderlError if compute_reward failed on too much of it
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.errors import InfraError, SandboxDownError
+from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.advantages import Estimator, compute_advantages
 from coderl_tasks.policy.grpo import should_skip
@@ -31,6 +32,9 @@ MIN_GRADABLE = 2
 
 MOST_LOST = 0.1
 """Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
+
+MOST_REWARD_ERRORS = 0.05
+"""Of a step's completions: a reward function that fails more often is to be mended, not trained through."""
 
 HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
 """What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
@@ -136,6 +140,19 @@ def require_graded(rollouts: pl.DataFrame, what: str) -> None:
     if lost > MOST_LOST * len(programs):
         raise SandboxDownError(
             f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
+        )
+
+
+def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
+    """Raises CoderlError, which names `what` and shows a traceback, if compute_reward failed on over MOST_REWARD_ERRORS
+    of the completions. No retry can help, but a mended function: what was sampled stays recorded for it."""
+    failed = rollouts.filter(pl.col("verdict") == Verdict.REWARD_ERROR)
+    if failed.height > MOST_REWARD_ERRORS * rollouts.height:
+        first = failed.row(0, named=True)
+        raise CoderlError(
+            f"{what}: compute_reward failed on {failed.height} of {rollouts.height} completions, more than "
+            f"{MOST_REWARD_ERRORS:.0%}: mend the reward function, then start again. On completion "
+            f"{first['sample_index']} of problem {first['problem_id']}:\n{first['reward_error']}"
         )
 
 

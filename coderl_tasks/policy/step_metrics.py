@@ -231,6 +231,10 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("time_limit_rate", "share of the graded completions whose program ran out of time in a test",
         lambda step: (step.graded["verdict"] == Verdict.TIME_LIMIT).mean(), Theme.REWARD,
         column=("time limit", ".1%"), panel="Programs that run out of time"),
+    Metric("reward_errors",
+        "completions on which compute_reward raised, took too long or returned no number: 0, and counted as such",
+        lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), Theme.FAULTS, INT,
+        line="reward errors {}", column=("reward errors", "d")),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (

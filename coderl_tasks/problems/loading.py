@@ -1,6 +1,6 @@
 """The one way to load problems: read a source, normalise its rows, drop what cannot be used and say why."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem
 from coderl_tasks.problems.raw_files import RawRow
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.sources import Role, open_source
@@ -17,6 +17,18 @@ from coderl_tasks.problems.trimming import trim_tests
 ItemT = TypeVar("ItemT")
 SAME_ID_OTHER_TESTS = "same_id_other_tests"
 """Why a row was dropped whose own id an earlier row has, with other tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """How the rows of an environment become problems: `read` takes a raw row's values, with `split` and `source_row`,
+    and raises RowDropped; rows that are problems already, a pool's, have to be of one of `kinds`."""
+
+    read: Callable[..., Problem]
+    kinds: tuple[Kind, ...]
+
+
+CODE_ROWS = RowReader(problem_from_row, ("stdin", "call"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +85,13 @@ def load_problems(
     role: Role,
     limit: int | None = None,
     max_tests: int = -1,
+    rows: RowReader = CODE_ROWS,
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
-    `role` says which side of a data set is read; `limit` counts rows read (None or -1: all); each problem is cut to
-    its `max_tests` longest-input tests (-1: all). A row with the identity of an earlier one is dropped as a duplicate.
+    `role` says which side of a data set is read, `rows` how a row is; `limit` counts rows read (None or -1: all); each
+    problem is cut to its `max_tests` longest-input tests (-1: all). A row with the identity of an earlier one is
+    dropped as a duplicate.
     Raises DataError if the source cannot be read.
     """
     problems: dict[str, Problem] = {}
@@ -88,7 +102,7 @@ def load_problems(
         try:
             # Trimmed after parsing, since the identity is of all tests, and row by row: the tests of a whole data set
             # are gigabytes.
-            problem = trim_tests(parse_row(row), max_tests)
+            problem = trim_tests(parse_row(row, rows), max_tests)
         except RowDropped as drop:
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
@@ -101,10 +115,12 @@ def load_problems(
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
 
-def parse_row(row: RawRow) -> Problem:
+def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
     """The problem in a raw row, or in one of a pool. Raises RowDropped."""
     if not _is_normalised(row.values):
-        return problem_from_row(row.values, split=row.split, source_row=row.source_row)
+        return rows.read(row.values, split=row.split, source_row=row.source_row)
+    if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
+        raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
     # Only these two may be null, where the data has none; any other null is damage.
     missing = [
         name for name in PROBLEM_SCHEMA if row.values[name] is None and name not in ("time_limit_s", "solutions")

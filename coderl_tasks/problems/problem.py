@@ -5,7 +5,9 @@ from typing import Any, ClassVar, Literal
 
 import polars as pl
 
-Kind = Literal["stdin", "call"]
+Kind = Literal["stdin", "call", "answer"]
+"""How a completion is judged: as a program on its standard input, as a function's value, or as an answer, whose ground
+truth is the only test's `expected`."""
 
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")

@@ -72,7 +72,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     except UnicodeEncodeError as error:
         raise RowDropped("not_utf8", str(error)) from None
     return Problem(
-        problem_id=_own_id(own_id) or content_id(statement, starter_code, test_set),
+        problem_id=row_id(own_id) or content_id(statement, starter_code, test_set),
         split=split,
         statement=statement,
         starter_code=starter_code,
@@ -196,7 +196,8 @@ def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:
     return digest.hexdigest()[:ID_HEX_DIGITS]
 
 
-def _own_id(value: Any) -> str | None:
+def row_id(value: Any) -> str | None:
+    """The identity that a row names in its column `problem_id`, None where it names none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value.strip() if isinstance(value, str) and value.strip() else None

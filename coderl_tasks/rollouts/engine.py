@@ -16,13 +16,12 @@ from typing import Literal
 import polars as pl
 import tinker
 
+from coderl_tasks.environments import CODE, CodeReward, Environment
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import score_group
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.policy.rollout_frames import OUTSIDE_TRAINING, graded_group, group_frame
 from coderl_tasks.policy.sampling import Completion, GroupRequest, completion_budget, sample_group, try_all
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
 
 Purpose = Literal["train", "profile", "evaluate"]
@@ -53,10 +52,10 @@ class RolloutSettings:
 
 
 class RolloutEngine:
-    """Samples and grades groups as `settings` say.
+    """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards.
 
-    `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own; with
-    `fraction` a program that passes some tests has that share of the reward.
+    For code, `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own;
+    with `fraction` a program that passes some tests has that share of the reward.
     """
 
     def __init__(
@@ -65,9 +64,11 @@ class RolloutEngine:
         renderer: Renderer,
         settings: RolloutSettings,
         *,
+        environment: Environment = CODE,
         priorities: Mapping[str, Sequence[int]] | None = None,
         fraction: bool = False,
     ) -> None:
+        self.environment = environment
         self.settings = settings
         self.renderer = renderer
         self._judge = judge
@@ -91,7 +92,7 @@ class RolloutEngine:
 
         `seed` None leaves the draw to the service; `sampler_step` is that of the settings unless given.
         """
-        prompt = problem_prompt(problem, self.renderer)
+        prompt = self.environment.prompt(problem, self.renderer)
         return GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
@@ -122,9 +123,9 @@ class RolloutEngine:
                     max_tokens=request.max_tokens,
                     temperature=self.settings.temperature,
                     seed=request.seed,
-                    stop=self.renderer.stop_tokens,
+                    stop=self.environment.stop(self.renderer),
                 )
-        return group_frame(request, completions, decode=lambda tokens: self.renderer.parse_response(tokens)[0])
+        return group_frame(request, completions, decode=lambda tokens: self.environment.text(tokens, self.renderer))
 
     async def sample_all(
         self, sampler: tinker.SamplingClient, requests: Sequence[GroupRequest], record: Record
@@ -153,13 +154,11 @@ class RolloutEngine:
         wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
         scored = iter(
-            await score_group(
+            await self.environment.score(
                 self._judge,
                 problem,
                 texts,
-                self.settings.format_coef,
-                priority=self._priorities.get(problem.problem_id),
-                fraction=self._fraction,
+                CodeReward(self.settings.format_coef, self._priorities.get(problem.problem_id), self._fraction),
             )
         )
         return graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])

@@ -25,7 +25,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.rollout_frames import require_graded
+from coderl_tasks.policy.rollout_frames import require_graded, require_rewards
 from coderl_tasks.policy.sampling import MISSING, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
@@ -95,7 +95,7 @@ async def sample_in_rounds(
     earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
     `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
     prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
-    or too much could not be graded; what arrived stays recorded.
+    or too much could not be graded, and CoderlError as `require_rewards` does; what arrived stays recorded.
     """
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress)
     rounds.take(recorded)
@@ -106,6 +106,7 @@ async def sample_in_rounds(
         unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]
     rollouts = rounds.in_use()
     require_graded(rollouts, engine.settings.purpose)
+    require_rewards(rollouts, engine.settings.purpose)
     return rollouts
 
 
@@ -232,7 +233,7 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(engine.settings)
     del values["concurrency"]
-    values |= {"renderer": engine.renderer.label, "round_size": plan.round_size}
+    values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
 
 

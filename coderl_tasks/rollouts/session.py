@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import tinker
 
+from coderl_tasks.environments import CODE, Environment, environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
@@ -29,17 +30,25 @@ T = TypeVar("T")
 
 
 class Session:
-    """Open clients of the services in use. `context` is the model's context length in tokens.
+    """Open clients of the services in use. `context` is the model's context length in tokens, `environment` what is
+    sampled and rewarded through them.
 
     With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
     """
 
     def __init__(
-        self, used: Services, judge: Judge, renderer: Renderer, context: int, model_name: str | None = None
+        self,
+        used: Services,
+        judge: Judge,
+        renderer: Renderer,
+        context: int,
+        model_name: str | None = None,
+        environment: Environment = CODE,
     ) -> None:
         self.judge = judge
         self.renderer = renderer
         self.context = context
+        self.environment = environment
         self._used = used
         self._model_name = model_name
         self._reopens = False
@@ -170,7 +179,8 @@ def supervised(
 async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[Session]:
     """The services `used`, opened for a run of `settings`; closed when the block ends.
 
-    Raises ConfigError if the service does not have the model, or the chat format asked for does not fit it, InfraError
+    Raises ConfigError if the service does not have the model, the chat format asked for does not fit it, or rewards
+    cannot be computed as `settings` say, InfraError
     if nothing answers at the service's address, or no sandbox runs a known program right.
     """
     # Before the SDK is used, which tries a mistyped address for five minutes without a word.
@@ -184,7 +194,9 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
         await require_sandbox(client)
         judge = Judge(client, settings.reward_timeout)
-        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name)
+        environment = environment_of(settings)
+        await environment.require_usable(judge)
+        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name, environment)
         try:
             yield session
         finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL, EvalJournal
@@ -97,7 +98,9 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
 
 
 async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    keys = (*INHERITED, *inherited_sides(settings, policy.config))
+    keys = {*INHERITED, *inherited_sides(settings, policy.config)}
+    if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
+        keys -= {"environment", "reward_file"}  # a look at what training did to something else
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
     if "model_name" not in inherited:
         return await with_decided_model(for_this_machine(settings))
@@ -185,6 +188,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 def check_curation(settings: CurateSettings, folder: Path) -> None:
     """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing, or there
     already."""
+    environment_of(settings)  # which reads a reward file
     check_place(folder, "name")
     check_replaced(settings, folder)
     check_data(settings.dataset, settings.splits, "train")
@@ -213,6 +217,7 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
     """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
     that a name in `compare_to` may be one of its evaluations."""
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
+    environment_of(settings)
     side = evaluation_side(settings)
     check_data(side.source, settings.splits, side.role)
     if not is_planned or "/" in (settings.compare_to or ""):

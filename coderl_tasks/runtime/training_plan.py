@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, find_pool
+from coderl_tasks.curation.find_pool import FoundPool, find_pool, require_environment
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
@@ -117,8 +118,15 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     held_out = settings.validation_size if settings.eval_on == "validation" else 0
-    pool = find_pool(settings.pool, settings.model_name, at_least=settings.problems_per_step + held_out)
+    environment_of(settings)  # which reads a reward file
+    pool = find_pool(
+        settings.pool,
+        settings.model_name,
+        at_least=settings.problems_per_step + held_out,
+        environment=settings.environment,
+    )
     check_pool(pool.file)
+    require_environment(pool, settings.environment)
     return settings.with_changes(pool=str(pool.file)), pool
 
 

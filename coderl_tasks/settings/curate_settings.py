@@ -4,7 +4,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature, split_at_commas
+from coderl_tasks.settings.flow_settings import (
+    ONLY_CODE,
+    FlowSettings,
+    Limit,
+    Names,
+    Setting,
+    Temperature,
+    split_at_commas,
+)
 
 
 def _split_shares(value: Any) -> Any:
@@ -40,27 +48,37 @@ class CurateSettings(FlowSettings):
 
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
-    max_tests: int = Field(15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)")
-    min_tests: int = Field(5, ge=1, description="different tests a problem needs, counted before max_tests")
+    max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
+        15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)"
+    )
+    min_tests: Annotated[int, Setting(environments=ONLY_CODE, by_environment={"custom": 1})] = Field(
+        5, ge=1, description="different tests a problem needs, counted before max_tests"
+    )
     max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
     max_row_mb: int = Field(512, ge=1, description="largest raw row that is read, in MiB")
-    near_duplicate: float = Field(
+    # One instruction before each of a user's prompts makes them all resemble each other, and their ground truths may be
+    # a few labels: of these only what is the same word for word is a duplicate, or given away.
+    near_duplicate: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
         0.6, gt=0, le=1, description="similarity from which on their tests decide if two statements are one problem"
     )
     ngram_overlap: float = Field(
         0.5, gt=0, le=1, description="share of an evaluation problem's own 13-word passages that drops a problem"
     )
-    near_evaluation: float = Field(
+    near_evaluation: Annotated[float, Setting(by_environment={"custom": 1.0})] = Field(
         0.6, gt=0, le=1, description="similarity to an evaluation problem that drops a problem, where their tests agree"
     )
-    common_passage: int = Field(
+    common_passage: Annotated[int, Setting(by_environment={"custom": 1})] = Field(
         10, ge=1, description="passages that occur in more problems than this are boilerplate, and not counted"
     )
     readers: Annotated[int | None, UNRECORDED] = Field(
         None, ge=1, description="processes that read the data set; by default one per core"
     )
-    check_solutions: bool = Field(True, description="drop problems whose own reference solutions fail their tests")
-    max_solutions: int = Field(3, ge=1, description="reference solutions tried per problem, until one passes")
+    check_solutions: Annotated[bool, Setting(environments=ONLY_CODE, by_environment={"custom": False})] = Field(
+        True, description="drop problems whose own reference solutions fail their tests"
+    )
+    max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
+        3, ge=1, description="reference solutions tried per problem, until one passes"
+    )
     profile_mode: Literal["adaptive", "fixed"] = Field(
         "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
     )
@@ -108,6 +126,14 @@ class CurateSettings(FlowSettings):
     replace: Annotated[bool, UNRECORDED] = Field(
         False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
     )
+
+    @model_validator(mode="after")
+    def _reward_file_is_here(self) -> Self:
+        if self.reward_file is not None and self.shards == "deployment":
+            raise ValueError(
+                "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
+            )
+        return self
 
     @model_validator(mode="after")
     def _band_is_a_band(self) -> Self:

@@ -5,8 +5,10 @@
 2. `preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
 """
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -30,6 +32,10 @@ HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 
+REWARD_HASH = "reward_sha256"
+"""What `content` says of the file that reward_file names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a setting says about itself beside its type and pydantic's `Field`."""
@@ -44,20 +50,30 @@ class Setting:
     """Whether an evaluation of a run takes it from the run where it is not given."""
     nano: Any = None
     """The value that `preset=nano` fills in."""
+    environments: tuple[str, ...] = ("code", "custom")
+    """The environments that it says something of; in others only its default makes sense."""
+    by_environment: Mapping[str, Any] = field(default_factory=dict)
+    """The default in environments where it is another one."""
     meaning: str = ""
     """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
     elsewhere: tuple[str, ...] = ()
     """What other tools call it. Suggested, not accepted: one setting has one name."""
 
 
-def about(field: FieldInfo) -> Setting:
+def about(setting: FieldInfo) -> Setting:
     """What a setting says about itself."""
-    return next((item for item in field.metadata if isinstance(item, Setting)), Setting())
+    return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
 
 
 def nano_preset(model: type[BaseModel]) -> dict[str, Any]:
     """What `preset=nano` fills in of the settings of `model`."""
-    return {key: nano for key, field in model.model_fields.items() if (nano := about(field).nano) is not None}
+    return {key: nano for key, setting in model.model_fields.items() if (nano := about(setting).nano) is not None}
+
+
+def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
+    """The defaults of the settings of `model` that are others in `environment`."""
+    said = {key: about(setting).by_environment for key, setting in model.model_fields.items()}
+    return {key: values[environment] for key, values in said.items() if environment in values}
 
 
 def _not_zero(value: int) -> int:
@@ -90,9 +106,23 @@ Preset = Annotated[
     Field(json_schema_extra={"default": "none"}),
 ]
 """A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
+ONLY_CODE = ("code",)
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Temperature = Annotated[float, AfterValidator(_possible_temperature)]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
+
+
+def file_hash(file: str) -> str | None:
+    """The hash of a file, None if it cannot be read, which whoever reads it says."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _absolute(value: str | None) -> str | None:
+    """A path that a resume means too, whatever folder it is started in."""
+    return None if value is None else str(Path(value).expanduser().resolve())
 
 
 class FlowSettings(BaseModel):
@@ -119,6 +149,20 @@ class FlowSettings(BaseModel):
     thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
+    environment: Annotated[Literal["code", "custom"], Setting(inherited=True)] = Field(
+        "code",
+        description="what is trained on: code (programs that have to pass tests), or custom (your own prompts, and "
+        "reward_file)",
+    )
+    reward_file: Annotated[
+        str | None,
+        AfterValidator(_absolute),
+        Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=("reward_fn", "reward_funcs")),
+    ] = Field(
+        None,
+        description="custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox "
+        "runs",
+    )
     dataset: Annotated[str, Setting(nano=MINI_DATASET, elsewhere=("data",))] = Field(
         HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file"
     )
@@ -139,7 +183,7 @@ class FlowSettings(BaseModel):
         ),
     ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
     reward_timeout: Annotated[float, Setting(inherited=True, elsewhere=("timeout",))] = Field(
-        6.0, gt=0, description="CPU seconds per test, where the problem names no limit"
+        6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion"
     )
     sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
         64, ge=1, description="sampling requests in flight, one per problem"
@@ -153,7 +197,8 @@ class FlowSettings(BaseModel):
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What takes the place of the defaults, given `values`."""
-        return nano_preset(cls) if values.get("preset") == "nano" else {}
+        preset = nano_preset(cls) if values.get("preset") == "nano" else {}
+        return preset | environment_defaults(cls, str(values.get("environment")))
 
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,9 +213,12 @@ class FlowSettings(BaseModel):
     def content(self) -> dict[str, Any]:
         """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
         fields = type(self).model_fields.items()
-        return self.model_dump(
-            mode="json", exclude={key for key, field in fields if not self._is_recorded(about(field))}
+        recorded = self.model_dump(
+            mode="json", exclude={key for key, setting in fields if not self._is_recorded(about(setting))}
         )
+        if self.reward_file is not None:  # the path says nothing of what the function does
+            recorded[REWARD_HASH] = file_hash(self.reward_file)
+        return recorded
 
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
@@ -185,9 +233,12 @@ class FlowSettings(BaseModel):
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""
         # Not against the bare defaults: the preset, which is given again too, fills in its own.
-        plain = type(self).model_validate({} if self.preset is None else {"preset": self.preset})
+        deciding: dict[str, Any] = {"preset": self.preset} if self.preset is not None else {}
+        if self.environment != "code":
+            deciding |= {"environment": self.environment, "reward_file": self.reward_file}
+        plain = type(self).model_validate(deciding)
         given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
-        return {key: value for key, value in given.items() if key == "preset" or value != getattr(plain, key)}
+        return {key: value for key, value in given.items() if key in deciding or value != getattr(plain, key)}
 
     @property
     def model_reason(self) -> str | None:
@@ -219,6 +270,23 @@ class FlowSettings(BaseModel):
         filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
         filled._given = self._given
         return filled._with_reason_of(self)
+
+    @model_validator(mode="after")
+    def _fits_the_environment(self) -> Self:
+        if self.environment == "custom" and self.reward_file is None:
+            raise ValueError(
+                "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
+            )
+        usual = environment_defaults(type(self), self.environment)
+        for key, setting in type(self).model_fields.items():
+            wanted, value = about(setting).environments, getattr(self, key)
+            default = setting.get_default(call_default_factory=True, validated_data={})
+            if self.environment not in wanted and value not in (default, usual.get(key, default)):
+                raise ValueError(
+                    f"{key}={value} is a setting of environment={' or '.join(wanted)}, and environment="
+                    f"{self.environment}: leave it out"
+                )
+        return self
 
     def _with_reason_of(self, other: "FlowSettings") -> Self:
         if self.model_name == other.model_name:  # else it is another model's, and nothing is decided

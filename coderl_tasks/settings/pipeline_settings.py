@@ -1,7 +1,7 @@
 """The settings of `coderl pipeline`: those of its three parts."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,14 +11,17 @@ from coderl_tasks.settings.flow_settings import FlowSettings, Preset
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
+SHARED = ("preset", "environment", "reward_file")
 
 
 class PipelineSettings(BaseModel):
-    """Curate, train, evaluate in a row; a preset given here serves all three."""
+    """Curate, train, evaluate in a row; a preset, an environment or a reward file given here serves all three."""
 
     model_config = ConfigDict(extra="forbid")
 
     preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
+    environment: Literal["code", "custom"] | None = Field(None, description="what is trained on, as in the parts")
+    reward_file: str | None = Field(None, description="custom: the Python file with compute_reward")
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
@@ -26,13 +29,10 @@ class PipelineSettings(BaseModel):
     # Into the parts, each of which fills in its own sizes; one that names a preset keeps it.
     @model_validator(mode="before")
     @classmethod
-    def _hand_preset_down(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("preset") is not None:
-            parts = {
-                name: {"preset": values["preset"], **part}
-                for name in PARTS
-                if isinstance(part := values.get(name, {}), dict)
-            }
+    def _hand_down(cls, values: Any) -> Any:
+        shared = {key: values[key] for key in SHARED if values.get(key) is not None} if isinstance(values, dict) else {}
+        if shared:
+            parts = {name: {**shared, **part} for name in PARTS if isinstance(part := values.get(name, {}), dict)}
             return {**values, **parts}
         return values
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature
+from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Setting, Temperature
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
@@ -155,8 +155,10 @@ class TrainSettings(FlowSettings):
     temperature: Annotated[Temperature, Setting(on_resume="warned")] = Field(
         1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
     )
-    format_coef: float = Field(0.1, ge=0, description="weight of the format score in the reward")
-    reward: Literal["binary", "fraction"] = Field(
+    format_coef: Annotated[float, Setting(environments=ONLY_CODE)] = Field(
+        0.1, ge=0, description="weight of the format score in the reward"
+    )
+    reward: Annotated[Literal["binary", "fraction"], Setting(environments=ONLY_CODE)] = Field(
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
     advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = Field(
@@ -178,7 +180,7 @@ class TrainSettings(FlowSettings):
     overlong_tokens: Annotated[int | None, Setting(elsewhere=("overlong_buffer", "soft_overlong_tokens"))] = Field(
         None, ge=1, description="truncation=penalised: last tokens of the limit that are penalised; by default a fifth"
     )
-    order_from: Names = Field(
+    order_from: Annotated[Names, Setting(environments=ONLY_CODE)] = Field(
         None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
     )
     max_steps: Annotated[

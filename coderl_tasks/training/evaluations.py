@@ -47,6 +47,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
                 concurrency=settings.sample_concurrency,
                 sampler_step=step,
             ),
+            environment=run.session.environment,
         ),
         groups=journal.groups,
         on_progress=on_progress,

@@ -11,6 +11,7 @@ import polars as pl
 from prefect import task
 
 from coderl_tasks.disk import adapter_bytes, require_room
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
@@ -21,7 +22,6 @@ from coderl_tasks.policy.selection import Selection
 from coderl_tasks.policy.shuffle import shuffle
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.session import Session, open_session, supervised
@@ -70,6 +70,7 @@ class TrainingRun:
                 concurrency=settings.sample_concurrency,
                 format_coef=settings.format_coef,
             ),
+            environment=session.environment,
             priorities=test_orders,
             fraction=settings.reward == "fraction",
         )
@@ -185,7 +186,7 @@ async def probe_run(run: TrainingRun) -> Probe:
 def read_evaluation_side(settings: TrainSettings, pool: list[Problem]) -> list[Problem]:
     """The test problems; says how many of them are in the `pool` too. ConfigError if there are none."""
     side = evaluation_side(settings)
-    loaded = side.load()
+    loaded = side.load(rows=environment_of(settings).rows)
     if not loaded.problems:
         raise ConfigError(
             f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
@@ -245,7 +246,7 @@ def fitting_problems(session: Session, problems: list[Problem], max_tokens: int)
     Raises ConfigError if none is left.
     """
     budgets = [
-        completion_budget(len(problem_prompt(problem, session.renderer)), max_tokens, session.context)
+        completion_budget(len(session.environment.prompt(problem, session.renderer)), max_tokens, session.context)
         for problem in problems
     ]
     kept = [problem for problem, budget in zip(problems, budgets, strict=True) if budget]

@@ -32,6 +32,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
     in_order,
     require_graded,
+    require_rewards,
     require_sampled,
     rollout_metrics,
     with_advantages,
@@ -128,7 +129,8 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
 async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
     """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
 
-    Raises InfraError if too much could not be graded: then the sandbox is down, and the task is retried.
+    Raises InfraError if too much could not be graded: then the sandbox is down, and the task is retried; CoderlError as
+    `require_rewards` does.
     """
     journal = run.directory.step(step)
     recorded = journal.read_scored()
@@ -139,6 +141,8 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
         groups = sampled.partition_by("group_index", maintain_order=True)
         graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
         require_graded(graded, f"step {step}")
+        # Before anything is written: the samples are scored anew once the function is mended.
+        require_rewards(graded, f"step {step}")
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings

@@ -1,0 +1,55 @@
+"""The interface of an environment: rows -> prompt -> reward. An engine knows nothing else of what it samples."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion
+from coderl_tasks.problems.loading import RowReader
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts.renderers import Renderer
+
+
+@dataclass(frozen=True, slots=True)
+class CodeReward:
+    """What settings say of the reward of programs, which other environments have no use for: see `score_group`."""
+
+    format_coef: float = FORMAT_COEF
+    priority: Sequence[int] | None = None
+    fraction: bool = False
+
+
+class Environment(ABC):
+    """One per value of the setting `environment`; without state, so that runs and evaluations share it."""
+
+    name: ClassVar[str]
+    rows: ClassVar[RowReader]
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What, besides the problems, decides prompts and rewards: recorded beside what was sampled."""
+        return {"environment": self.name}
+
+    @abstractmethod
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        """The prompt's tokens."""
+
+    def stop(self, renderer: Renderer) -> Sequence[int] | Sequence[str]:
+        """What ends a completion: token ids, or texts."""
+        return renderer.stop_tokens
+
+    def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
+        """The text of a completion that is rewarded and recorded."""
+        return renderer.parse_response(tokens)[0]
+
+    async def require_usable(self, judge: Judge) -> None:  # noqa: B027 - most need nothing
+        """Raise ConfigError before anything is sampled where rewards could not be computed."""
+
+    @abstractmethod
+    async def score(
+        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
+    ) -> list[ScoredCompletion]:
+        """The scores of one problem's completions, in order. The components of a reward are named: `format_score`,
+        `correctness`, `reward`. Never raises for an outage: that is the verdict `infra_error`, without a reward."""

@@ -1,0 +1,121 @@
+"""Runs in the sandbox, beside a user's reward.py: rewards of many completions, each in a process of its own.
+
+`request.json` has `id`, `ground_truth`, `completions`, `cpu_limit_s` and `wall_limit_s`; `results.json` gets `id` and
+`results`, one of {"reward": number} and {"error": text} per completion, or `fault` where reward.py cannot be used.
+"""
+
+import json
+import math
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FILE = "reward.py"
+SHOWN_CHARS = 4000
+CHUNK_BYTES = 65536
+
+
+def main() -> None:
+    request = json.loads(Path("request.json").read_text())
+    report: dict[str, Any] = {"id": request["id"]}
+    try:
+        compute_reward = load()
+    except BaseException as error:  # an import may fail with whatever it likes, sys.exit included
+        report["fault"] = shown(error)
+    else:
+        report["results"] = [alone(compute_reward, text, request) for text in request["completions"]]
+    Path("results.json").write_text(json.dumps(report))
+
+
+def load() -> Callable[..., Any]:
+    # A module of this name, so that what it defines can be pickled and its own imports of it work.
+    sys.path.insert(0, str(Path.cwd()))
+    import reward
+
+    if not callable(getattr(reward, "compute_reward", None)):
+        raise TypeError(f"{FILE} defines no function compute_reward")
+    function: Callable[..., Any] = reward.compute_reward
+    return function
+
+
+def alone(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The reward of one completion, from a forked process: what a call leaves behind, the next one does not see."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.setsid()
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(quiet, number)
+        # CPU seconds: time that others take of the machine is not the function's.
+        signal.setitimer(signal.ITIMER_PROF, request["cpu_limit_s"])
+        data = json.dumps(called(compute_reward, text, request["ground_truth"])).encode()
+        while data:
+            data = data[os.write(writing, data) :]
+        os._exit(0)
+    os.close(writing)
+    data, in_time = read(reading, request["wall_limit_s"])
+    os.close(reading)
+    try:
+        os.killpg(child, signal.SIGKILL)  # what it has started may still be there
+    except ProcessLookupError:
+        os.kill(child, signal.SIGKILL)  # it has not got as far as a group of its own
+    _, status = os.waitpid(child, 0)
+    ended = os.waitstatus_to_exitcode(status)
+    if data:
+        try:
+            result: dict[str, Any] = json.loads(data)
+            return result
+        except ValueError:
+            pass  # cut off, as it was killed: the reason follows
+    if ended == -signal.SIGPROF:
+        return {"error": f"time-out: more than {request['cpu_limit_s']:g} s of CPU time"}
+    if not in_time:
+        return {"error": f"time-out: no reward after {request['wall_limit_s']:g} s"}
+    how = f"signal {-ended}" if ended < 0 else f"exit status {ended}"
+    return {"error": f"compute_reward ended its process ({how})"}
+
+
+def read(pipe: int, seconds: float) -> tuple[bytes, bool]:
+    """What comes out of `pipe` until it is closed, and whether that was within `seconds`."""
+    data, end = b"", time.monotonic() + seconds
+    while True:
+        if not select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
+            return data, False
+        piece = os.read(pipe, CHUNK_BYTES)
+        if not piece:
+            return data, True
+        data += piece
+
+
+def called(compute_reward: Callable[..., Any], text: str, ground_truth: str) -> dict[str, Any]:
+    try:
+        value = compute_reward(text, ground_truth)
+        # numpy's numbers too; but a text that reads like a number is a slip.
+        if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__float__"):
+            return {"error": f"compute_reward returned {value!r:.200}, which is no number"}
+        number = float(value)
+    except BaseException as error:
+        return {"error": shown(error)}
+    if not math.isfinite(number):
+        return {"error": f"compute_reward returned {number}"}
+    return {"reward": number}
+
+
+def shown(error: BaseException) -> str:
+    """The traceback from the user's file on, its end where it is long."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and not trace.tb_frame.f_code.co_filename.endswith(FILE):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace)).strip()[-SHOWN_CHARS:]
+
+
+if __name__ == "__main__":
+    main()
