@@ -7,7 +7,8 @@ A real `coderl train` of 12 steps with the nano model, its Tinker server and its
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
 state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
-second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller).
+second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller). Two more
+train on word problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -42,9 +43,10 @@ from sampling_gateway import Gateway
 from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.records import CheckpointRecord
+from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.json_lines import read_rows
-from coderl_tasks.paths import NANO_MODEL, coderl_home
+from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
@@ -63,8 +65,13 @@ VARIANTS = {
     "rolling-4": ("rolling_save_every=4",),
     "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
     "off-policy": ("rolling_save_every=2", "loss_fn=ppo", "epochs_per_rollout_batch=3", "train_batch_size=7"),
+    # So short that some completions have a number and some have none: nano gets none right.
+    "gsm8k": ("environment=gsm8k", "max_tokens=6"),
+    "custom": ("environment=custom",),
 }
-POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=3", "band_low=0", "band_high=1")
+REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
+"""Of the variant custom: something that varies between a nano model's completions."""
+POOL = ("preset=nano", "limit=24", "profile_samples=2", "band_low=0", "band_high=1")
 FINISH_S = 600.0
 STARTING = 0.15
 """Share of the kills that are drawn from the first START_S seconds after the servers are up, before it works."""
@@ -131,7 +138,10 @@ class Training:
         self.folder = folder
         self.steps = plan.steps
         self.stack = stack
-        words = (*SETTINGS, *VARIANTS[plan.variant], f"max_steps={plan.steps}", f"pool={plan.pool}")
+        words = [*SETTINGS, *VARIANTS[plan.variant], f"max_steps={plan.steps}", f"pool={plan.pool}"]
+        if plan.variant == "custom":
+            words.append(f"reward_file={plan.pool}/reward.py")
+        words = list({word.partition("=")[0]: word for word in words}.values())  # a variant's own come last
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
 
     def recorded(self) -> set[int]:
@@ -255,9 +265,17 @@ def running() -> Iterator[Stack]:
         yield Stack(gateway, {**os.environ, **names})
 
 
-def make_pool(folder: Path, stack: Stack) -> Path:
-    """A small pool of data/mini."""
-    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, f"name={folder}"]
+def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
+    """A small pool of data/mini, or of word problems, as the variant trains on."""
+    words = VARIANTS[variant] if variant in ("gsm8k", "custom") else ("max_tests=3",)
+    if variant == "custom":
+        make_folder(folder)
+        rows = read_rows(PROJECT_ROOT / WORDS_DATASET / "train.jsonl")
+        lines = [json.dumps({"prompt": row["question"], "ground_truth": row["answer"]}) for row in rows]
+        (folder / "prompts.jsonl").write_text("\n".join(lines))
+        (folder / "reward.py").write_text(REWARD)
+        words = (*words, f"dataset={folder}/prompts.jsonl", f"reward_file={folder}/reward.py", "test_share=0.2")
+    command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *POOL, *words, f"name={folder}"]
     try:
         if stack.start(*command, stdout=subprocess.DEVNULL).wait() != 0:
             raise RuntimeError(f"{' '.join(command)} failed")
@@ -277,8 +295,11 @@ def main() -> None:
     arguments = parser.parse_args()
     outcomes = []
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
-        pool = arguments.pool or make_pool(Path(temporary) / "pool", stack)
+        pools: dict[str, Path] = {}
         for name in arguments.variant or VARIANTS:
+            data = name if name in ("gsm8k", "custom") else "code"
+            pool = arguments.pool or pools.get(data) or make_pool(Path(temporary) / f"pool-{data}", stack, name)
+            pools[data] = pool
             plan = Plan(name, arguments.kills, arguments.steps, arguments.seed, pool)
             outcomes.append(kill_and_compare(plan, stack, Path(temporary) / name))
             if arguments.json:

@@ -13,6 +13,7 @@ PRIVATE = 0o700
 """Mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's."""
 NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
+WORDS_DATASET = "data/words"
 
 
 def coderl_home() -> Path:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.settings.flow_settings import nano_preset
+from coderl_tasks.settings.flow_settings import PresetName, preset_values
 from coderl_tasks.settings.parsing import NONE_WORDS, all_settings
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
@@ -88,8 +88,10 @@ def settings_help(command: str, model: type[BaseModel], columns: int | None = No
         lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
     text = "\n".join([usage, "", f"  {(model.__doc__ or '').strip()}", "", "settings [default]:", *lines])
-    preset = " ".join(f"{key}={value}" for key, value in nano_preset(model).items())
-    return f"{text}\n\npreset=nano fills in what is not given: {preset}" if preset else text
+    for name in get_args(PresetName):
+        preset = " ".join(f"{key}={value}" for key, value in preset_values(model, name).items())
+        text += f"\n\npreset={name} fills in what is not given: {preset}" if preset else ""
+    return text
 
 
 def _type_name(field: FieldInfo) -> str:

@@ -2,6 +2,19 @@
 
 from coderl_tasks.environments.choice import environment_of
 from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.environments.gsm8k import (
+    build_gsm8k_prompt,
+    gsm8k_reward_fn,
+    run_compute_group_normalized_rewards,
+)
 from coderl_tasks.environments.programs import CODE
 
-__all__ = ["CODE", "CodeReward", "Environment", "environment_of"]
+__all__ = [
+    "CODE",
+    "CodeReward",
+    "Environment",
+    "build_gsm8k_prompt",
+    "environment_of",
+    "gsm8k_reward_fn",
+    "run_compute_group_normalized_rewards",
+]

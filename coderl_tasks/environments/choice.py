@@ -2,6 +2,7 @@
 
 from coderl_tasks.environments.custom import CustomEnvironment
 from coderl_tasks.environments.environment import Environment
+from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
 from coderl_tasks.environments.programs import CODE
 from coderl_tasks.grading.reward_function import RewardFunction
 from coderl_tasks.settings import FlowSettings
@@ -12,4 +13,6 @@ def environment_of(settings: FlowSettings) -> Environment:
     if settings.environment == "custom":
         assert settings.reward_file is not None  # the settings see to that
         return CustomEnvironment(RewardFunction.read(settings.reward_file))
+    if settings.environment == "gsm8k":
+        return Gsm8kEnvironment(settings.use_r1_zero_format)
     return CODE

@@ -45,7 +45,9 @@ SAMPLED_COLUMNS = {
 """What is known when a group has been sampled."""
 
 GRADED_COLUMNS = {
-    "code": Column(TEXT, "what was extracted; null if there was no closed block", lambda scored: scored.code),
+    "code": Column(
+        TEXT, "what was extracted, of word problems the answer; null if there was nothing", lambda scored: scored.code
+    ),
     "verdict": Column(
         TEXT,
         "passed, wrong_answer, runtime_error, time_limit, memory_limit, output_limit, format_error, infra_error; of a "
@@ -62,7 +64,11 @@ GRADED_COLUMNS = {
         "index of the first test that failed; null if none did, or none ran",
         lambda scored: scored.grade.first_failed,
     ),
-    "format_score": Column(FLOAT, "0, or -1 without code", lambda scored: scored.format_score),
+    "format_score": Column(
+        FLOAT,
+        "0, or -1 without code; of word problems 0, -0.5 for a bare number, -1 without one",
+        lambda scored: scored.format_score,
+    ),
     "correctness_score": Column(
         FLOAT,
         "1 if all tests pass, else 0; with `reward=fraction` the share that passes; environment=custom: the reward, 0 "
@@ -71,7 +77,8 @@ GRADED_COLUMNS = {
     ),
     "reward": Column(
         FLOAT,
-        "`format_coef` * format_score + correctness_score; environment=custom: what compute_reward returns, 0 for a "
+        "`format_coef` * format_score + correctness_score; environment=gsm8k: 0.2 * "
+        "(format_score + 1) + 0.8 * correctness_score; environment=custom: what compute_reward returns, 0 for a "
         "reward_error; null for an infra_error",
         lambda scored: scored.reward,
     ),

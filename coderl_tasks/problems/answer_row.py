@@ -56,4 +56,12 @@ def _prompt_row(row: Any, *, split: str, source_row: int) -> Problem:
     return answer_problem(row, "prompt", "ground_truth", split=split, source_row=source_row)
 
 
+def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
+    problem = answer_problem(row, "question", "answer", split=split, source_row=source_row)
+    if "####" not in problem.tests[0].expected:
+        raise RowDropped("no_ground_truth", "no #### before the final number in answer")
+    return problem
+
+
+QUESTION_ROWS = RowReader(_question_row, ("answer",))
 PROMPT_ROWS = RowReader(_prompt_row, ("answer",))

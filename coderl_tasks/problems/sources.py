@@ -13,6 +13,7 @@ from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
 from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, RawRow, Segment, read_segment, unreadable, whole_file
 from coderl_tasks.settings import HUB_DATASET
+from coderl_tasks.settings.flow_settings import HUB_GSM8K
 
 Role = Literal["train", "test"]
 
@@ -142,7 +143,9 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
         if missing:
             raise DataError(f"{source} has no split {', '.join(missing)}; there are: {', '.join(available)}.")
         return list(splits)
-    usual = TRAIN_SPLITS if role == "train" else TEST_SPLITS
+    usual: tuple[str, ...] = TRAIN_SPLITS if role == "train" else TEST_SPLITS
+    if source == HUB_GSM8K:
+        usual = ("main",)  # its other config has the same problems, with other answers
     return [name for name in usual if name in available] or list(available)
 
 

@@ -51,7 +51,7 @@ class CurateSettings(FlowSettings):
     max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
         15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)"
     )
-    min_tests: Annotated[int, Setting(environments=ONLY_CODE, by_environment={"custom": 1})] = Field(
+    min_tests: Annotated[int, Setting(environments=ONLY_CODE, by_environment={"custom": 1, "gsm8k": 1})] = Field(
         5, ge=1, description="different tests a problem needs, counted before max_tests"
     )
     max_statement_chars: int = Field(50_000, ge=1, description="longest statement kept, in characters")
@@ -73,18 +73,18 @@ class CurateSettings(FlowSettings):
     readers: Annotated[int | None, UNRECORDED] = Field(
         None, ge=1, description="processes that read the data set; by default one per core"
     )
-    check_solutions: Annotated[bool, Setting(environments=ONLY_CODE, by_environment={"custom": False})] = Field(
-        True, description="drop problems whose own reference solutions fail their tests"
-    )
+    check_solutions: Annotated[
+        bool, Setting(environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
+    ] = Field(True, description="drop problems whose own reference solutions fail their tests")
     max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
         3, ge=1, description="reference solutions tried per problem, until one passes"
     )
-    profile_mode: Literal["adaptive", "fixed"] = Field(
+    profile_mode: Annotated[Literal["adaptive", "fixed"], Setting(gsm8k="fixed")] = Field(
         "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
     )
-    profile_samples: Annotated[int, Setting(elsewhere=("n", "k", "samples", "num_samples", "num_generations"))] = Field(
-        16, ge=1, le=16, description="completions per problem, at most"
-    )
+    profile_samples: Annotated[
+        int, Setting(gsm8k=1, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
+    ] = Field(16, ge=1, le=16, description="completions per problem, at most")
     profile_round: int = Field(2, ge=1, description="completions per problem and round")
     profile_risk_keep: float = Field(
         0.1, ge=0, lt=0.5, description="adaptive: accepted chance to keep a problem that all samples would drop"
@@ -95,8 +95,13 @@ class CurateSettings(FlowSettings):
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
     temperature: Temperature = Field(1.0, ge=0, description="sampling temperature of the profile")
-    band_low: float = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
-    band_high: float = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
+    # The notebook trains on all of its data: none is left out for how often it is solved.
+    band_low: Annotated[float, Setting(gsm8k=0.0)] = Field(
+        0.1, ge=0, le=1, description="lowest pass rate kept in the pool"
+    )
+    band_high: Annotated[float, Setting(gsm8k=1.0)] = Field(
+        0.9, ge=0, le=1, description="highest pass rate kept in the pool"
+    )
     mix: DifficultyShares = Field(
         default_factory=dict,
         description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",

@@ -14,7 +14,7 @@ class EvaluateSettings(FlowSettings):
         "latest", description="latest run, a run's name or directory, a tinker:// sampler path, or a model's name"
     )
     splits: Names = Field(None, description="test splits; by default all the data set has")
-    eval_limit: Limit = Field(-1, description="problems, a seeded subset (-1: all)")
+    eval_limit: Annotated[Limit, Setting(gsm8k=40)] = Field(-1, description="problems, a seeded subset (-1: all)")
     temperature: Temperature = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
     compare_to: Annotated[str | None, Setting(decides_content=False)] = Field(
         "baseline",

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,14 +24,18 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL
+from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, WORDS_DATASET
 
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
+HUB_GSM8K = "openai/gsm8k"
+GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 
+PresetName = Literal["nano", "gsm8k"]
+ENVIRONMENTS = ("code", "gsm8k", "custom")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""
 
@@ -50,10 +54,12 @@ class Setting:
     """Whether an evaluation of a run takes it from the run where it is not given."""
     nano: Any = None
     """The value that `preset=nano` fills in."""
-    environments: tuple[str, ...] = ("code", "custom")
+    gsm8k: Any = None
+    """The value that `preset=gsm8k` fills in."""
+    environments: tuple[str, ...] = ENVIRONMENTS
     """The environments that it says something of; in others only its default makes sense."""
     by_environment: Mapping[str, Any] = field(default_factory=dict)
-    """The default in environments where it is another one."""
+    """The default in environments where it is another one; "nano gsm8k": with that preset there."""
     meaning: str = ""
     """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
     elsewhere: tuple[str, ...] = ()
@@ -65,9 +71,10 @@ def about(setting: FieldInfo) -> Setting:
     return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
 
 
-def nano_preset(model: type[BaseModel]) -> dict[str, Any]:
-    """What `preset=nano` fills in of the settings of `model`."""
-    return {key: nano for key, setting in model.model_fields.items() if (nano := about(setting).nano) is not None}
+def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:
+    """What a preset fills in of the settings of `model`."""
+    found = {key: getattr(about(setting), preset) for key, setting in model.model_fields.items()}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
@@ -94,18 +101,18 @@ def split_at_commas(value: Any) -> Any:
 
 
 def _preset(value: Any) -> Any:
-    if value not in (None, "none", "nano"):
-        raise ValueError("must be nano or none")
+    if value not in (None, "none", "nano", "gsm8k"):
+        raise ValueError("must be nano, gsm8k or none")
     return None if value == "none" else value
 
 
 Preset = Annotated[
-    Literal["nano"] | None,
+    PresetName | None,
     BeforeValidator(_preset),
-    WithJsonSchema({"type": "string", "enum": ["none", "nano"]}),
+    WithJsonSchema({"type": "string", "enum": ["none", "nano", "gsm8k"]}),
     Field(json_schema_extra={"default": "none"}),
 ]
-"""A choice of two in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
+"""A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 ONLY_CODE = ("code",)
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
 Temperature = Annotated[float, AfterValidator(_possible_temperature)]
@@ -133,9 +140,11 @@ class FlowSettings(BaseModel):
     preset: Preset = Field(
         None,
         description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
-        "named); or none",
+        "named); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; or none",
     )
-    model_name: Annotated[str, Setting(nano=NANO_MODEL, inherited=True, elsewhere=("model", "base_model"))] = Field(
+    model_name: Annotated[
+        str, Setting(nano=NANO_MODEL, gsm8k="Qwen/Qwen3-8B", inherited=True, elsewhere=("model", "base_model"))
+    ] = Field(
         DEFAULT_MODEL,
         description="base model: a name of the Tinker service, or a local model folder; "
         "without one the first of a few small models that the service offers, this one before others",
@@ -149,10 +158,13 @@ class FlowSettings(BaseModel):
     thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
-    environment: Annotated[Literal["code", "custom"], Setting(inherited=True)] = Field(
+    environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(gsm8k="gsm8k", inherited=True)] = Field(
         "code",
-        description="what is trained on: code (programs that have to pass tests), or custom (your own prompts, and "
-        "reward_file)",
+        description="what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom "
+        "(your own prompts, and reward_file)",
+    )
+    use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = Field(
+        True, description="gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"
     )
     reward_file: Annotated[
         str | None,
@@ -163,7 +175,7 @@ class FlowSettings(BaseModel):
         description="custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox "
         "runs",
     )
-    dataset: Annotated[str, Setting(nano=MINI_DATASET, elsewhere=("data",))] = Field(
+    dataset: Annotated[str, Setting(nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data",))] = Field(
         HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file"
     )
     evaluation_dataset: str | None = Field(
@@ -179,12 +191,13 @@ class FlowSettings(BaseModel):
             on_resume="warned",
             inherited=True,
             nano=128,
+            gsm8k=2048,
             elsewhere=("max_length", "max_new_tokens", "max_completion_length"),
         ),
     ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
-    reward_timeout: Annotated[float, Setting(inherited=True, elsewhere=("timeout",))] = Field(
-        6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion"
-    )
+    reward_timeout: Annotated[
+        float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
+    ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
     sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
         64, ge=1, description="sampling requests in flight, one per problem"
     )
@@ -197,8 +210,13 @@ class FlowSettings(BaseModel):
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """What takes the place of the defaults, given `values`."""
-        preset = nano_preset(cls) if values.get("preset") == "nano" else {}
-        return preset | environment_defaults(cls, str(values.get("environment")))
+        preset = values.get("preset")
+        filled = preset_values(cls, str(preset)) if preset in get_args(PresetName) else {}
+        environment = values.get("environment", filled.get("environment"))
+        fitting = environment_defaults(cls, str(environment))
+        # What a preset says of its own environment comes before that environment's defaults.
+        filled = fitting | filled if preset == environment else filled | fitting
+        return filled | environment_defaults(cls, f"{preset} {environment}")
 
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +253,9 @@ class FlowSettings(BaseModel):
         # Not against the bare defaults: the preset, which is given again too, fills in its own.
         deciding: dict[str, Any] = {"preset": self.preset} if self.preset is not None else {}
         if self.environment != "code":
-            deciding |= {"environment": self.environment, "reward_file": self.reward_file}
+            deciding |= {"environment": self.environment}
+        if self.reward_file is not None:
+            deciding |= {"reward_file": self.reward_file}
         plain = type(self).model_validate(deciding)
         given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
         return {key: value for key, value in given.items() if key in deciding or value != getattr(plain, key)}
@@ -258,7 +278,7 @@ class FlowSettings(BaseModel):
         changed._given = self._given | frozenset(changes)
         return changed._with_reason_of(self)
 
-    def with_preset(self, preset: Literal["nano"]) -> Self:
+    def with_preset(self, preset: PresetName) -> Self:
         """These settings where they were given, else as `preset` says."""
         return type(self).model_validate({**{key: getattr(self, key) for key in self._given}, "preset": preset})
 
@@ -277,7 +297,7 @@ class FlowSettings(BaseModel):
             raise ValueError(
                 "environment=custom needs reward_file=FILE.py, which defines compute_reward(completion, ground_truth)"
             )
-        usual = environment_defaults(type(self), self.environment)
+        usual = type(self)._fillings({"preset": self.preset, "environment": self.environment})
         for key, setting in type(self).model_fields.items():
             wanted, value = about(setting).environments, getattr(self, key)
             default = setting.get_default(call_default_factory=True, validated_data={})

@@ -19,8 +19,12 @@ class PipelineSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    preset: Preset = Field(None, description="nano: model, data and sizes for the embedded servers; or none")
-    environment: Literal["code", "custom"] | None = Field(None, description="what is trained on, as in the parts")
+    preset: Preset = Field(
+        None, description="nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; or none"
+    )
+    environment: Literal["code", "gsm8k", "custom"] | None = Field(
+        None, description="what is trained on, as in the parts"
+    )
     reward_file: str | None = Field(None, description="custom: the Python file with compute_reward")
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)

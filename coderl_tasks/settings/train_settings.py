@@ -89,16 +89,16 @@ class TrainSettings(FlowSettings):
         exclude=True,
         description="completions per problem and step; the rewards of these, a group, are compared",
     )
-    group_size: Annotated[RecipeSize, Setting(meaning="problems per step")] = Field(
+    group_size: Annotated[RecipeSize, Setting(meaning="problems per step", gsm8k=32)] = Field(
         8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
     )
-    batch_size: Annotated[RecipeSize, Setting(meaning="completions per step")] = Field(
+    batch_size: Annotated[RecipeSize, Setting(meaning="completions per step", gsm8k=256)] = Field(
         128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
     )
     selection: Literal["shuffle", "cycle"] = Field(
         "shuffle", description="which problems a step takes: shuffled passes over the pool, or cycle: the pool's order"
     )
-    learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, elsewhere=("lr",))] = Field(
+    learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
     )
     warmup_steps: Annotated[int, Setting(on_resume="warned", elsewhere=("lr_warmup_steps",))] = Field(
@@ -113,7 +113,7 @@ class TrainSettings(FlowSettings):
     )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
     adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
-    adam_eps: float = Field(1e-12, gt=0, description="Adam's epsilon")
+    adam_eps: Annotated[float, Setting(gsm8k=1e-8)] = Field(1e-12, gt=0, description="Adam's epsilon")
     weight_decay: float = Field(0.0, ge=0, description="Adam's decoupled weight decay")
     grad_clip_norm: Annotated[float, Setting(elsewhere=("max_grad_norm", "grad_clip"))] = Field(
         0.0,
@@ -124,7 +124,7 @@ class TrainSettings(FlowSettings):
     loss_fn: Annotated[
         LossName,
         BeforeValidator(replayable_loss),
-        Setting(elsewhere=("loss", "loss_type")),
+        Setting(gsm8k="ppo", elsewhere=("loss", "loss_type")),
     ] = Field("importance_sampling", description="Tinker's name of the loss")
     clip_low_threshold: Annotated[float | None, Setting(elsewhere=("cliprange", "clip_range", "epsilon_low"))] = Field(
         None, ge=0, le=1, description="ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"
@@ -145,7 +145,7 @@ class TrainSettings(FlowSettings):
         1, ge=1, description="times that a step's completions are trained on"
     )
     train_batch_size: Annotated[
-        int | None, Setting(elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size"))
+        int | None, Setting(gsm8k=64, elsewhere=("minibatch_size", "mini_batch_size", "ppo_mini_batch_size"))
     ] = Field(
         None, ge=1, description="completions per optimizer step, the last of an epoch takes the rest; by default all"
     )
@@ -161,7 +161,9 @@ class TrainSettings(FlowSettings):
     reward: Annotated[Literal["binary", "fraction"], Setting(environments=ONLY_CODE)] = Field(
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
-    advantage: Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"] = Field(
+    advantage: Annotated[
+        Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"], Setting(gsm8k="std_normalised")
+    ] = Field(
         "mean_centred",
         description="a completion's reward less its group's mean; divided by the group's standard deviation; less the "
         "mean of the others; or divided by the mean",
@@ -184,7 +186,9 @@ class TrainSettings(FlowSettings):
         None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
     )
     max_steps: Annotated[
-        int, AfterValidator(_some_steps), Setting(on_resume="allowed", nano=50, elsewhere=("steps", "num_steps"))
+        int,
+        AfterValidator(_some_steps),
+        Setting(on_resume="allowed", nano=50, gsm8k=60, elsewhere=("steps", "num_steps")),
     ] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
@@ -193,7 +197,7 @@ class TrainSettings(FlowSettings):
     max_steps_off_policy: int = Field(
         0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
     )
-    save_every: Annotated[int, Setting(on_resume="allowed", nano=100)] = Field(
+    save_every: Annotated[int, Setting(on_resume="allowed", nano=100, gsm8k=6)] = Field(
         10, ge=0, description="steps between checkpoints, which stay (0: only at the end)"
     )
     rolling_save_every: Annotated[int, ALLOWED] = Field(
@@ -206,13 +210,13 @@ class TrainSettings(FlowSettings):
     rolling_save_keep: Annotated[int, ALLOWED] = Field(
         3, ge=2, description="states to resume from that are kept, the newest ones; older ones are deleted"
     )
-    eval_every: Annotated[int, ALLOWED] = Field(
+    eval_every: Annotated[int, Setting(on_resume="allowed", gsm8k=6)] = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
     )
-    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100)] = Field(
+    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40)] = Field(
         200, description="problems of a periodic evaluation, a seeded subset (-1: all)"
     )
-    eval_ends_limit: Annotated[Limit, ALLOWED] = Field(
+    eval_ends_limit: Annotated[Limit, Setting(on_resume="allowed", gsm8k=40)] = Field(
         -1, description="the same for the baseline and the final evaluation; a given eval_limit counts here too"
     )
     eval_on: Literal["test", "validation"] = Field(

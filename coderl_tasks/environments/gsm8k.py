@@ -1,0 +1,173 @@
+"""environment=gsm8k: word problems whose answer is a number, with the prompts and the reward of the GRPO notebook.
+
+    | found in the completion                    | format_reward |
+    |--------------------------------------------|---------------|
+    | <answer>...</answer>                       |      1        |
+    | else \\boxed{...}                           |      1        |
+    | else a number: the last one                |      0.5      |
+    | nothing                                    |      0        |
+
+    reward = 0.2 * format_reward + 0.8 * answer_reward
+
+The answer counts as right within 1e-4 of the number behind #### in the ground truth, or as the same text. No program is
+run, so nothing of this needs a sandbox. In rollouts `format_score` is format_reward - 1: 0 is as it was asked for.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.problems.answer_row import QUESTION_ROWS
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts.renderers import Renderer
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT_WEIGHT, ANSWER_WEIGHT = 0.2, 0.8
+BARE_NUMBER = 0.5
+TOLERANCE = 1e-4
+_TRUTH = re.compile(r"####\s*(.+)$")
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BOXED = re.compile(r"\\boxed\{([^}]+)\}")
+_NUMBER = re.compile(r"-?\d+\.?\d*")
+
+R1_ZERO_PROMPT = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
+    "process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> tags, respectively."
+    "\n\nUser: {question}\nAssistant: <think>"
+)
+BOXED_PROMPT = (
+    "Solve the following math problem. Provide your final numerical answer inside \\boxed{{}}.\n\n"
+    "Question: {question}\n\nSolution:"
+)
+
+
+def build_gsm8k_prompt(question: str, use_r1_zero_format: bool = True) -> str:
+    """The prompt of a question: the one with <think> and <answer>, or the one with \\boxed{}. No chat format."""
+    return (R1_ZERO_PROMPT if use_r1_zero_format else BOXED_PROMPT).format(question=question)
+
+
+def stop_sequences(use_r1_zero_format: bool = True) -> list[str]:
+    """What ends a completion; the text that does belongs to it."""
+    return ["</answer>", "\n\n\n"] if use_r1_zero_format else ["\n\n\n"]
+
+
+def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
+    """`reward`, `format_reward` and `answer_reward` of a response, by the table above; all 0 without #### in
+    `ground_truth`."""
+    wanted = _wanted(ground_truth)
+    if wanted is None:
+        return {"reward": 0.0, "format_reward": 0.0, "answer_reward": 0.0}
+    answer, format_reward = _answer(response)
+    answer_reward = float(_agree(answer, wanted))
+    reward = format_reward * FORMAT_WEIGHT + answer_reward * ANSWER_WEIGHT
+    return {"reward": reward, "format_reward": format_reward, "answer_reward": answer_reward}
+
+
+def run_compute_group_normalized_rewards(
+    reward_fn: Callable[[str, str], Mapping[str, float]],
+    rollout_responses: Sequence[str],
+    repeated_ground_truths: Sequence[str],
+    group_size: int,
+    advantage_eps: float,
+    normalize_by_std: bool,
+) -> "tuple[torch.Tensor, torch.Tensor, dict[str, float]]":
+    """Advantages, raw rewards (both float32, one per response, in order), and the rewards' mean, std, min and max.
+
+    `group_size` is the notebook's, responses per question, not this project's setting of that name (problems per step);
+    consecutive responses form a group. An advantage is the reward's deviation from its group's mean, divided by the
+    group's standard deviation (ddof 1) + `advantage_eps` where `normalize_by_std`. Raises ValueError for a number of
+    responses that does not divide into groups.
+    """
+    import torch  # seconds to import, which the reward alone does not need
+
+    pairs = zip(rollout_responses, repeated_ground_truths, strict=True)
+    raw = torch.tensor([reward_fn(response, truth)["reward"] for response, truth in pairs], dtype=torch.float32)
+    if not len(raw) or len(raw) % group_size:
+        raise ValueError(f"{len(raw)} responses are no groups of {group_size}")
+    grouped = raw.view(-1, group_size)
+    advantages = grouped - grouped.mean(dim=1, keepdim=True)
+    if normalize_by_std:
+        advantages = advantages / (grouped.std(dim=1, keepdim=True) + advantage_eps)
+    metadata = {
+        "mean_reward": raw.mean().item(),
+        "std_reward": raw.std().item(),
+        "min_reward": raw.min().item(),
+        "max_reward": raw.max().item(),
+    }
+    return advantages.view(-1), raw, metadata
+
+
+class Gsm8kEnvironment(Environment):
+    """The prompt is plain text, not a chat, and ends where its stop sequences say."""
+
+    name = "gsm8k"
+    rows = QUESTION_ROWS
+
+    def __init__(self, use_r1_zero_format: bool = True) -> None:
+        self.use_r1_zero_format = use_r1_zero_format
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {"environment": self.name, "use_r1_zero_format": self.use_r1_zero_format}
+
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        text = build_gsm8k_prompt(problem.statement, self.use_r1_zero_format)
+        tokens: list[int] = renderer.tokenizer.encode(text, add_special_tokens=True)
+        return tokens
+
+    def stop(self, renderer: Renderer) -> Sequence[str]:
+        return stop_sequences(self.use_r1_zero_format)
+
+    def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
+        # All of it: what ends a completion is part of the format.
+        text = renderer.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    async def score(
+        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
+    ) -> list[ScoredCompletion]:
+        return [_scored(text, problem.tests[0].expected) for text in texts]
+
+
+def _scored(text: str, ground_truth: str) -> ScoredCompletion:
+    rewards = gsm8k_reward_fn(text, ground_truth)
+    answer, _ = _answer(text)
+    scores = (rewards["format_reward"] - 1.0, rewards["answer_reward"], rewards["reward"])
+    if rewards["answer_reward"]:
+        return ScoredCompletion(answer, Grade(Verdict.PASSED, 1, 1, 1, None, 0.0), *scores)
+    if not rewards["format_reward"]:
+        grade = Grade(Verdict.FORMAT_ERROR, 0, 0, 1, None, 0.0, "no number in the answer")
+        return ScoredCompletion(None, grade, *scores)
+    reason = f"the answer is {_wanted(ground_truth)}"
+    return ScoredCompletion(answer, Grade(Verdict.WRONG_ANSWER, 0, 1, 1, 0, 0.0, reason, answer), *scores)
+
+
+def _wanted(ground_truth: str) -> str | None:
+    """The answer behind ####, None where there is none."""
+    found = _TRUTH.search(ground_truth.strip())
+    return found[1].strip() if found else None
+
+
+def _answer(response: str) -> tuple[str, float]:
+    """What a response gives as its answer, "" where nothing, and the format_reward for how."""
+    if tagged := _TAGGED.search(response):
+        return tagged[1].strip(), 1.0
+    if "\\boxed{" in response:
+        boxed = _BOXED.search(response)
+        return (boxed[1].strip(), 1.0) if boxed else ("", 0.0)
+    numbers = _NUMBER.findall(response)
+    return (numbers[-1], BARE_NUMBER) if numbers else ("", 0.0)
+
+
+def _agree(answer: str, wanted: str) -> bool:
+    try:
+        return abs(float(answer.replace(",", "")) - float(wanted.replace(",", ""))) < TOLERANCE
+    except ValueError:
+        return answer == wanted
