@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar
 
 import polars as pl
 
+from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging
 from coderl_tasks.insight.progress import step_line
@@ -35,9 +36,8 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems import problem_from_row
+from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
-from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.retries import tried_again
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.runtime.training_plan import plan_training, run_config
@@ -73,16 +73,17 @@ def init_grpo(
     if problems is not None:
         if "pool" in given:
             raise ConfigError("problems and pool are two names of what is trained on: give one")
-        given["pool"] = _written(problems)
+        reader = environment_of(TrainSettings.model_validate(given)).rows
+        given["pool"] = _written(problems, reader)
     return GrpoSession(TrainSettings.model_validate({"eval_every": -1, **given}), say)
 
 
-def _written(rows: Sequence[Row]) -> str:
+def _written(rows: Sequence[Row], reader: RowReader) -> str:
     """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
     if not rows:
         raise ConfigError("problems is empty: there is nothing to train on")
     # A row that cannot be used raises, and says which: nobody reads a list of dropped rows here.
-    found = [problem_from_row(dict(row), split="own", source_row=number) for number, row in enumerate(rows)]
+    found = [reader.read(dict(row), split="own", source_row=number) for number, row in enumerate(rows)]
     if len({problem.problem_id for problem in found}) < len(found):
         raise ConfigError("two of the problems have one problem_id, or are the same")
     frame = pl.DataFrame([problem.to_row() for problem in found], schema=PROBLEM_SCHEMA)
@@ -250,14 +251,14 @@ class GrpoSession:
         return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
 
     def _prompt(self, prompt: str | Row) -> list[int]:
-        renderer = self._run.session.renderer
+        renderer, environment = self._run.session.renderer, self._run.session.environment
         if isinstance(prompt, str):
             known: Problem | None = self._run.pool.get(prompt)
             if known is None:
                 return renderer.prompt_tokens([{"role": "user", "content": prompt}])
         else:
-            known = problem_from_row(dict(prompt), split="own", source_row=0)
-        return problem_prompt(known, renderer)
+            known = environment.rows.read(dict(prompt), split="own", source_row=0)
+        return environment.prompt(known, renderer)
 
     def save(self) -> dict[str, Any]:
         """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`
@@ -303,7 +304,7 @@ async def _sampled(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
     sampler = await run.learner.sampling_client(run.directory.next_step)
-    renderer = run.session.renderer
+    renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []
     for prompt in prompts:
         budget = completion_budget(len(prompt), limit, run.session.context)
@@ -316,7 +317,7 @@ async def _sampled(
             max_tokens=budget,
             temperature=temperature,
             seed=seed_for(run.settings.seed, "train", run.directory.next_step, len(texts), "sample"),
-            stop=renderer.stop_tokens,
+            stop=environment.stop(renderer),
         )
-        texts.append([renderer.parse_response(completion.tokens)[0] for completion in completions])
+        texts.append([environment.text(completion.tokens, renderer) for completion in completions])
     return texts
