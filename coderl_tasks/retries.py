@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
@@ -13,6 +13,7 @@ from prefect.tasks import Task, exponential_backoff
 from coderl_tasks.errors import InfraError
 
 RETRIES = 4
+P = ParamSpec("P")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -37,12 +38,16 @@ PHASE: dict[str, Any] = {
 """Options of every phase task: retried after 2, 4, 8, 16 s with jitter. The journal remembers results, not Prefect."""
 
 
-async def tried_again(work: Callable[[], Awaitable[T]]) -> T:
-    """What `work` returns, tried again as a phase task is (without jitter), for callers without Prefect."""
-    for delay in DELAYS(RETRIES):
-        try:
-            return await work()
-        except InfraError as error:
-            logger.warning("trying again in %g s: %s", delay, error)
-            await asyncio.sleep(delay)
-    return await work()
+def without_prefect(phase: Task[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """`phase`, for callers without Prefect: tried again as the task is, without jitter."""
+
+    async def tried(*args: P.args, **kwargs: P.kwargs) -> T:
+        for delay in DELAYS(RETRIES):
+            try:
+                return await phase.fn(*args, **kwargs)
+            except InfraError as error:
+                logger.warning("trying again in %g s: %s", delay, error)
+                await asyncio.sleep(delay)
+        return await phase.fn(*args, **kwargs)
+
+    return tried

@@ -44,10 +44,9 @@ from coderl_tasks.training.step import (
     SamplingAhead,
     checkpoint,
     delete_old_states,
-    differences,
-    lost_scores,
     sample,
     score,
+    score_lost,
     update,
 )
 
@@ -139,12 +138,7 @@ def start_note(directory: RunDirectory) -> str:
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
-    for step in lost_scores(run):
-        display.say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
-        sampled = await sample(run, step)
-        scored = (await score(run, step, sampled.rollouts)).rollouts
-        if different := differences(run, step, scored):
-            display.say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+    await score_lost(run, sample, score, display.say)
     if needs_probe(run):
         found = await probe_run(run)
         display.say(f"probe: {found.summary()}")

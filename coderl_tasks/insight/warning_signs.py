@@ -310,36 +310,10 @@ def _time_outs(history: History) -> Sign | None:
     )
 
 
-def _reward_errors(history: History) -> Sign | None:
-    errors, steps = history.total("reward_errors")
-    if not errors:
-        return None
-    return Sign(
-        f"{errors} in {steps} of the last steps: put the reward function right first, do not train through it",
-        max(errors, SEVERAL),
-    )
-
-
-def _infra_errors(history: History) -> Sign | None:
-    errors, steps = history.total("infra_errors")
-    if not errors:
-        return None
-    return Sign(
-        f"{errors} of the last completions, in {steps} of the last steps, could not be graded and were "
-        "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
-        max(errors, SEVERAL),
-    )
-
-
-def _skipped_samples(history: History) -> Sign | None:
-    skipped, steps = history.total("samples_skipped")
-    if not skipped:
-        return None
-    return Sign(
-        f"{skipped} samples in {steps} steps came without log-probabilities that can be trained on, and were left out "
-        "of their groups: the Tinker service's doing (coderl doctor --probe)",
-        max(skipped, SEVERAL),
-    )
+def _counted(history: History, name: str, what: str) -> Sign | None:
+    """Any of the faults that a metric counts; `what` is told their number and in how many steps there were some."""
+    count, steps = history.total(name)
+    return Sign(what.format(count=count, steps=steps), max(count, SEVERAL)) if count else None
 
 
 def _duplicates(history: History) -> Sign | None:
@@ -408,9 +382,32 @@ RULES = (
     Rule("entropy_collapse", _entropy_collapse, (HOTTER, LOWER_LR)),
     Rule("truncation", _truncation, (LONGER,)),
     Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
-    Rule("reward_errors", _reward_errors),
-    Rule("infra_errors", _infra_errors),
-    Rule("samples_skipped", _skipped_samples),
+    Rule(
+        "reward_errors",
+        partial(
+            _counted,
+            name="reward_errors",
+            what="{count} in {steps} of the last steps: put the reward function right first, do not train through it",
+        ),
+    ),
+    Rule(
+        "infra_errors",
+        partial(
+            _counted,
+            name="infra_errors",
+            what="{count} of the last completions, in {steps} of the last steps, could not be graded and were "
+            "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
+        ),
+    ),
+    Rule(
+        "samples_skipped",
+        partial(
+            _counted,
+            name="samples_skipped",
+            what="{count} samples in {steps} steps came without log-probabilities that can be trained on, and were "
+            "left out of their groups: the Tinker service's doing (coderl doctor --probe)",
+        ),
+    ),
     Rule("clones", _duplicates),
 )
 """The rows of the recipes' tables, and what this project met beside them. What ends a run has no metrics: see

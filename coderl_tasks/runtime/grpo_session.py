@@ -18,11 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-import polars as pl
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError
@@ -37,19 +34,21 @@ from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.loading import RowReader
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
-from coderl_tasks.retries import tried_again
+from coderl_tasks.problems.problem import Problem, problems_frame
+from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.runtime.training_plan import plan_training, run_config
 from coderl_tasks.services import services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
-from coderl_tasks.training.step import checkpoint, lost_scores, sample, score, update
+from coderl_tasks.training.step import checkpoint, sample, score, score_lost, update
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = Mapping[str, Any]
 Say = Callable[[str], object]
+_sample, _score, _update = without_prefect(sample), without_prefect(score), without_prefect(update)
+_save, _probe = without_prefect(checkpoint), without_prefect(probe_run)
 
 
 def init_grpo(
@@ -86,13 +85,12 @@ def _written(rows: Sequence[Row], reader: RowReader) -> str:
     found = [reader.read(dict(row), split="own", source_row=number) for number, row in enumerate(rows)]
     if len({problem.problem_id for problem in found}) < len(found):
         raise ConfigError("two of the problems have one problem_id, or are the same")
-    frame = pl.DataFrame([problem.to_row() for problem in found], schema=PROBLEM_SCHEMA)
     content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
     folder = coderl_home() / "problems"
     private_folder(folder)
     path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
-        write_parquet(path, frame)
+        write_parquet(path, problems_frame(found))
     return str(path)
 
 
@@ -137,7 +135,7 @@ class GrpoSession:
                     for line in used.lines:
                         self._say(line)
                     async with open_run(settings, directory, used) as run:
-                        await self._prepare(run)
+                        await self._prepare(run, log)
                         for notice in log.reminders():
                             self._say(notice.line)
                         self._opened.set_result((run, log))
@@ -150,13 +148,13 @@ class GrpoSession:
             package.removeHandler(warnings)
             package.propagate = propagates
 
-    async def _prepare(self, run: TrainingRun) -> None:
-        for step in lost_scores(run):
-            self._say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
-            sampled = await tried_again(partial(sample.fn, run, step))
-            await tried_again(partial(score.fn, run, step, sampled.rollouts))
+    async def _prepare(self, run: TrainingRun, log: RunLogger) -> None:
+        await score_lost(run, _sample, _score, self._say)
         if needs_probe(run):
-            self._say(f"probe: {(await tried_again(partial(probe_run.fn, run))).summary()}")
+            found = await _probe(run)
+            for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
+                self._say(line)
+                log.log.info("%s", line)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
@@ -225,10 +223,10 @@ class GrpoSession:
         elif given and recorded != ids:
             raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
         begun = time.monotonic()
-        sampled = await tried_again(partial(sample.fn, run, step))
-        scored = await tried_again(partial(score.fn, run, step, sampled.rollouts))
+        sampled = await _sample(run, step)
+        scored = await _score(run, step, sampled.rollouts)
         seconds = {"sample": sampled.seconds, "score": scored.seconds}
-        commit = await tried_again(partial(update.fn, run, step, scored.rollouts, begun, seconds))
+        commit = await _update(run, step, scored.rollouts, begun, seconds)
         self._logger.log_groups(scored.rollouts)
         notices = self._logger.log_metrics(commit.metrics, step)
         if run.is_due(step, run.settings.save_every):
@@ -270,7 +268,7 @@ class GrpoSession:
 
     async def _checkpoint(self, step: int) -> dict[str, Any]:
         if not self._run.learner.is_saved(step):
-            await tried_again(partial(checkpoint.fn, self._run, step))
+            await _save(self._run, step)
         rows = read_checkpoints(self._run.directory.path)
         return next(row for row in reversed(rows) if row["step"] == step)
 

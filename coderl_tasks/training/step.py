@@ -292,6 +292,21 @@ def lost_scores(run: TrainingRun) -> list[int]:
     return lost
 
 
+async def score_lost(
+    run: TrainingRun,
+    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
+    score: Callable[[TrainingRun, int, pl.DataFrame], Coroutine[Any, Any, Phase]],
+    say: Callable[[str], object],
+) -> None:
+    """Score again what `lost_scores` names, by the phases as the caller retries them, and say so."""
+    for step in lost_scores(run):
+        say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
+        sampled = await sample(run, step)
+        scored = (await score(run, step, sampled.rollouts)).rollouts
+        if different := differences(run, step, scored):
+            say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+
+
 def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
     """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
     commit = run.directory.step(step).read_commit()
