@@ -8,6 +8,9 @@ INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
+# What is imported once is compiled, for commands outside make too, where Python may not be allowed to keep that.
+IMPORTS := flows.pipeline, prefect.server.api.server, coderl_tasks.embedded.tinker.engine.causal_lm, \
+	transformers.models.qwen3.modeling_qwen3
 # What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
@@ -18,6 +21,9 @@ WORKERS ?= 2
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py programs.py trial.py) tests/problems/test_raw_tests.py
+
+# Containers often set it: each command would compile all that it imports, most of the seconds that it takes to start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs test test-other-pythons compat soak audit install lint types clean help
 
@@ -42,6 +48,7 @@ $(DEMO): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (about 2 GB with PyTorch; a few minutes the first time)"
 	$(if $(INDEX),@$(INSTALL) --index-url $(INDEX) -c constraints.txt torch)
 	@$(INSTALL) -c constraints.txt -e '.[local]'
+	@$(BIN)/python -c 'import $(IMPORTS)'
 	@touch $@
 
 $(INSTALLED): $(DEMO)
