@@ -67,6 +67,8 @@ def facts(run: RunRecord) -> dict[str, str]:
     if {"batch_size", "group_size"} <= run.config.keys():
         prompts = int(run.config["group_size"])
         known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
+        if run.config.get("refill", 1) > 1:
+            known["batch"] += f", refill={run.config['refill']:g}"
     if "learning_rate" in run.config:
         known["learning rate"] = f"{run.config['learning_rate']:g}, LoRA rank {run.config.get('lora_rank', '–')}"
     if "time_step_s" in run.metrics.columns:

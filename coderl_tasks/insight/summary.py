@@ -49,6 +49,10 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     step = f"per step: {problems} problems x {completions} completions per problem"
     if kept is not None and kept < problems:
         step = f"warning: {step}: the pool has fewer, which repeat within a step (problems_per_step={kept})"
+    elif kept is not None and kept == problems and settings.refill > 1:
+        step = f"warning: {step}: all of the pool, so that refill={settings.refill:g} replaces no group"
+    elif settings.refill > 1:
+        step += f", and up to {settings.most_groups - problems} problems in place of those without a signal (refill)"
     return [taken, step]
 
 

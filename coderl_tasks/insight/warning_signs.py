@@ -351,6 +351,7 @@ def _listed(remedies: Sequence[Remedy], config: Row) -> str:
 
 LOWER_LR = Remedy("learning_rate", "lower")
 COOLER, HOTTER = Remedy("temperature", "lower"), Remedy("temperature", "raise")
+OTHERS = Remedy("refill", "raise, to sample others in their place")
 LONGER, LARGER_GROUPS = Remedy("max_tokens", "raise"), Remedy("completions_per_problem", "raise")
 _TOO_HARD, _TOO_EASY = "the pool looks too hard", "converged, or the pool is too easy: if Pass@1 is good, stop here"
 
@@ -364,14 +365,19 @@ RULES = (
             LONGER,
             LARGER_GROUPS,
             Remedy("reward", "fraction, for partial credit"),
+            OTHERS,
         ),
     ),
     Rule(
         "all_one",
         partial(_equal_groups, name="groups_all_one", hard=False, verdict=_TOO_EASY),
-        (Remedy("pool", "harder problems, curated with a lower band_high"),),
+        (Remedy("pool", "harder problems, curated with a lower band_high"), OTHERS),
     ),
-    Rule("equal_groups", _other_equal_groups, (LARGER_GROUPS, HOTTER, Remedy("pool", "problems that differ more"))),
+    Rule(
+        "equal_groups",
+        _other_equal_groups,
+        (LARGER_GROUPS, HOTTER, Remedy("pool", "problems that differ more"), OTHERS),
+    ),
     Rule("low_format", _low_format, (Remedy("renderer_name", "check it against the model"), LONGER)),
     Rule("format_rate_falls", _format_falls, (LOWER_LR, Remedy("renderer_name", "check it against the model"))),
     Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (Remedy("pool", "problems with more tests"),)),

@@ -1,6 +1,6 @@
 """The journal of one step: what is recorded is done, and is never done again.
 
-    problems.json       which problems, of a step whose caller chose them; else the settings decide
+    problems.json       which problems, where a caller chose them or further ones were added; else the settings decide
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
@@ -108,11 +108,11 @@ class StepJournal:
         return self.path(phase).is_file()
 
     def write_problems(self, problem_ids: Sequence[str]) -> None:
-        """Record what the step is sampled on, in group order, before anything is."""
+        """Record what the step is sampled on, in group order, before anything of it is that the settings do not say."""
         write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids)})
 
     def read_problems(self) -> list[str] | None:
-        """The problems that were chosen for the step, None where none were. DamagedFileError: without them what was
+        """The problems that were recorded for the step, None where none were. DamagedFileError: without them what was
         sampled of the step belongs to nothing."""
         path = self.folder / PROBLEMS_FILE
         return [str(problem_id) for problem_id in read_json(path)["problem_ids"]] if path.is_file() else None

@@ -5,6 +5,7 @@ graded_group        group + ScoredCompletions          -> ROLLOUT_SCHEMA, advant
 in_order            groups                             -> one frame, in group and sample order
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
+groups_without_signal   graded                         -> the groups of which no update can learn
 require_sampled     sampled                            -> InfraError if too much of it cannot be trained on
 require_graded      graded                             -> SandboxDownError if too much of it could not be graded
 require_rewards     graded                             -> CoderlError if compute_reward failed on too much of it
@@ -101,9 +102,21 @@ def with_advantages(
     )
 
 
-def rollout_metrics(rollouts: pl.DataFrame) -> dict[str, Any]:
-    """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA)."""
-    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts))
+def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[int]:
+    """The indices of the groups of which no update can learn, by the rewards that `count`.
+
+    A group of which a completion has no reward is none of them: the fault was a service's, and what the completion was
+    worth is not known.
+    """
+    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    known = [group for group in groups if not group["reward"].has_nulls()]
+    return [group["group_index"][0] for group in known if not _has_signal(count(group))]
+
+
+def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None) -> dict[str, Any]:
+    """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
+    and not in place of others; None where none is."""
+    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups))
 
 
 def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
@@ -162,14 +175,19 @@ def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
     return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}
 
 
+def _has_signal(rewards: Sequence[float | None]) -> bool:
+    """Whether an update can learn of a group with these rewards, None for members that do not count."""
+    gradable = [reward for reward in rewards if reward is not None]
+    return len(gradable) >= MIN_GRADABLE and not should_skip(compute_advantages(gradable))
+
+
 def _group_advantages(group: pl.DataFrame, estimate: Estimator, count: CountedRewards) -> pl.DataFrame:
     rewards = count(group)
     gradable = [reward for reward in rewards if reward is not None]
-    advantages = compute_advantages(gradable) if len(gradable) >= MIN_GRADABLE else []
-    signal = not should_skip(advantages)
-    # Only where rewards differ: equal ones deviate from their mean by rounding, which a division would blow up.
-    if signal:
-        advantages = estimate(gradable)
+    signal = _has_signal(rewards)
+    # Estimated only where rewards differ: equal ones deviate from their mean by rounding, which a division would blow
+    # up.
+    advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
     remaining = iter(advantages)
     column = [None if reward is None else next(remaining, None) for reward in rewards]
     return group.with_columns(

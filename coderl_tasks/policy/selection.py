@@ -2,10 +2,13 @@
 
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
 2. The problems are a stream, cut into steps. Nothing is remembered between steps: the seed and the step decide.
+3. Further problems of a step (`refill`) are beside that stream, which they do not move: a pass still takes each problem
+   once as a step's own, and some are sampled once more, as a further one of another step.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 SEED_BITS = 31
@@ -35,9 +38,21 @@ class Selection(Protocol):
     to answer the same of a step whenever it is asked, since a killed run asks again.
     """
 
-    def __call__(self, problem_ids: Sequence[str], *, seed: int, step: int, count: int) -> list[str]:
-        """The `count` problems of `step` (from 0), in group order, of the pool's `problem_ids`, in its order."""
+    def __call__(
+        self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
+    ) -> list[str]:
+        """The `count` problems of `step` (from 0), in group order, of the pool's `problem_ids`, in its order.
+
+        With the problems that the step has `taken` so far, in group order: `count` further ones, all different and none
+        of them taken; fewer where the pool has no more.
+        """
         ...
+
+
+def others(ordered: Iterable[str], taken: Sequence[str], count: int) -> list[str]:
+    """The first `count` of `ordered` that are not `taken`, fewer where there are no more."""
+    known = set(taken)
+    return list(islice((problem_id for problem_id in ordered if problem_id not in known), count))
 
 
 def places(problem_ids: Sequence[str], *, step: int, count: int) -> range:

@@ -1,13 +1,13 @@
 """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps.
 
 Every problem comes up once per epoch; where an epoch ends inside a step the next one goes on, so a pool smaller than a
-step repeats problems within it.
+step repeats problems within it. Further problems of a step are the first others of a shuffle of its own.
 """
 
 import hashlib
 from collections.abc import Sequence
 
-from coderl_tasks.policy.selection import places
+from coderl_tasks.policy.selection import others, places, seed_for
 
 
 def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[str]:
@@ -16,10 +16,13 @@ def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[st
     return sorted(problem_ids, key=lambda problem_id: (hashlib.sha256(key + problem_id.encode()).digest(), problem_id))
 
 
-def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int) -> list[str]:
-    """The `count` problems of `step` (from 0), in group order. Raises as `places` does."""
-    taken, size = places(problem_ids, step=step, count=count), len(problem_ids)
-    epochs = range(taken.start // size, taken[-1] // size + 1)
+def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
+    """The `count` problems of `step` (from 0), or further ones beside those `taken`. Raises as `places` does."""
+    stretch, size = places(problem_ids, step=step, count=count), len(problem_ids)
+    if taken:
+        # Not the stream's next ones: the step that follows takes those.
+        return others(epoch_order(problem_ids, seed=seed_for(seed, "refill", step), epoch=0), taken, count)
+    epochs = range(stretch.start // size, stretch[-1] // size + 1)
     stream = [problem_id for epoch in epochs for problem_id in epoch_order(problem_ids, seed=seed, epoch=epoch)]
-    offset = taken.start - epochs.start * size
+    offset = stretch.start - epochs.start * size
     return stream[offset : offset + count]

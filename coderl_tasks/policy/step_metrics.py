@@ -63,9 +63,13 @@ class Metric(Generic[Source]):
 
 @dataclass(frozen=True)
 class ScoredRollouts:
-    """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over."""
+    """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over.
+
+    Groups from `own_groups` on are in place of others; None where none can be.
+    """
 
     rows: pl.DataFrame
+    own_groups: int | None = None
 
     @cached_property
     def graded(self) -> pl.DataFrame:
@@ -146,8 +150,22 @@ def _group_share(step: ScoredRollouts, condition: pl.Expr) -> float | None:
 
 
 def _groups_line(row: Row) -> str:
-    total = row.get("groups_total")
-    return "" if total is None else f"trained on {total - row['groups_skipped']}/{total} groups"
+    total, refilled = row.get("groups_total"), row.get("groups_refilled")
+    if total is None:
+        return ""
+    return f"trained on {total - row['groups_skipped']}/{total} groups" + (f" ({refilled} refilled)" * bool(refilled))
+
+
+def _refilled(step: ScoredRollouts) -> int | None:
+    return None if step.own_groups is None else max(0, len(step.trained) - step.own_groups)
+
+
+def _share_without_signal(step: ScoredRollouts) -> float | None:
+    groups = step.rows.group_by("group_index").agg(
+        trained=pl.col("trained").any(), tokens=pl.col("completion_tokens").list.len().sum()
+    )
+    total = int(groups["tokens"].sum())
+    return int(groups.filter(~pl.col("trained"))["tokens"].sum()) / total if total else None
 
 
 def _seconds_line(row: Row) -> str:
@@ -235,6 +253,13 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "completions on which compute_reward raised, took too long or returned no number: 0, and counted as such",
         lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), Theme.FAULTS, INT,
         line="reward errors {}", column=("reward errors", "d")),
+    Metric("groups_refilled",
+        "groups among groups_total that were sampled in place of some without a signal; null without `refill`",
+        _refilled, Theme.GROUPS, INT, column=("refilled", "d"), panel=_GROUPS),
+    Metric("tokens_without_signal",
+        "share of the sampled tokens that are of groups without a signal: what sampling them cost",
+        _share_without_signal, Theme.GROUPS, column=("tokens w/o signal", ".0%"),
+        panel="Sampled tokens without signal"),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
@@ -252,7 +277,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     Metric("lr", "the step's learning rate", lambda step: step.learning_rate, Theme.UPDATE),
     Metric("seed", "the run's", lambda step: step.seed, Theme.UPDATE, INT),
     _seconds("sample", "of sampling"),
-    _seconds("score", "of scoring, after the last group was sampled"),
+    _seconds("score", "of scoring, after the last group was sampled (what `refill` waits for is sampling)"),
     _seconds("train", "of the update"),
     _seconds("save", "of saving what the commit names"),
     _seconds("step", "of the step as a whole", line=_seconds_line, column=("seconds", ".1f")),

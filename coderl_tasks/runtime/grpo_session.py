@@ -124,6 +124,8 @@ class GrpoSession:
             if settings.max_steps_off_policy:
                 raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
             settings, _, path = await plan_training(settings)
+            if settings.refill > 1:  # of a run that goes on, too
+                raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")

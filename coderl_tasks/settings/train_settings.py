@@ -9,6 +9,7 @@ The sizes of a training step have the recipe's names and the field's:
 Two of them that are not two names for one decide all four keys. config.json records the recipe's pair.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -97,6 +98,16 @@ class TrainSettings(FlowSettings):
     )
     selection: Literal["shuffle", "cycle"] = Field(
         "shuffle", description="which problems a step takes: shuffled passes over the pool, or cycle: the pool's order"
+    )
+    refill: Annotated[
+        float,
+        Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor")),
+    ] = Field(
+        1.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="groups without a signal (of equal rewards) are replaced by groups of further problems, until a "
+        "step has sampled so many times problems_per_step; passes over the pool do not count them (1: not replaced)",
     )
     learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
@@ -263,6 +274,21 @@ class TrainSettings(FlowSettings):
         named = {key: getattr(self, key) for key in SIZE_KEYS if key in self.model_fields_set}
         for key, size in all_sizes(named).items():
             setattr(self, key, size)
+        return self
+
+    @property
+    def most_groups(self) -> int:
+        """How many groups a step may sample, those in place of others included."""
+        return math.floor(self.refill * self.problems_per_step + 1e-9)  # 1.15 * 20 is 22.999...
+
+    @model_validator(mode="after")
+    def _refill_is_possible(self) -> Self:
+        problems = self.problems_per_step
+        if self.refill > 1 and self.most_groups == problems:
+            raise ValueError(
+                f"refill={self.refill:g} of problems_per_step={problems} replaces no group: use "
+                f"{(problems + 1) / problems:.4g} or more, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -95,10 +95,11 @@ class TrainingRun:
         """The last step trained into the policy that samples `step`, -1 if there is none."""
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
 
-    def select_problems(self, step: int, count: int) -> list[str]:
-        """The ids of the `count` problems of `step`, in group order, as the setting `selection` says."""
+    def select_problems(self, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
+        """The ids of the `count` problems of `step`, in group order, as the setting `selection` says; up to `count`
+        further ones where the step has `taken` some."""
         select = SELECTIONS[self.settings.selection]
-        return select(list(self.pool), seed=self.settings.seed, step=step, count=count)
+        return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
     @property
     def sends_seeds(self) -> bool:

@@ -6,6 +6,11 @@ update   scored rollouts  -> commit.json and the row of metrics.jsonl
 
 Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
 
+With `refill` a step is sampled in rounds. Once all groups of a round are graded, further problems are added in place of
+those whose group has no signal, until enough have one. The grades and the seed alone decide, not what arrived first,
+and the problems are recorded before the first of them is sampled: a step that was killed goes on with the same groups.
+What was graded stays in memory for the scoring.
+
 Beside the phases: `SamplingAhead`, which samples the next step while one is scored and trained; and `lost_scores`, the
 committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
 samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
@@ -21,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import polars as pl
+import tinker
 from prefect import task
 
 from coderl_tasks.errors import DataError, InfraError
@@ -30,6 +36,7 @@ from coderl_tasks.policy.advantages import estimator
 from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
+    groups_without_signal,
     in_order,
     require_graded,
     require_rewards,
@@ -40,7 +47,7 @@ from coderl_tasks.policy.rollout_frames import (
 from coderl_tasks.policy.sampling import GroupRequest
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
-from coderl_tasks.policy.truncation import counted_rewards
+from coderl_tasks.policy.truncation import CountedRewards, counted_rewards
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
@@ -65,7 +72,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded.
 
     Raises InfraError if too many samples came without log-probabilities to train on; their groups are then discarded,
-    for the task's retry to sample again.
+    for the task's retry to sample again. With `refill` also as `score` does.
     """
     journal = run.directory.step(step)
     recorded = journal.read_sampled()
@@ -86,31 +93,90 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         groups[index] = group
         run.graded_ahead.start(group)
 
-    requests = [request for request in group_requests(run, step) if request.group_index not in groups]
-    if requests:  # a client is opened, and the policy restored for it, only where something is left to sample
-        sampler = await run.learner.sampling_client(run.sampler_step(step) + 1)
-        await run.engine.sample_all(sampler, requests, record)
-    sampled = in_order(groups.values(), SAMPLED_SCHEMA)
-    try:
-        require_sampled(sampled, f"step {step}")
-    except InfraError:
-        await run.graded_ahead.release(step)  # what it graded ahead of these groups is not theirs any more
-        for index, group in groups.items():
-            # Only these: the other groups are paid for, and stay recorded.
-            if group["logprobs"].has_nulls():
-                journal.groups.discard(index)
-        raise
+    sampler: tinker.SamplingClient | None = None  # one policy for all rounds
+    while True:
+        requests = [request for request in group_requests(run, step) if request.group_index not in groups]
+        if requests:  # a client is opened, and the policy restored for it, only where something is left to sample
+            sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
+            await run.engine.sample_all(sampler, requests, record)
+        sampled = in_order(groups.values(), SAMPLED_SCHEMA)
+        try:
+            require_sampled(sampled, f"step {step}")
+        except InfraError:
+            await run.graded_ahead.release(step)  # what it graded ahead of these groups is not theirs any more
+            for index, group in groups.items():
+                # Only these: the other groups are paid for, and stay recorded.
+                if group["logprobs"].has_nulls():
+                    journal.groups.discard(index)
+            raise
+        further = await _further_problems(run, step, sampled) if run.settings.refill > 1 else []
+        if not further:
+            break
+        # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
+        journal.write_problems([*step_problems(run, step), *further])
     journal.write_sampled(sampled)
     return Phase(sampled, time.monotonic() - started)
 
 
-def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
-    """What `step` samples: one request per problem, in group order. The settings and the step decide all of it, but
-    for problems that a caller chose and recorded."""
+async def _further_problems(run: TrainingRun, step: int, sampled: pl.DataFrame) -> list[str]:
+    """The problems that are sampled in place of those of `sampled` whose group has no signal, none if `step` has enough
+    groups.
+
+    No group is replaced for a completion that could not be graded. Raises as `_graded` does: in an outage nobody knows
+    which groups have a signal.
+    """
+    settings, taken = run.settings, step_problems(run, step)
+    most = settings.most_groups - len(taken)
+    if most <= 0:
+        return []
+    try:
+        graded = await _graded(run, step, sampled)
+    except Exception:
+        await run.graded_ahead.release(step)  # a retry is to grade anew
+        raise
+    without = groups_without_signal(graded, _counted(run))
+    missing = settings.problems_per_step - (len(taken) - len(without))
+    if missing <= 0:
+        return []
+    further = run.select_problems(step, min(missing, most), taken)
+    logger.info(
+        "step %d: %d of %d groups without a signal: %s",
+        step,
+        len(without),
+        len(taken),
+        f"sampling {len(further)} more" if further else "the pool has no further problem",
+    )
+    return further
+
+
+async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
+    """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
+    groups = sampled.partition_by("group_index", maintain_order=True)
+    graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
+    require_graded(graded, f"step {step}")
+    require_rewards(graded, f"step {step}")
+    return graded
+
+
+def _counted(run: TrainingRun) -> CountedRewards:
     settings = run.settings
-    chosen = run.directory.step(step).read_problems()
-    if chosen is None:
-        chosen = run.select_problems(step, settings.problems_per_step)
+    return counted_rewards(
+        settings.truncation,
+        max_tokens=settings.max_tokens,
+        context=run.session.context,
+        overlong_tokens=settings.overlong_tokens,
+    )
+
+
+def step_problems(run: TrainingRun, step: int) -> list[str]:
+    """The problems of `step` in group order: those recorded, else what the settings and the step decide."""
+    recorded = run.directory.step(step).read_problems()
+    return run.select_problems(step, run.settings.problems_per_step) if recorded is None else recorded
+
+
+def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
+    """What `step` samples: one request per problem, in group order."""
+    settings = run.settings
     return [
         run.engine.request(
             run.pool[problem_id],
@@ -120,7 +186,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
             step=step,
             sampler_step=run.sampler_step(step),
         )
-        for group_index, problem_id in enumerate(chosen)
+        for group_index, problem_id in enumerate(step_problems(run, step))
     ]
 
 
@@ -138,21 +204,12 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
         return Phase(recorded)
     started = time.monotonic()
     try:
-        groups = sampled.partition_by("group_index", maintain_order=True)
-        graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
-        require_graded(graded, f"step {step}")
-        # Before anything is written: the samples are scored anew once the function is mended.
-        require_rewards(graded, f"step {step}")
+        # Raises before anything is written: the samples are scored anew once a reward function is mended.
+        graded = await _graded(run, step, sampled)
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings
-    count = counted_rewards(
-        settings.truncation,
-        max_tokens=settings.max_tokens,
-        context=run.session.context,
-        overlong_tokens=settings.overlong_tokens,
-    )
-    scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), count)
+    scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), _counted(run))
     if settings.kl_penalty_coef and scored["trained"].any():
         base = await run.learner.base_client()
         scored = await with_base_logprobs(base, scored, settings.sample_concurrency)
@@ -203,7 +260,8 @@ def step_metrics(
 ) -> dict[str, Any]:
     """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
-    of_rollouts = rollout_metrics(scored)  # before the clock is read: they are part of the step
+    own_groups = run.settings.problems_per_step if run.settings.refill > 1 else None
+    of_rollouts = rollout_metrics(scored, own_groups)  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
     updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}

@@ -15,6 +15,7 @@ from coderl_tasks.policy.rollout_frames import (
     first_failures,
     graded_group,
     group_frame,
+    groups_without_signal,
     in_order,
     require_graded,
     require_sampled,
@@ -22,6 +23,7 @@ from coderl_tasks.policy.rollout_frames import (
     with_advantages,
 )
 from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
+from coderl_tasks.policy.truncation import as_graded, masked
 from coderl_tasks.policy.update import build_datums
 
 LETTERS = {
@@ -117,6 +119,18 @@ def test_advantages(verdicts: str, advantages: list[float | None], trained: bool
 def test_groups_do_not_mix() -> None:
     frame = step_frame("PW", "PPPP", "IW")
     assert frame["advantage"].to_list() == [0.5, -0.5, 0.0, 0.0, 0.0, 0.0, None, None]
+
+
+def test_groups_of_which_nothing_can_be_learned() -> None:
+    # In the fourth and fifth nobody knows what the lost completions were worth.
+    frame = step_frame("PWWW", "PPPP", "FFFF", "WI", "-W", "W")
+    assert groups_without_signal(frame) == [1, 2, 5]
+    cut = frame.with_columns(stop_reason=pl.when(pl.col("reward") == 1).then(pl.lit("length")).otherwise("stop_reason"))
+    assert groups_without_signal(cut, masked) == [0, 1, 2, 5], "by the rewards that count"
+    for count in (as_graded, masked):  # and where all are known these are the groups that are skipped
+        of = with_advantages(cut.filter(pl.col("group_index") < 3), count=count)
+        skipped = of.group_by("group_index").agg(pl.col("trained").any()).filter(~pl.col("trained"))["group_index"]
+        assert sorted(skipped) == [index for index in groups_without_signal(cut, count) if index < 3]
 
 
 def test_an_empty_completion_counts_in_its_group_but_is_not_trained_on() -> None:

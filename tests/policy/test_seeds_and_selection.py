@@ -73,6 +73,27 @@ def test_a_cycle_by_hand() -> None:
     assert steps == [["easy", "middle"], ["hard", "easy"], ["middle", "hard"]]
 
 
+@pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+@given(st.integers(1, 20), st.integers(1, 5), st.integers(0, 30), st.integers(1, 25))
+def test_further_problems_are_others_in_an_order_that_rounds_go_on_with(
+    select: Selection, size: int, count: int, step: int, more: int
+) -> None:
+    pool = [f"p{i}" for i in range(size)]
+    taken = select(pool, seed=3, step=step, count=count)
+    further = select(pool, seed=3, step=step, count=more, taken=taken)
+    assert len(set(taken) | set(further)) == len(set(taken)) + len(further) == min(size, len(set(taken)) + more)
+    one = select(pool, seed=3, step=step, count=1, taken=taken)
+    rest = select(pool, seed=3, step=step, count=more, taken=[*taken, *one])
+    assert [*one, *rest][:more] == further, "all at once, or one and then the rest"
+
+
+def test_further_problems_by_hand() -> None:
+    pool = ["easy", "middle", "hard", "harder", "hardest"]
+    assert cycle(pool, seed=0, step=1, count=2, taken=["hard", "harder"]) == ["hardest", "easy"]
+    orders = {tuple(shuffle(pool, seed=0, step=step, count=9, taken=["hard"])) for step in range(9)}
+    assert len(orders) > 3, "each step has an order of its own"
+
+
 def test_each_selection_has_its_word_in_the_settings() -> None:
     words = TrainSettings.model_fields["selection"].annotation
     assert set(get_args(words)) == SELECTIONS.keys() and TrainSettings().selection == "shuffle"

@@ -1,0 +1,197 @@
+"""Groups without a signal are replaced, on a real Tinker server. The name of a problem says how its completions are
+rewarded: `signal` (they differ), `zero` (they do not), `lost` (one of these cannot be graded)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.errors import CoderlError, SandboxDownError
+from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.problems.answer_row import PROMPT_ROWS
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.rollouts.session import Session
+from coderl_tasks.services import Services
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.run import TrainingRun
+from coderl_tasks.training.step import SamplingAhead, sample, score, update
+from tests.conftest import Serve
+from tests.faults.sampling_faults import SamplingFaults
+
+POOL = ("zero a", "signal b", "zero c", "zero d", "signal e", "signal f", "zero g", "signal h", "signal i")
+"""With selection=cycle the first step takes a, b, c, then d and e, and then f."""
+SIGNAL, ZERO, LOST, DOWN = "PWPW", "WWWW", "WWWI", "IIII"
+
+
+def scored(letter: str) -> ScoredCompletion:
+    """P: 1, W: 0, I: not graded, E: compute_reward failed."""
+    verdict = {"P": Verdict.PASSED, "W": Verdict.WRONG_ANSWER, "I": Verdict.INFRA_ERROR, "E": Verdict.REWARD_ERROR}
+    reward = None if letter == "I" else float(letter == "P")
+    grade = Grade(verdict[letter], 0, 1, 1, None, 0.0, error="a traceback")
+    return ScoredCompletion(None, grade, None if reward is None else 0.0, reward, reward)
+
+
+class Told(Environment):
+    """Each group's grades by the first word of its problem's name. `crashing` is a problem at which the process dies;
+    `graded` has those that were graded."""
+
+    name = "told"
+    rows = PROMPT_ROWS
+
+    def __init__(self, crashing: str = "", **grades: str) -> None:
+        self.grades = {"signal": SIGNAL, "zero": ZERO, "lost": LOST} | grades
+        self.crashing = crashing
+        self.graded: list[str] = []
+
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        return renderer.prompt_tokens([{"role": "user", "content": problem.problem_id}])
+
+    async def score(
+        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
+    ) -> list[ScoredCompletion]:
+        if problem.problem_id == self.crashing:
+            raise ValueError("a crash")
+        await asyncio.sleep(0.002 * (7 * len(self.graded) % 5))  # the groups of a round are graded in any order
+        self.graded.append(problem.problem_id)
+        return list(map(scored, self.grades[problem.problem_id.split()[0]]))
+
+
+class Refilled:
+    """Runs on one Tinker server, which notes the seeds that it is asked with."""
+
+    def __init__(self, services: Services, gateway: SamplingFaults, client: SandboxClient) -> None:
+        self._services = services
+        self._client = client
+        self.seeds = gateway.seeds
+
+    @asynccontextmanager
+    async def run(
+        self, folder: Path, environment: Environment, pool: Sequence[str] = POOL, **settings: Any
+    ) -> AsyncIterator[TrainingRun]:
+        """The run in `folder`, as a process opens it; 3 problems per step, 4 completions each."""
+        sizes = {"problems_per_step": 3, "completions_per_problem": 4, "max_tokens": 4, "selection": "cycle"}
+        values = TrainSettings.model_validate({"model_name": NANO_MODEL, "refill": 2.0, **sizes, **settings})
+        renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
+        session = Session(self._services, Judge(self._client), renderer, 512, NANO_MODEL, environment)
+        problems = {name: Problem(name, "own", name, "", "stdin", "", (), 0, 0, None, (), 0) for name in pool}
+        with RunDirectory.open(folder, {}) as directory:
+            run = TrainingRun(values, directory, session, problems, [], [], {})
+            try:
+                yield run
+            finally:
+                await run.graded_ahead.close()
+                await session.close()
+
+
+@pytest.fixture
+async def refilled(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
+    gateway = SamplingFaults(str(embedded.tinker_url))
+    services = replace(embedded, tinker_url=serve(gateway.app()))
+    async with SandboxClient(embedded.sandbox_urls) as client:
+        yield Refilled(services, gateway, client)
+
+
+def problems_of(rollouts: pl.DataFrame) -> list[str]:
+    """The problem of each group, in group order."""
+    groups = rollouts.group_by("group_index", maintain_order=True).agg(pl.col("problem_id").unique())
+    assert groups["group_index"].to_list() == list(range(groups.height))
+    return [problem_id for (problem_id,) in groups["problem_id"]]
+
+
+async def test_groups_are_replaced_in_rounds_up_to_the_cap_and_again_after_a_kill(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    told = Told()
+    async with refilled.run(tmp_path / "quiet", told) as run:
+        rollouts = (await sample.fn(run, 0)).rollouts
+        assert problems_of(rollouts) == list(POOL[:6]), "two are missing, then one: and 6 are twice 3"
+        after = (await score.fn(run, 0, rollouts)).rollouts
+        assert sorted(told.graded) == sorted(POOL[:6]), "what was graded to decide is not graded again"
+        commit = await update.fn(run, 0, after, 0.0, {})
+        metrics = commit.metrics
+        assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
+        tokens = {trained: rows["completion_tokens"].explode().len() for (trained,), rows in after.group_by("trained")}
+        assert metrics["tokens_without_signal"] == tokens[False] / (tokens[False] + tokens[True])
+        assert metrics["n_datums"] == 12, "as many groups as without replacing, had all had a signal"
+        assert problems_of((await sample.fn(run, 1)).rollouts) == list(POOL[3:8])
+    assert len(refilled.seeds) == len(set(refilled.seeds))
+
+    # Killed while the second round is graded.
+    async with refilled.run(tmp_path / "graded", Told(crashing="signal e"), sample_concurrency=1) as run:
+        with pytest.raises(ValueError, match="a crash"):
+            await sample.fn(run, 0)
+        assert run.directory.step(0).read_problems() == list(POOL[:5])
+    # Killed before a group of the second round is there. What was decided stays, whatever grading says now.
+    async with refilled.run(tmp_path / "sampled", Told()) as run:
+        journal = run.directory.step(0)
+        journal.write_problems(POOL[:6])
+        for group in rollouts.filter(pl.col("group_index") != 4).partition_by("group_index"):
+            journal.groups.write(group["group_index"][0], group)
+    for name, environment in {"graded": Told(), "sampled": Told(zero=SIGNAL)}.items():
+        asked = len(refilled.seeds)
+        async with refilled.run(tmp_path / name, environment) as run:
+            assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
+        assert len(refilled.seeds) - asked == 1, "of six groups one had not been sampled"
+
+
+async def test_a_pool_without_further_problems_ends_the_rounds(refilled: Refilled, tmp_path: Path) -> None:
+    async with refilled.run(tmp_path, Told(), POOL[:4], refill=5) as run:
+        assert problems_of((await sample.fn(run, 0)).rollouts) == list(POOL[:4])
+    async with refilled.run(tmp_path / "off", told := Told(crashing="zero a"), refill=1) as run:
+        assert problems_of((await sample.fn(run, 0)).rollouts) == list(POOL[:3]), "nothing waits for grades"
+        assert run.directory.step(0).read_problems() is None and "zero d" not in told.graded
+
+
+async def test_no_group_is_replaced_for_a_fault(refilled: Refilled, tmp_path: Path) -> None:
+    pool = ["zero a", "lost b", "signal c", "signal d", "signal e", "signal f"]
+    async with refilled.run(tmp_path / "one", Told(), pool) as run:
+        rollouts = (await sample.fn(run, 0)).rollouts
+        assert problems_of(rollouts) == pool[:4], "the lost completion may have been right"
+
+    async with refilled.run(tmp_path / "all", down := Told(zero=DOWN, signal=DOWN), pool) as run:
+        asked = len(refilled.seeds)
+        with pytest.raises(SandboxDownError, match="step 0: 9 of 12 programs could not be graded"):
+            await sample.fn(run, 0)
+        assert len(refilled.seeds) - asked == 3 and run.directory.step(0).read_problems() is None
+        down.grades |= {"zero": ZERO, "signal": SIGNAL}  # the sandbox is back
+        assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
+        assert len(refilled.seeds) - asked == 4, "the recorded groups are graded anew, not sampled"
+
+    async with refilled.run(tmp_path / "reward", Told(zero="EEEE"), pool) as run:
+        with pytest.raises(CoderlError, match="compute_reward failed on 4 of 12"):
+            await sample.fn(run, 0)
+        assert run.directory.step(0).read_problems() is None, "a function is mended before more is sampled with it"
+
+
+async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_steps_off_policy": 1, "learning_rate": 0.1, "temperature": 3.0}
+    async with (
+        refilled.run(tmp_path, Told(), **settings) as run,
+        SamplingAhead(partial(sample.fn, run), lambda step: step == 1) as ahead,
+    ):
+        first = await ahead.sampled(0)
+        # Else advantages of equal completions cancel, and the update changes nothing.
+        assert first.rollouts["completion"].n_unique() > 12
+        scored = await score.fn(run, 0, first.rollouts)
+        await update.fn(run, 0, scored.rollouts, 0.0, {})
+        rollouts = (await ahead.sampled(1)).rollouts
+    assert problems_of(rollouts)[:3] == list(POOL[3:6]) and len(problems_of(rollouts)) > 3
+    assert set(rollouts["sampler_step"]) == {-1}
+    journal = run.directory.step(1)
+    journal.path("sampled").unlink()
+    (journal.folder / "problems.json").unlink()
+    async with refilled.run(tmp_path, Told(), **settings) as run:
+        # Sampled after the update, by another process: from the policy before it all the same.
+        assert (await sample.fn(run, 1)).rollouts.equals(rollouts)
