@@ -19,7 +19,7 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
@@ -79,6 +79,8 @@ async def _run(settings: TrainSettings) -> str:
             display.say("going on with the unfinished run that has these settings (new=true starts another one)")
         if directory.finished:
             display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
+            if settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step):
+                display.say("an act ended it, as it had converged; steer=advise goes on")
             if directory.changes:
                 display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")
             await _finish(directory, settings, display)
@@ -97,7 +99,7 @@ async def _run(settings: TrainSettings) -> str:
             wandb_name=settings.wandb_name,
             config=directory.config,
             sink=directory.metrics.append,
-            advise=settings.steer == "advise",
+            advise=settings.steer != "off",
         )
         with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [change.on_resume(directory.next_step) for change in directory.changes]

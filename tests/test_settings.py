@@ -257,3 +257,7 @@ def test_the_form_of_the_ui_leaves_the_recipes_sizes_empty() -> None:
     filled = {key: field["default"] for key, field in properties.items() if "default" in field}
     assert (filled["batch_size"], filled["group_size"]) == (None, None)
     assert sizes(TrainSettings.model_validate({**filled, "problems_per_step": 4})) == (4, 16)
+
+
+def test_maxrl_asks_for_a_format_coef_of_0_only_where_there_is_one() -> None:
+    assert TrainSettings(environment="gsm8k", advantage="maxrl").advantage == "maxrl"

@@ -91,7 +91,8 @@ class RunLogger:
         self.log.info("%s", step_line(row))
         if self._wandb is not None:
             self._wandb.log(row)
-        return self._noted(self._watch.add(row)) if self._watch is not None else []
+        acts = [Notice(f"step {step}: act: {row['act']}", True)] if row.get("act") else []
+        return self._noted([*(self._watch.add(row) if self._watch is not None else []), *acts])
 
     def reminders(self) -> list[Notice]:
         """What was off when the run was stopped, which is in logs.log then."""

@@ -29,6 +29,9 @@ _QUERIES = (
                round(time_step_s, 1) AS seconds
         FROM metrics WHERE groups_total IS NOT NULL ORDER BY run, step
         """),
+    NamedQuery("acts", RUN, "What did steer=act change, and why?", """
+        SELECT run, step, act FROM metrics WHERE act IS NOT NULL ORDER BY run, step
+        """),
     NamedQuery("evals", RUN, "What is Pass@1, by evaluation and split?", """
         SELECT run, eval, step, split, n, round(pass_at_1, 4) AS pass_at_1, round(ci_low, 4) AS ci_low,
                round(ci_high, 4) AS ci_high

@@ -35,7 +35,12 @@ from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
-METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}, "eval/mean_correct": FLOAT}
+METRICS_SCHEMA = {
+    "step": INT,
+    **{metric.name: metric.dtype for metric in METRICS},
+    "act": TEXT,
+    "eval/mean_correct": FLOAT,
+}
 CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {
     "name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT,
 }  # fmt: skip

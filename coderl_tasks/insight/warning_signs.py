@@ -505,7 +505,7 @@ class Watch:
 
 
 def hints(run: RunRecord) -> list[str]:
-    """What is or was off in a run and what to try, one line each; none for a healthy run."""
+    """What is or was off in a run and what to try, and what steer=act did, one line each; none for a healthy run."""
     evals = [
         {"step": record.step, "eval/name": record.name, "eval/mean_correct": record.pass_at_1}
         | {"eval/n": record.summary.get("n")}
@@ -514,7 +514,8 @@ def hints(run: RunRecord) -> list[str]:
     steps = list(run.metrics.iter_rows(named=True))
     # A step before the evaluation after it, as in metrics.jsonl; both are in their order.
     watch = Watch(run.config, heapq.merge(steps, evals, key=lambda row: (row["step"], "eval/n" in row)))
-    return watch.still() + watch.was()
+    acts = [f"step {row['step']}: act: {row['act']}" for row in steps if row.get("act")]
+    return watch.still() + watch.was() + acts
 
 
 def memory_advice(error: BaseException, config: Row) -> str | None:

@@ -16,10 +16,10 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import make_folder, remove_leftovers, write_json
+from coderl_tasks.journal.atomic import make_folder, read_json, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.evaluation_journal import FINAL, EvalJournal
 from coderl_tasks.journal.json_lines import recover
@@ -39,6 +39,8 @@ from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
+STOP: Literal["max_steps"] = "max_steps"
+"""The setting that an act changes which ends a run."""
 _WRITTEN_EARLY = {"config.json", "test_order.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 """Files that hold samples or updates, damaged ones that were set aside included."""
@@ -199,10 +201,10 @@ def committed_steps(path: Path) -> int:
     return next(step for step in count() if not _step(path, step).has("commit"))
 
 
-def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int) -> bool:
+def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: str) -> bool:
     """Whether the run at `path`, whose last committed step is `last`, has all that these settings ask for: the steps,
-    the last checkpoint, the final evaluation."""
-    if max_steps == -1 or last < max_steps - 1:
+    or those up to an act that ended it, the last checkpoint, the final evaluation."""
+    if (max_steps == -1 or last < max_steps - 1) and not (steer == "act" and was_stopped(path, last)):
         return False
     if not any(row["step"] == last for row in read_checkpoints(path)):
         return False
@@ -212,6 +214,14 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int) -> bool
     return (
         summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
     )
+
+
+def was_stopped(path: Path, last: int) -> bool:
+    """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
+    # It takes effect after the step that it was decided with, or one later where that one may have been begun.
+    commits = (_step(path, step).path("commit") for step in (last, last - 1) if step >= 0)
+    acts = (act for file in commits for act in read_json(file).get("acts", ()))
+    return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
 
 def allowed_changes(

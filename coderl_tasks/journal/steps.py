@@ -45,7 +45,7 @@ class Commit:
     `metrics` is the step's row of metrics.jsonl; `adam` the parameters the optimizer step was made with; `state_path`
     the training state saved after it, None if none was; `sampler_path` the sampler weights saved after it, likewise.
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
-    there were several.
+    there were several. `acts` are the changes that steer=act decided after the step (`training.steering.Act`).
     """
 
     step: int
@@ -55,6 +55,7 @@ class Commit:
     sampler_path: str | None = None
     method: dict[str, Any] = field(default_factory=dict)
     updates: list[dict[str, Any]] = field(default_factory=list)
+    acts: list[dict[str, Any]] = field(default_factory=list)
 
 
 def step_name(step: int) -> str:
@@ -141,7 +142,7 @@ class StepJournal:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
         # A plain update leaves these out: its commit is as earlier versions wrote it.
-        plain = [name for name in ("method", "updates") if not values[name]]
+        plain = [name for name in ("method", "updates", "acts") if not values[name]]
         write_json(make_folder(self.folder) / _FILES["commit"], {k: v for k, v in values.items() if k not in plain})
 
     def read_commit(self) -> Commit | None:

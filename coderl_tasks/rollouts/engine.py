@@ -87,6 +87,7 @@ class RolloutEngine:
         attempt: int = 0,
         sampler_step: int | None = None,
         first_sample: int = 0,
+        temperature: float | None = None,
     ) -> GroupRequest:
         """The request for `num_samples` completions of `problem`, numbered from `first_sample`.
 
@@ -105,6 +106,7 @@ class RolloutEngine:
             attempt=attempt,
             sampler_step=self.settings.sampler_step if sampler_step is None else sampler_step,
             first_sample=first_sample,
+            temperature=self.settings.temperature if temperature is None else temperature,
         )
 
     async def sample(self, sampler: tinker.SamplingClient, request: GroupRequest) -> pl.DataFrame:
@@ -121,7 +123,7 @@ class RolloutEngine:
                     request.prompt_tokens,
                     num_samples=request.num_samples,
                     max_tokens=request.max_tokens,
-                    temperature=self.settings.temperature,
+                    temperature=self.settings.temperature if request.temperature is None else request.temperature,
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )

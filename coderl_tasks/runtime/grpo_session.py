@@ -129,7 +129,7 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
-                advise = settings.steer == "advise"
+                advise = settings.steer != "off"
                 log = setup_logging(
                     directory.path, config=directory.config, sink=directory.metrics.append, advise=advise
                 )

@@ -149,7 +149,9 @@ def run_config(settings: TrainSettings) -> dict[str, Any]:
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
     last = directory.last_committed_step
-    return has_ended(directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every)
+    return has_ended(
+        directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every, steer=settings.steer
+    )
 
 
 def nothing_is_left(settings: TrainSettings, path: Path) -> bool:

@@ -234,8 +234,11 @@ class TrainSettings(FlowSettings):
         "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
     )
     validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
-    steer: Annotated[Literal["advise", "off"], Setting(decides_content=False, on_resume="allowed")] = Field(
-        "advise", description="say after a step what is off, and which setting mends it; off: only in the report"
+    steer: Annotated[Literal["advise", "act", "off"], Setting(on_resume="warned")] = Field(
+        "advise",
+        description="say after a step what is off, and which setting mends it; act: also lower the learning rate, "
+        "raise the temperature, or end a run that has converged (advise on resume takes it back); off: only in the "
+        "report",
     )
     suspend_hours: Annotated[float, ALLOWED] = Field(
         24, gt=0, description="hours that a deployment's run stays suspended in an outage, waiting to be resumed"
@@ -307,7 +310,7 @@ class TrainSettings(FlowSettings):
                 "advantage=maxrl divides by a group's mean reward, which truncation=penalised can make negative: use "
                 "truncation=masked, or another advantage"
             )
-        if self.advantage == "maxrl" and self.format_coef:
+        if self.advantage == "maxrl" and self.environment == "code" and self.format_coef:
             raise ValueError(
                 f"advantage=maxrl divides by a group's mean reward, which format_coef={self.format_coef:g} can make "
                 "negative: use format_coef=0, or another advantage"

@@ -41,6 +41,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training.steering import learning_rate_factor
 
 logger = logging.getLogger(__name__)
 INITIAL = "initial"
@@ -200,7 +201,7 @@ class Learner:
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     def adam_params(self, step: int) -> tinker.AdamParams:
-        """The optimizer's parameters of `step` as the settings give them."""
+        """The optimizer's parameters of `step`, as the settings give them and acts changed them."""
         settings = self._settings
         learning_rate = learning_rate_at(
             step,
@@ -210,7 +211,7 @@ class Learner:
             total_steps=settings.scheduler_total_steps,
         )
         return adam_params(
-            learning_rate,
+            learning_rate * learning_rate_factor(settings, self._directory.commits(), step),
             beta1=settings.adam_beta1,
             beta2=settings.adam_beta2,
             eps=settings.adam_eps,

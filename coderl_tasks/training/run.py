@@ -29,6 +29,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.learner import Learner
+from coderl_tasks.training.steering import Steering, stopped_before
 
 logger = logging.getLogger(__name__)
 SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
@@ -57,6 +58,7 @@ class TrainingRun:
         self.validation_problems = validation_problems
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
+        self.steering = Steering(settings, directory)
         self.engine = RolloutEngine(
             session.judge,
             session.renderer,
@@ -79,9 +81,9 @@ class TrainingRun:
     @property
     def last_step(self) -> int | None:
         """The last step to train (or trained, if that is more), None if the run goes on until it is stopped."""
-        if self.settings.max_steps == -1:
-            return None
-        return max(self.settings.max_steps - 1, self.directory.last_committed_step)
+        commits, planned = self.directory.commits(), self.settings.max_steps
+        ends = [end for end in (planned, stopped_before(self.settings, commits)) if end not in (None, -1)]
+        return max(min(ends), len(commits)) - 1 if ends else None
 
     def has_step(self, step: int) -> bool:
         """Whether the run goes as far as `step`."""

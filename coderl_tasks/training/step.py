@@ -52,6 +52,7 @@ from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun
+from coderl_tasks.training.steering import temperature_at
 
 logger = logging.getLogger(__name__)
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
@@ -177,6 +178,7 @@ def step_problems(run: TrainingRun, step: int) -> list[str]:
 def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
     """What `step` samples: one request per problem, in group order."""
     settings = run.settings
+    temperature = temperature_at(settings, run.directory.commits(), step)
     return [
         run.engine.request(
             run.pool[problem_id],
@@ -185,6 +187,7 @@ def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
             seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
             step=step,
             sampler_step=run.sampler_step(step),
+            temperature=temperature,
         )
         for group_index, problem_id in enumerate(step_problems(run, step))
     ]
@@ -232,6 +235,9 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
+    decided = run.steering.decide(step, metrics)
+    if decided:
+        metrics["act"] = "; ".join(told for _, told in decided)
     rows = [one.row() for one in applied.result.steps]
     commit = Commit(
         step=step,
@@ -239,6 +245,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
         adam=run.learner.adam_params(step).model_dump(),
         method=run.learner.method().record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
+        acts=[act.record() for act, _ in decided],
         **applied.saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.

@@ -48,7 +48,7 @@ def test_the_stages_are_those_of_a_curation() -> None:
 
 
 def test_the_metrics_are_those_of_a_step() -> None:
-    named = {row[0] for row in cells("Metrics")} | set(re.findall(r"`(eval/\w+)`", SECTIONS["Metrics"]))
+    named = {row[0] for row in cells("Metrics")} | set(re.findall(r"`(eval/\w+|act)`", SECTIONS["Metrics"]))
     assert named >= set(METRICS_SCHEMA) | set(rollout_metrics(pl.DataFrame(schema=ROLLOUT_SCHEMA)))
 
 

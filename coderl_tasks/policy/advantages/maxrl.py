@@ -19,7 +19,7 @@ def maxrl(rewards: list[float]) -> list[float]:
     if min(rewards) < 0:
         raise ConfigError(
             f"advantage=maxrl divides by a group's mean reward, and there is one of {min(rewards):g}: it needs rewards "
-            "that are not negative (format_coef=0), or another advantage"
+            "that are not negative (of code: format_coef=0), or another advantage"
         )
     # No epsilon: a mean of G such rewards is at least the greatest of them / G, so that no advantage exceeds G - 1.
     mean = sum(rewards) / len(rewards)
