@@ -78,9 +78,9 @@ async def _run(settings: TrainSettings) -> str:
         if directory.resumed and settings.log_path is None and deployed_name() is None:
             display.say("going on with the unfinished run that has these settings (new=true starts another one)")
         if directory.finished:
-            display.say(f"finished: {directory.next_step} steps, nothing is left to do; max_steps=N adds steps")
-            if settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step):
-                display.say("an act ended it, as it had converged; steer=advise goes on")
+            stopped = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
+            more = "an act ended it, steer=advise goes on" if stopped else "max_steps=N adds steps"
+            display.say(f"finished: {directory.next_step} steps, nothing is left to do; {more}")
             if directory.changes:
                 display.say(f"without effect, as no step is left: {', '.join(map(str, directory.changes))}")
             await _finish(directory, settings, display)

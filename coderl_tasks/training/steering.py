@@ -117,6 +117,7 @@ class Steering:
         temperature = temperature_at(self._settings, commits, start)
         # Another temperature than 1 makes a gap between sampler and trainer by itself.
         slower = [name for name in SLOWER if name in standing and (name != "KL_spike" or temperature == 1)]
+        unstable = any(episode.over is None and episode.rule.name in SLOWER for episode in self._watch.episodes)
         if slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
             act = Act("learning_rate", LR_FACTOR, start, slower[0])
             factor = learning_rate_factor(self._settings, commits, start) * LR_FACTOR
@@ -124,7 +125,7 @@ class Steering:
         elif (hotter := [name for name in HOTTER if name in standing]) and self._may_be_hotter(temperature):
             act = Act("temperature", WARMER, start, hotter[0])
             told = f"temperature {temperature + WARMER:.3g}"
-        elif CONVERGED in standing and not slower and self._at_its_height(step, standing[CONVERGED].begun):
+        elif CONVERGED in standing and not unstable and self._at_its_height(step, standing[CONVERGED].begun):
             act = Act(STOP, 0.0, start, CONVERGED)
             told = "the run ends: it has converged, and Pass@1 is at its height"
         else:
