@@ -48,7 +48,7 @@ from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.json_lines import read_rows
-from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
+from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
@@ -76,8 +76,7 @@ VARIANTS = {
         "epochs_per_rollout_batch=3",
         "train_batch_size=32",
     ),
-    # So short that some completions have a number and some have none: nano gets none right.
-    "gsm8k": ("environment=gsm8k", "max_tokens=6"),
+    "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }
 REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
@@ -93,15 +92,17 @@ KILLS_A_RUN = 12
 
 @dataclass
 class Stack:
-    """The servers a run needs. Tinker and the sandbox are killed with it; the gateway keeps one address for Tinker."""
+    """The servers a run needs. Tinker, which serves `model`, and the sandbox are killed with it; the gateway keeps one
+    address for Tinker."""
 
     gateway: Gateway
     environment: dict[str, str]
+    model: str = NANO_MODEL
     servers: list[EmbeddedServer] = field(default_factory=list)
 
     def start(self, *command: str, **options: Any) -> "subprocess.Popen[str]":
         """New servers and the command that uses them, all at once; its process, when the servers are up."""
-        tinker, sandbox = self.servers = [embedded_tinker(NANO_MODEL), embedded_sandbox()]
+        tinker, sandbox = self.servers = [embedded_tinker(self.model), embedded_sandbox()]
         self.gateway.target = tinker.url
         environment = {**self.environment, "TINKER_API_KEY": tinker.key, "SANDBOX_URL": sandbox.address}
         process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **options)
@@ -310,6 +311,7 @@ def main() -> None:
         pools: dict[str, Path] = {}
         for name in arguments.variant or VARIANTS:
             data = name if name in ("gsm8k", "custom") else "code"
+            stack.model = NANO_WORDS_MODEL if name == "gsm8k" else NANO_MODEL
             pool = arguments.pool or pools.get(data) or make_pool(Path(temporary) / f"pool-{data}", stack, name)
             pools[data] = pool
             plan = Plan(name, arguments.kills, arguments.steps, arguments.seed, pool)

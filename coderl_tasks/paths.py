@@ -13,7 +13,10 @@ PRIVATE = 0o700
 """Mode of the folders of runs, pools and servers: problems, programs and checkpoints are their user's."""
 NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
+NANO_WORDS_MODEL = "data/nano_words"
 WORDS_DATASET = "data/words"
+BUNDLED_MODELS = {NANO_MODEL: MINI_DATASET, NANO_WORDS_MODEL: WORDS_DATASET}
+"""The bundled base models, and the data set that has problems of the only kind that each can solve."""
 
 
 def coderl_home() -> Path:

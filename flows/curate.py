@@ -20,7 +20,7 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, POOLS, same_model
+from coderl_tasks.paths import BUNDLED_MODELS, POOLS, same_model
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.session import Session, open_session
@@ -58,8 +58,12 @@ async def curate(settings: CurateSettings) -> str:
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    is_nano = same_model(settings.model_name, NANO_MODEL) and not same_source(settings.dataset, MINI_DATASET)
-    require_problems(pool, folder, f" ({NANO_MODEL} solves only problems like {MINI_DATASET}'s)" if is_nano else "")
+    beyond = [
+        f" ({model} solves only problems like {dataset}'s)"
+        for model, dataset in BUNDLED_MODELS.items()
+        if same_model(settings.model_name, model) and not same_source(settings.dataset, dataset)
+    ]
+    require_problems(pool, folder, "".join(beyond))
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, WORDS_DATASET
+from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
 
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
@@ -143,7 +143,14 @@ class FlowSettings(BaseModel):
         "named); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; or none",
     )
     model_name: Annotated[
-        str, Setting(nano=NANO_MODEL, gsm8k="Qwen/Qwen3-8B", inherited=True, elsewhere=("model", "base_model"))
+        str,
+        Setting(
+            nano=NANO_MODEL,
+            gsm8k="Qwen/Qwen3-8B",
+            by_environment={"nano gsm8k": NANO_WORDS_MODEL},
+            inherited=True,
+            elsewhere=("model", "base_model"),
+        ),
     ] = Field(
         DEFAULT_MODEL,
         description="base model: a name of the Tinker service, or a local model folder; "

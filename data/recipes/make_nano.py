@@ -1,9 +1,10 @@
-"""Trains data/nano, a Qwen3 of 1.7 million parameters that solves some of data/mini's problems some of the time.
+"""Trains the nano models, Qwen3s of 1.7 million parameters that solve some of the bundled problems some of the time.
 
-    python -m data.recipes.make_nano [folder] [--steps N]
+    python -m data.recipes.make_nano [folder] [--steps N]                       data/nano, on programs like data/mini's
+    python -m data.recipes.make_nano --environment gsm8k [folder] [--steps N]   data/nano_words, on those of data/words
 
-1. Supervised on fresh lessons of the noisy teacher (teacher.py), in exactly the prompts that the pipeline builds; the
-   loss is on the answers alone.
+1. Supervised on fresh lessons of a noisy teacher (teacher.py, word_teacher.py), in exactly the prompts that the
+   pipeline builds; the loss is on the answers alone.
 2. Two processes of one thread each share a batch and average their gradients: on two cores that is faster than one
    process of two threads, above all when other work runs beside them.
 3. Weights are stored in float16 to stay small in git; the configuration says float32, so that is what loading gives.
@@ -14,6 +15,8 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,21 +24,83 @@ import torch.multiprocessing
 from torch import distributed
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT
 from coderl_tasks.prompts import Message, get_renderer, problem_messages
 from data.recipes.make_mini import split_combinations
-from data.recipes.nano_tokenizer import train_tokenizer
+from data.recipes.nano_tokenizer import code_sentences, gsm8k_sentences, train_tokenizer
 from data.recipes.teacher import Teacher
+from data.recipes.word_teacher import WordTeacher
 
-FOLDER = Path(__file__).resolve().parents[1] / "nano"
 SEED = 7
 CONTEXT = 16384
-STEPS = 800
 WORKERS = 2
-BATCH = 16
 BUCKET = 16
 LEARNING_RATE = 3e-3
 WARM_UP = 50
 TOKENIZER_LESSONS = 4000
+
+Row = tuple[list[int], list[float]]
+"""A lesson's tokens, and the weight of each in the loss: 1 in the answer, else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a model is taught, and where it goes: so many steps of `batch` rows per worker; the texts and fixed
+    sentences that its tokenizer is made of; an endless source of rows for a tokenizer and a seed."""
+
+    folder: str
+    steps: int
+    batch: int
+    texts: Callable[[], list[str]]
+    sentences: Callable[[], list[str]]
+    rows: Callable[[PreTrainedTokenizerFast, int], Callable[[], Row]]
+
+
+def code_texts() -> list[str]:
+    """Statements, starter code and answers of programs."""
+    combinations, _ = split_combinations()
+    teacher = Teacher(combinations, SEED)
+    lessons = [teacher.lesson() for _ in range(TOKENIZER_LESSONS)]
+    return [text for each in lessons for text in (each.problem.statement, each.problem.starter_code, each.answer)]
+
+
+def code_rows(tokenizer: PreTrainedTokenizerFast, seed: int) -> Callable[[], Row]:
+    """Lessons on programs, as chats."""
+    combinations, _ = split_combinations()
+    teacher, renderer = Teacher(combinations, seed), get_renderer("qwen3_instruct", tokenizer)
+
+    def row() -> Row:
+        lesson = teacher.lesson()
+        answer: Message = {"role": "assistant", "content": lesson.answer}
+        return renderer.build_supervised_example([*problem_messages(lesson.problem), answer])
+
+    return row
+
+
+def word_texts() -> list[str]:
+    """Questions and solutions of word problems."""
+    teacher = WordTeacher(SEED)
+    lessons = [teacher.lesson() for _ in range(TOKENIZER_LESSONS)]
+    return [text for each in lessons for text in (each.question, each.completion)]
+
+
+def word_rows(tokenizer: PreTrainedTokenizerFast, seed: int) -> Callable[[], Row]:
+    """Lessons on word problems: plain text, the end of which is the environment's."""
+    teacher = WordTeacher(seed)
+
+    def row() -> Row:
+        lesson = teacher.lesson()
+        prompt, answer = (tokenizer.encode(text) for text in (lesson.prompt, lesson.completion))
+        return [*prompt, *answer], [0.0] * len(prompt) + [1.0] * len(answer)
+
+    return row
+
+
+COURSES = {
+    "code": Course(NANO_MODEL, 800, 16, code_texts, code_sentences, code_rows),
+    "gsm8k": Course(NANO_WORDS_MODEL, 300, 32, word_texts, gsm8k_sentences, word_rows),
+}
+"""By environment."""
 
 
 def pad_token(tokenizer: PreTrainedTokenizerFast) -> int:
@@ -65,20 +130,20 @@ def nano_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
 
 
 class Batches:
-    """Supervised batches from a teacher: tokens and loss weights, padded on the right, of lessons of similar length."""
+    """Supervised batches of rows: tokens and loss weights, padded on the right, of lessons of similar length."""
 
-    def __init__(self, teacher: Teacher, tokenizer: PreTrainedTokenizerFast) -> None:
-        self._teacher = teacher
-        self._renderer = get_renderer("qwen3_instruct", tokenizer)
-        self._pad = pad_token(tokenizer)
+    def __init__(self, row: Callable[[], Row], size: int, pad: int) -> None:
+        self._row = row
+        self._size = size
+        self._pad = pad
         self._order = random.Random(SEED)
-        self._ready: list[list[tuple[list[int], list[float]]]] = []
+        self._ready: list[list[Row]] = []
 
     def next(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(tokens_B_T int64, weights_B_T float32) of `BATCH` new lessons."""
+        """(tokens_B_T int64, weights_B_T float32) of `size` new lessons."""
         if not self._ready:
-            rows = sorted((self._row() for _ in range(BATCH * BUCKET)), key=lambda row: len(row[0]))
-            self._ready = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+            rows = sorted((self._row() for _ in range(self._size * BUCKET)), key=lambda row: len(row[0]))
+            self._ready = [rows[start : start + self._size] for start in range(0, len(rows), self._size)]
             self._order.shuffle(self._ready)
         rows = self._ready.pop()
         width = max(len(tokens) for tokens, _ in rows)
@@ -88,11 +153,6 @@ class Batches:
             tokens_B_T[row, : len(tokens)] = torch.tensor(tokens)
             weights_B_T[row, : len(weights)] = torch.tensor(weights)
         return tokens_B_T, weights_B_T
-
-    def _row(self) -> tuple[list[int], list[float]]:
-        lesson = self._teacher.lesson()
-        answer: Message = {"role": "assistant", "content": lesson.answer}
-        return self._renderer.build_supervised_example([*problem_messages(lesson.problem), answer])
 
 
 def answer_loss(model: Qwen3ForCausalLM, tokens_B_T: torch.Tensor, weights_B_T: torch.Tensor) -> torch.Tensor:
@@ -156,20 +216,17 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     model.config.save_pretrained(folder)
 
 
-def work(rank: int, rendezvous: str, folder: Path, steps: int) -> None:
+def work(rank: int, rendezvous: str, environment: str, folder: Path, steps: int) -> None:
     """One of `WORKERS` training processes of one thread each; the first one saves the model."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=WORKERS)
     torch.manual_seed(SEED)
-    combinations, _ = split_combinations()
-    teacher = Teacher(combinations, SEED)
-    lessons = [teacher.lesson() for _ in range(TOKENIZER_LESSONS)]
-    texts = [text for each in lessons for text in (each.problem.statement, each.problem.starter_code, each.answer)]
-    tokenizer = train_tokenizer([*texts, *["system user assistant"] * 1000], CONTEXT)
+    course = COURSES[environment]
+    tokenizer = train_tokenizer([*course.texts(), *["system user assistant"] * 1000], course.sentences(), CONTEXT)
     model = Qwen3ForCausalLM(nano_config(tokenizer))
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens", flush=True)
-    train(model, Batches(Teacher(combinations, SEED + 1 + rank), tokenizer), steps)
+    train(model, Batches(course.rows(tokenizer, SEED + 1 + rank), course.batch, pad_token(tokenizer)), steps)
     if rank == 0:
         save(model, tokenizer, folder)
     distributed.destroy_process_group()
@@ -178,14 +235,17 @@ def work(rank: int, rendezvous: str, folder: Path, steps: int) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--environment", choices=COURSES, default="code")
+    parser.add_argument("--steps", type=int)
     arguments = parser.parse_args()
+    course = COURSES[arguments.environment]
+    folder, steps = arguments.folder or PROJECT_ROOT / course.folder, arguments.steps or course.steps
     # without these, glibc hands each step's large buffers back to the kernel and faults them in again
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 32))
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 34))
-    with tempfile.TemporaryDirectory() as folder:
-        work_arguments = (f"{folder}/rendezvous", arguments.folder, arguments.steps)
+    with tempfile.TemporaryDirectory() as temporary:
+        work_arguments = (f"{temporary}/rendezvous", arguments.environment, folder, steps)
         torch.multiprocessing.spawn(work, work_arguments, nprocs=WORKERS)
 
 

@@ -1,9 +1,10 @@
-"""Measures the nano base model the way the pipeline sees it: the numbers of its model card.
+"""Measures a nano base model the way the pipeline sees it: the numbers of its model card.
 
-    python -m data.recipes.measure_nano [folder]
+    python -m data.recipes.measure_nano [folder]                        data/nano, on data/mini
+    python -m data.recipes.measure_nano --environment gsm8k [folder]    data/nano_words, on data/words
 
-Pass rates of the train problems of data/mini over 8 samples at temperature 1.0, and greedy Pass@1 on its test problems,
-sampled and graded by the services that `coderl` would use.
+Pass rates of the train problems over 8 samples at temperature 1.0, and greedy Pass@1 on the test problems, sampled and
+graded by the services that `coderl` would use.
 """
 
 import argparse
@@ -14,15 +15,16 @@ from collections import Counter
 from pathlib import Path
 
 from coderl_tasks.curation.profile import profile_shard
+from coderl_tasks.environments import environment_of
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
-from coderl_tasks.settings import EvaluateSettings
-from data.recipes.make_nano import FOLDER
+from coderl_tasks.settings import EvaluateSettings, parse_settings
+from data.recipes.make_nano import COURSES
 
 SAMPLES = 8
 
@@ -30,26 +32,20 @@ SAMPLES = 8
 async def measure(settings: EvaluateSettings, used: Services) -> None:
     """Prints the histogram and Pass@1 of `settings.model_name`."""
     started = time.monotonic()
-    train = load_problems(settings.dataset, role="train").problems
-    test = load_problems(settings.dataset, role="test").problems
+    environment = environment_of(settings)
+    train, test = (
+        load_problems(settings.dataset, role=role, rows=environment.rows).problems for role in ("train", "test")
+    )
     async with open_session(settings, used) as session:
         sampler = await create_sampling_client(await session.service(), base_model=settings.model_name)
-        common = {"max_tokens": settings.max_tokens, "context": session.context, "seed": settings.seed}
-        profile = await profile_shard(
-            train,
-            sampler,
-            RolloutEngine(
-                session.judge, session.renderer, RolloutSettings("profile", settings.model_name, 1.0, **common)
-            ),
-            SamplingPlan(SAMPLES),
-        )
-        _, summary = await evaluate_policy(
-            test,
-            sampler,
-            RolloutEngine(
-                session.judge, session.renderer, RolloutSettings("evaluate", settings.model_name, 0.0, **common)
-            ),
-        )
+
+        def engine(purpose: Purpose, temperature: float) -> RolloutEngine:
+            sizes = {"max_tokens": settings.max_tokens, "context": session.context, "seed": settings.seed}
+            rollouts = RolloutSettings(purpose, settings.model_name, temperature, **sizes)
+            return RolloutEngine(session.judge, session.renderer, rollouts, environment=environment)
+
+        profile = await profile_shard(train, sampler, engine("profile", 1.0), SamplingPlan(SAMPLES))
+        _, summary = await evaluate_policy(test, sampler, engine("evaluate", 0.0))
     solved = Counter(profile["n_correct"].to_list())
     print(f"\n| of {SAMPLES} samples right | train problems | share |\n|---|---|---|")
     for right in range(SAMPLES + 1):
@@ -68,8 +64,11 @@ async def measure(settings: EvaluateSettings, used: Services) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    settings = EvaluateSettings(preset="nano", model_name=str(parser.parse_args().folder))
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--environment", choices=COURSES, default="code")
+    arguments = parser.parse_args()
+    model = {} if arguments.folder is None else {"model_name": str(arguments.folder)}
+    settings = parse_settings(EvaluateSettings, {"preset": "nano", "environment": arguments.environment} | model)
     with services(settings.model_name) as used:
         asyncio.run(measure(settings, used))
 

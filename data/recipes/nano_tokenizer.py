@@ -1,16 +1,18 @@
-"""The nano model's tokenizer: a small byte-level BPE with ChatML tokens, trained on what the model reads and writes.
+"""The nano models' tokenizer: a small byte-level BPE with ChatML tokens, trained on what the model reads and writes.
 
 1. Digits stand alone, words keep their leading space, runs of spaces and newlines are one piece.
-2. The fixed sentences of the question format are one token each: pieces of their own, found whole in the vocabulary.
-   They are ordinary tokens, decoded to their text, and they halve the prompt.
+2. The fixed sentences of the prompts are one token each: pieces of their own, found whole in the vocabulary. They are
+   ordinary tokens, decoded to their text, and they halve the prompt.
 3. Any text can be encoded: every byte is in the vocabulary.
 """
 
+import re
 from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from coderl_tasks.environments import build_gsm8k_prompt
 from coderl_tasks.prompts.question import LCB_SYSTEM_MESSAGE_GENERIC, question_text
 
 VOCABULARY = 1024
@@ -23,17 +25,25 @@ CHAT_TEMPLATE = (
 )
 
 
-def fixed_sentences() -> list[str]:
-    """The parts of every prompt that do not depend on the problem, longest first."""
+def code_sentences() -> list[str]:
+    """The parts of every prompt of environment=code that do not depend on the problem, longest first."""
     mark = "\x00"
     plain = question_text(mark).split(mark)
     with_starter = question_text(mark, mark).split(mark)
     return sorted({LCB_SYSTEM_MESSAGE_GENERIC, *plain, *with_starter}, key=len, reverse=True)
 
 
-def train_tokenizer(texts: Iterable[str], context: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of at most `VOCABULARY` entries, trained on statements, starter code and answers."""
-    sentences = fixed_sentences()
+def gsm8k_sentences() -> list[str]:
+    """The same of the prompts of environment=gsm8k. What stands between think tags, which are tokens, is one each."""
+    mark = "\x00"
+    fixed = {part for tagged in (True, False) for part in build_gsm8k_prompt(mark, tagged).split(mark)}
+    pieces = {piece for part in fixed for piece in re.split("|".join(THINK), part)}
+    return sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
+
+
+def train_tokenizer(texts: Iterable[str], sentences: list[str], context: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of at most `VOCABULARY` entries, trained on `texts`, what the model reads and writes besides the
+    fixed `sentences`."""
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(WORDS), "isolated"), byte_level])

@@ -1,11 +1,14 @@
-"""data/nano: small, loads in float32, ChatML tokens, and prompts that leave room."""
+"""data/nano and data/nano_words: small, load in float32, ChatML tokens, and prompts that leave room."""
 
 import json
+import re
 
 import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from coderl_tasks.paths import DATA, NANO_MODEL
+from coderl_tasks.environments import build_gsm8k_prompt
+from coderl_tasks.paths import BUNDLED_MODELS, DATA, NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET
+from coderl_tasks.problems.answer_row import QUESTION_ROWS
 from coderl_tasks.problems.loading import load_problems
 from coderl_tasks.prompts import (
     Message,
@@ -15,9 +18,10 @@ from coderl_tasks.prompts import (
     problem_prompt,
     recommended_renderer,
 )
+from data.recipes.word_teacher import WordTeacher
 from tests.prompts.template_shapes import plain
 
-FOLDER = DATA / "nano"
+each_model = pytest.mark.parametrize("model", BUNDLED_MODELS)
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +29,11 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return load_tokenizer(NANO_MODEL)
 
 
-def test_it_is_small_enough_for_git() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= 8 * 2**20
-    assert {path.name for path in FOLDER.iterdir()} >= {
+@each_model
+def test_it_is_small_enough_for_git(model: str) -> None:
+    folder = PROJECT_ROOT / model
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 4 * 2**20
+    assert {path.name for path in folder.iterdir()} >= {
         "config.json",
         "model.safetensors",
         "tokenizer.json",
@@ -35,24 +41,29 @@ def test_it_is_small_enough_for_git() -> None:
     }
 
 
-def test_it_is_a_qwen3_with_room_and_loads_in_float32(tokenizer: PreTrainedTokenizerBase) -> None:
-    config = AutoConfig.from_pretrained(FOLDER)
+@each_model
+def test_it_is_a_qwen3_with_room_and_loads_in_float32(model: str) -> None:
+    config = AutoConfig.from_pretrained(PROJECT_ROOT / model)
     assert config.model_type == "qwen3"
     assert config.max_position_embeddings >= 8192
-    assert config.vocab_size == len(tokenizer)
-    model = AutoModelForCausalLM.from_pretrained(FOLDER)
-    assert {str(weight.dtype) for weight in model.parameters()} == {"torch.float32"}
+    assert config.vocab_size == len(load_tokenizer(model))
+    weights = AutoModelForCausalLM.from_pretrained(PROJECT_ROOT / model).parameters()
+    assert {str(weight.dtype) for weight in weights} == {"torch.float32"}
 
 
-def test_chat_tokens_are_single_and_any_text_survives(tokenizer: PreTrainedTokenizerBase) -> None:
+@each_model
+def test_chat_tokens_are_single_and_any_text_survives(model: str) -> None:
+    tokenizer = load_tokenizer(model)
     for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>"):
         assert len(tokenizer.encode(token, add_special_tokens=False)) == 1
     text = "naïve ∑ 日本 \t\r\n\n  x  1234567890 \x00 <|im_x|>"
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_the_renderer_is_found_and_matches_the_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert recommended_renderer(NANO_MODEL) == "qwen3_instruct"
+@each_model
+def test_the_renderer_is_found_and_matches_the_chat_template(model: str) -> None:
+    tokenizer = load_tokenizer(model)
+    assert recommended_renderer(model) == "qwen3_instruct"
     renderer = get_renderer("qwen3_instruct", tokenizer)
     messages: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Add 1 and 2."}]
     template = tokenizer.apply_chat_template(plain(messages), tokenize=False, add_generation_prompt=True)
@@ -77,7 +88,35 @@ def test_prompts_of_the_bundled_problems_are_short(tokenizer: PreTrainedTokenize
     assert max(lengths) < 300
 
 
-def test_the_card_names_what_the_model_is() -> None:
-    card = (FOLDER / "README.md").read_text()
+def test_word_problems_and_their_answers_are_short() -> None:
+    tokenizer = load_tokenizer(NANO_WORDS_MODEL)
+    for role in ("train", "test"):
+        for problem in load_problems(WORDS_DATASET, role=role, rows=QUESTION_ROWS).problems:
+            # a fixed sentence of either prompt is one token, what stands between think tags one each
+            for tagged, fixed in ((True, 7), (False, 2)):
+                prompt = tokenizer.encode(build_gsm8k_prompt(problem.statement, tagged))
+                assert len(prompt) == fixed + len(tokenizer.encode(problem.statement)) < 64
+            # less the tags: preset nano has room for 128
+            assert len(tokenizer.encode(problem.tests[0].expected)) < 64
+
+
+def test_nothing_is_taught_of_a_test_problem_but_its_story() -> None:
+    stories = ("boxes", "week", "bus", "orchard", "rolls", "ticket", "pages", "half")
+
+    def told(question: str) -> tuple[list[str], list[str]]:
+        return [word for word in stories if word in question], re.findall(r"\d+", question)
+
+    problems = load_problems(WORDS_DATASET, role="test", rows=QUESTION_ROWS).problems
+    test = [told(problem.statement) for problem in problems]
+    assert all(len(story) == 1 for story, _ in test) and len(problems) == 120
+    teacher = WordTeacher(5)
+    taught = [told(question) for _ in range(4000) if (question := teacher.lesson().question)]
+    assert {story for (story,), _ in taught} == set(stories)
+    assert not [one for one in test if one in taught]
+
+
+@each_model
+def test_the_card_names_what_the_model_is(model: str) -> None:
+    card = (PROJECT_ROOT / model / "README.md").read_text()
     assert "data.recipes.make_nano" in card
-    assert json.loads((FOLDER / "config.json").read_text())["dtype"] == "float32"
+    assert json.loads((PROJECT_ROOT / model / "config.json").read_text())["dtype"] == "float32"

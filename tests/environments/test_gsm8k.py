@@ -16,7 +16,7 @@ from coderl_tasks.environments import (
 from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
-from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT, WORDS_DATASET
+from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET
 from coderl_tasks.problems import load_problems
 from coderl_tasks.problems.answer_row import QUESTION_ROWS
 from coderl_tasks.problems.drops import RowDropped
@@ -137,8 +137,10 @@ def test_the_preset_has_the_notebooks_numbers() -> None:
     assert (curation.band_low, curation.band_high, curation.min_tests) == (0.0, 1.0, 1)
     environment = environment_of(train)
     assert isinstance(environment, Gsm8kEnvironment) and environment.use_r1_zero_format
-    nano = parse_settings(TrainSettings, {"preset": "nano", "environment": "gsm8k"})
-    assert (nano.model_name, nano.dataset) == (NANO_MODEL, WORDS_DATASET)
+    for flow in (CurateSettings, TrainSettings, EvaluateSettings):
+        nano = parse_settings(flow, {"preset": "nano", "environment": "gsm8k"})
+        assert (nano.model_name, nano.dataset, nano.max_tokens) == (NANO_WORDS_MODEL, WORDS_DATASET, 128)
+        assert parse_settings(flow, {"preset": "nano"}).model_name == NANO_MODEL
 
 
 @pytest.mark.parametrize("given", [{"reward": "fraction"}, {"format_coef": "0.3"}, {"reward_timeout": "3"}])
