@@ -58,7 +58,8 @@ class Curation:
         self.gateway = gateway
         self.environment = environment
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
-        settings = ("preset=nano", "seed=0", *sizes, f"name={folder}")
+        passes = "label_samples=2"  # a second pass over shards that are finished
+        settings = ("preset=nano", "seed=0", *sizes, passes, f"name={folder}")
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
 
     def recorded(self) -> set[int]:

@@ -7,13 +7,15 @@ from pathlib import Path
 import polars as pl
 from prefect import flow
 
-from coderl_tasks.curation.find_pool import is_finished
+from coderl_tasks.curation.find_pool import is_finished, lacks_labels
+from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
 from coderl_tasks.curation.solutions import split_by_solutions
-from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile
+from coderl_tasks.curation.stopping_rule import StoppingRule
+from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile, profile_plan
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
@@ -21,8 +23,9 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, POOLS, same_model
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult
+from coderl_tasks.problems import SHARD_SCHEMA, LoadResult
 from coderl_tasks.problems.sides import same_source
+from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.rollouts.session import Session, open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
@@ -100,6 +103,12 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             )
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
             measured = await _profile(session, settings, whole, folder, display)
+            if rules := _rules_for_labels(settings, measured, display):
+                measured = await _profile(session, settings, whole, folder, display, rules.get)
+    # A pool that an earlier version finished keeps its bytes: runs that were trained on it can be resumed.
+    prior = None if lacks_labels(folder, settings.content()) and not settings.replace else learn_prior(measured)
+    if prior is not None:
+        measured = with_labels(measured, prior)
     pool = build_pool(
         loaded,
         measured,
@@ -107,6 +116,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         band_low=settings.band_low,
         band_high=settings.band_high,
         mix=_mix(settings),
+        prior=prior,
     )
     write_pool(folder, pool, settings.content(), inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
@@ -144,17 +154,34 @@ def _shards(session: Session, settings: CurateSettings, problems: KeptProblems, 
 
 
 async def _profile(
-    session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
+    session: Session,
+    settings: CurateSettings,
+    problems: KeptProblems,
+    folder: Path,
+    display: Display,
+    rule_of: RuleOf | None = None,
 ) -> pl.DataFrame:
-    """The profiles of all `problems`, shard by shard."""
+    """The profiles (SHARD_SCHEMA) of all `problems`, shard by shard; of some `rule_of` wants further rounds."""
     shards = _shards(session, settings, problems, folder / "shards")
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
     frames = []
     for number, shard in enumerate(shards):
-        with display.bar(f"profiling shard {number + 1} of {len(shards)}") as on_progress:
-            frames.append(await profile(shard, number, on_progress))
-    return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
+        what = "sampling for labels" if rule_of else "profiling"
+        with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
+            frames.append(await profile(shard, number, on_progress, rule_of))
+    return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
+
+
+def _rules_for_labels(settings: CurateSettings, profile: pl.DataFrame, display: Display) -> dict[str, StoppingRule]:
+    """The rules of the problems that are worth further samples, of the `label_samples` per problem of this profile."""
+    plan = profile_plan(settings)
+    if not settings.label_samples or not isinstance(plan.rule, StoppingRule):
+        return {}
+    budget = settings.label_samples * len(profile)
+    rules, expected = rules_for_labels(profile, learn_prior(profile), plan, plan.rule, budget)
+    display.say(f"labels in doubt: about {expected:,.0f} further samples of {len(rules):,} problems")
+    return rules
 
 
 if __name__ == "__main__":

@@ -146,6 +146,11 @@ def finished_with(folder: Path) -> dict[str, Any] | None:
     return CurateSettings.completed(found) if isinstance(found, dict) else None
 
 
+def lacks_labels(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the pool in `folder` was finished with these settings by a version that labelled by samples' means."""
+    return is_finished(folder, settings) and "labels" not in read_json(folder / MANIFEST_FILE)
+
+
 def recorded_model(folder: Path) -> str | None:
     """The model that the curation in `folder`, finished or not, profiles with; None if it has recorded no samples."""
     for shard in sorted(folder.glob("shards/*")):

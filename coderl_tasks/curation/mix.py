@@ -5,17 +5,22 @@
 2. With a size, every cell gets its part of it (largest remainders). A cell that has fewer problems stays short: the
    others do not fill in for it, and what is missing is counted.
 3. Without a size the pool is the largest that has the shares asked for, to the problem; so nothing is short.
-4. Who is taken is decided by a hash of seed and problem, not by order: more problems or another cell change nothing
+4. Labels are probable, not certain: of the problems labelled medium some are hard. So the shares are those of the
+   difficulties expected, and the shares by label are the ones with which the problems' probabilities add up closest to
+   them. Where labels are certain the two are the same; where 1 of 2 is all that is known of a medium problem, a pool
+   that is to be half medium takes more than half of that label.
+5. Who is taken is decided by a hash of seed and problem, not by order: more problems or another cell change nothing
    about the ranks of the others.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 from math import floor
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from coderl_tasks.curation.difficulty import DIFFICULTIES
@@ -81,13 +86,17 @@ class Selection:
 
 
 def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
-    """Which of `candidates` (problem_id, split, difficulty) the mix leaves out, and what it was short of.
+    """Which of `candidates` the mix leaves out, and what it was short of.
+
+    They have problem_id, split and difficulty, and hard_probability, medium_probability and easy_probability where the
+    labels are not certain.
 
     Reasons: not_in_mix (the cell has no share) and over_share (the cell has its part).
     """
     if not mix.keys and mix.size is None:
         return Selection({}, {})
-    members: dict[Cell, list[str]] = {cell: [] for cell in mix.shares()}
+    shares = label_shares(candidates, mix)
+    members: dict[Cell, list[str]] = {cell: [] for cell in shares}
     left_out: dict[str, tuple[str, str]] = {}
     for row in candidates.iter_rows(named=True):
         cell = tuple(row[key] for key in mix.keys)
@@ -96,13 +105,59 @@ def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
         else:
             left_out[row["problem_id"]] = ("not_in_mix", f"{'/'.join(cell)} has no share")
     available = {cell: len(ids) for cell, ids in members.items()}
-    parts = apportion(mix.shares(), largest_size(mix.shares(), available) if mix.size is None else mix.size)
+    parts = apportion(shares, largest_size(shares, available) if mix.size is None else mix.size)
     for cell, ids in members.items():
         ranked = sorted(ids, key=lambda name: (seed_for(mix.seed, "mix", name), name))
         detail = f"{parts[cell]} of {len(ids)} {'/'.join(cell)}".rstrip() + " taken"
         left_out |= dict.fromkeys(ranked[parts[cell] :], ("over_share", detail))
     short = {"/".join(cell): parts[cell] - n for cell, n in available.items() if n < parts[cell]}
     return Selection(left_out, short)
+
+
+def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
+    """The share of each cell by label, so that the difficulties expected have the shares asked for."""
+    asked = mix.shares()
+    names = [f"{name}_probability" for name in DIFFICULTIES]
+    if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
+        return asked
+    labels = list(dict.fromkeys(cell[0] for cell in asked))
+    found = {}
+    for rest in dict.fromkeys(cell[1:] for cell in asked):  # each split, or ()
+        part = candidates.filter(split=rest[0]) if rest else candidates
+        expected = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
+        for place, label in enumerate(labels):
+            labelled = part.filter(difficulty=label)
+            if len(labelled):  # else there is nobody to say what such problems are
+                expected[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
+        of_rest = [asked[label, *rest] for label in labels]
+        whole = sum(of_rest, Fraction())
+        wanted = np.zeros(len(DIFFICULTIES))
+        for label, share in zip(labels, of_rest, strict=True):
+            wanted[DIFFICULTIES.index(label)] = share / whole
+        # Exact from here on, and the same where the last bits differ.
+        parts = [Fraction(str(round(float(part), 4))) for part in closest_weights(expected, wanted)]
+        for label, share in zip(labels, parts, strict=True):
+            found[(label, *rest)] = whole * share / sum(parts, Fraction())
+    return {cell: found[cell] for cell in asked}
+
+
+def closest_weights(rows_L_D: np.ndarray, target_D: np.ndarray) -> np.ndarray:
+    """The weights (L,), at least 0 and together 1, with which the sum of the rows comes closest to the target.
+
+    With so few rows every choice of rows with a weight above 0 is tried: the best that is feasible is the answer.
+    """
+    best, least = np.full(len(rows_L_D), 1 / len(rows_L_D)), np.inf
+    for size in range(1, len(rows_L_D) + 1):
+        for chosen in combinations(range(len(rows_L_D)), size):
+            part = rows_L_D[list(chosen)]
+            # Least squares with the weights adding up to 1: the last row is what the others leave.
+            weights = np.linalg.lstsq((part[:-1] - part[-1]).T, target_D - part[-1], rcond=None)[0]
+            weights = np.append(weights, 1 - weights.sum())
+            distance = float(np.square(weights @ part - target_D).sum())
+            if weights.min() >= -1e-9 and distance < least - 1e-12:
+                best, least = np.zeros(len(rows_L_D)), distance
+                best[list(chosen)] = np.maximum(weights, 0.0)
+    return best
 
 
 def apportion(shares: Mapping[Cell, Fraction], size: int) -> dict[Cell, int]:
@@ -118,7 +173,9 @@ def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int])
     """The largest size of which every cell has its part."""
     size = sum(available.values())
     for cell, share in shares.items():
-        size = min(size, floor((available[cell] + 1) / share))  # a part is less than one above share * size
+        if share:
+            # A part is less than one above share * size.
+            size = min(size, floor((available[cell] + 1) / share))
     # Down from a bound, one by one: with largest remainders a cell's part may shrink as the size grows, so bisection
     # could miss the largest size that fits.
     while any(part > available[cell] for cell, part in apportion(shares, size).items()):

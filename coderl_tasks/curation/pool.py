@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
+from coderl_tasks.curation.labels import Prior
 from coderl_tasks.curation.mix import EVERYTHING, Mix, select
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.filtering import KeptProblems
@@ -45,7 +46,8 @@ class Pool:
     """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
 
     `band` is the lowest and highest pass rate kept, `mix` what was asked of the pool's make-up and `short` what of it
-    there was too little of, by cell.
+    there was too little of, by cell. `prior` is what the labels rest on; without one they are those of the samples'
+    means, and the tables lack LABEL_COLUMNS.
     """
 
     pool: pl.DataFrame
@@ -55,6 +57,7 @@ class Pool:
     band: tuple[float, float]
     mix: Mix = EVERYTHING
     short: Mapping[str, int] = field(default_factory=dict)
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         if self.pool.height + self.dropped.height != self.read:
@@ -75,12 +78,14 @@ def build_pool(
     band_low: float = BAND_LOW,
     band_high: float = BAND_HIGH,
     mix: Mix = EVERYTHING,
+    prior: Prior | None = None,
 ) -> Pool:
     """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
     these the ones that `mix` takes.
 
     `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
-    between loading and profiling. Raises ValueError if a problem is in neither or in both.
+    between loading and profiling; it may lack LABEL_COLUMNS. `prior` is the one of its labels. Raises ValueError if a
+    problem is in neither or in both.
     """
     earlier = list(drops)
     left = {problem.problem_id: problem for problem in loaded.problems}
@@ -102,9 +107,9 @@ def build_pool(
     for problem in in_band:
         if problem.problem_id in selection.left_out:
             out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
+    columns = {name: kind for name, kind in PROFILE_COLUMNS.items() if name in profile.columns}
     extra = pl.DataFrame(
-        [{name: measured[problem.problem_id][name] for name in PROFILE_COLUMNS} for problem in kept],
-        schema=PROFILE_COLUMNS,
+        [{name: measured[problem.problem_id][name] for name in columns} for problem in kept], schema=columns
     )
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
@@ -114,6 +119,7 @@ def build_pool(
         band=(band_low, band_high),
         mix=mix,
         short=selection.short,
+        prior=prior,
     )
 
 
@@ -148,7 +154,9 @@ def write_pool(
     for name in TABLES:
         if name == "pool" and whole is not None:
             kept = whole.only(pool.pool["problem_id"].to_list())
-            kept.write(folder / "pool.parquet", pool.pool.select(*PROFILE_COLUMNS))
+            kept.write(
+                folder / "pool.parquet", pool.pool.select(name for name in PROFILE_COLUMNS if name in pool.pool.columns)
+            )
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
@@ -172,6 +180,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "hard_below": HARD_BELOW,
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES},
+        **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": _expected(pool.pool)}}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
         "mix": pool.mix.as_dict(),
         "short": dict(pool.short),
@@ -186,6 +195,11 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         # Sorted: the same settings give the same bytes, in whatever order they came.
         "settings": {name: settings[name] for name in sorted(settings)},
     }
+
+
+def _expected(pool: pl.DataFrame) -> dict[str, float]:
+    """How many problems of each difficulty there are, by the probabilities of their labels."""
+    return {name: round(math.fsum(pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:

@@ -16,11 +16,12 @@ from coderl_tasks.journal.steps import GroupFiles, read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.rollout_frames import ORDER, first_failures
 from coderl_tasks.policy.sampling import completion_budget
-from coderl_tasks.problems import PROFILE_SCHEMA, Drop, Problem
+from coderl_tasks.problems import SHARD_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer
 from coderl_tasks.rollouts.engine import RolloutEngine
 from coderl_tasks.rollouts.rounds import (
     FINGERPRINT_FILE,
+    ROUNDS,
     Progress,
     SamplingPlan,
     fingerprint,
@@ -72,7 +73,7 @@ async def profile_shard(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade completions of each problem: a frame of PROFILE_SCHEMA, one row per problem, in order.
+    """Sample and grade completions of each problem: a frame of SHARD_SCHEMA, one row per problem, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
     same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
@@ -99,12 +100,15 @@ async def profile_shard(
         # The fingerprint after the file that it vouches for, and groups/ go last: a crash in between reads the groups
         # again and samples nothing.
         write_json(folder / FINGERPRINT_FILE, request)
-    groups.remove()
+    recorded_places = (everything["group_index"].cast(pl.Int64) * ROUNDS + everything["attempt"]).unique()
+    # Else a rule that needs more was at work when the process ended, and will read there what this one has no use for.
+    if groups.indices() <= set(recorded_places):
+        groups.remove()
     return profile_frame(problems, rollouts, prices)
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: PROFILE_SCHEMA, one row per problem, in order.
+    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: SHARD_SCHEMA, one row per problem, in order.
 
     Infra errors are counted, and nothing else is made of them. A prompt is counted once per round, since each round is
     a request of its own.
@@ -127,7 +131,7 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
         _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []), prices)
         for problem in problems
     ]
-    return pl.DataFrame(rows, schema=PROFILE_SCHEMA)
+    return pl.DataFrame(rows, schema=SHARD_SCHEMA)
 
 
 def _profile_row(
@@ -147,4 +151,4 @@ def _profile_row(
             "difficulty": difficulty(correct / n),
             "format_rate": measured["format_ok"] / n,
         }
-    return {name: row.get(name) for name in PROFILE_SCHEMA}
+    return {name: row.get(name) for name in SHARD_SCHEMA}

@@ -14,7 +14,7 @@ Sampling stops when that chance is at most `risk_keep` (the problem is in the ba
    of 0.1 shows that with probability 0.43; 0 of 12 is dropped, and 1 of 2 is kept.
 3. Small rounds decide better for the same number of samples, at the price of more requests, one prompt each
    (benchmarks/adaptive_profiling.py has the curve). What is kept early has few samples: its interval is wide, and its
-   difficulty label a guess. If labels matter, use risks of 0.05 or a fixed number.
+   difficulty label little more than a guess, which `curation.labels` says of it and spends further samples on.
 4. Stopping when the news is good biases k / n: a stopped 1 of 2 overstates a low rate. The likelihood, and so the
    posterior, is the same with and without the rule, so intervals are taken from the posterior.
 5. Whatever the rule, sample i of a problem is the same draw: the fixed plan and the adaptive one see the same prefix.
@@ -28,6 +28,8 @@ from coderl_tasks.stats import beta_binomial
 
 RISK_KEEP, RISK_DROP = 0.1, 0.05
 JEFFREYS = (0.5, 0.5)
+State = tuple[int, int]
+"""(passes, samples)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,13 @@ class StoppingRule:
     risk_keep: float = RISK_KEEP
     risk_drop: float = RISK_DROP
     prior: tuple[float, float] = JEFFREYS
+    doubtful: frozenset[State] = frozenset()
+    """Where another round is for the label's sake: see `curation.labels.rules_for_labels`."""
 
     def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
         """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
+        if (n_correct, n) in self.doubtful:
+            return False
         risk = self.risk_keep if self.band.has(n_correct, n) else self.risk_drop
         return chance_of_change(self.band, n_correct, n, max_samples, self.prior) <= risk
 

@@ -26,7 +26,7 @@ from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.rounds import Progress, SamplingPlan
+from coderl_tasks.rollouts.rounds import Progress, RuleOf, SamplingPlan
 from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import CurateSettings
 
@@ -75,13 +75,12 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
 @supervised
-async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFrame:
-    """The profile (PROFILE_SCHEMA) of one shard: how often the base model solves each problem."""
+async def profile(shard: Shard, number: int, on_progress: Progress, rule_of: RuleOf | None = None) -> pl.DataFrame:
+    """The profile (SHARD_SCHEMA) of one shard: how often the base model solves each problem.
+
+    `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids.
+    """
     settings, session = shard.settings, shard.session
-    rule = StoppingRule(
-        Band(settings.band_low, settings.band_high), settings.profile_risk_keep, settings.profile_risk_drop
-    )
-    adaptive = settings.profile_mode == "adaptive"
     return await profile_shard(
         list(shard.problems),
         await create_sampling_client(await session.service(), base_model=settings.model_name),
@@ -99,8 +98,16 @@ async def profile(shard: Shard, number: int, on_progress: Progress) -> pl.DataFr
             ),
             environment=session.environment,
         ),
-        SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None),
+        profile_plan(settings, rule_of),
         prices=Prices(settings.price_prompt, settings.price_completion),
         folder=shard.folder,
         on_progress=on_progress,
     )
+
+
+def profile_plan(settings: CurateSettings, rule_of: RuleOf | None = None) -> SamplingPlan:
+    """How many samples of a problem `settings` want, where it has no rule of its own."""
+    band = Band(settings.band_low, settings.band_high)
+    rule = StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
+    adaptive = settings.profile_mode == "adaptive"
+    return SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None, rule_of)

@@ -144,6 +144,8 @@ _QUERIES = (
         """),
     NamedQuery("pool", CURATION, "What is the pool made of?", """
         SELECT run, split, difficulty, count(*) AS problems, round(avg(pass_rate), 3) AS pass_rate,
+               round(avg(posterior_mean), 3) AS posterior_mean,
+               round(avg(difficulty_probability), 3) AS label_probability,
                round(avg(mean_completion_tokens), 1) AS tokens
         FROM pool GROUP BY run, split, difficulty ORDER BY run, split, pass_rate
         """),
@@ -190,7 +192,9 @@ _QUERIES = (
     NamedQuery("pass_rates", CURATION, "How hard are the profiled problems?", """
         SELECT run, split, count(*) AS problems, count(*) FILTER (pass_rate = 0) AS never,
                count(*) FILTER (pass_rate > 0 AND pass_rate < 1) AS mixed, count(*) FILTER (pass_rate = 1) AS always,
-               round(avg(pass_rate), 3) AS mean_pass_rate, sum(n_samples) AS samples
+               round(avg(pass_rate), 3) AS mean_pass_rate, round(sum(hard_probability), 1) AS expected_hard,
+               round(sum(medium_probability), 1) AS expected_medium, round(sum(easy_probability), 1) AS expected_easy,
+               sum(n_samples) AS samples
         FROM profile GROUP BY run, split ORDER BY run, split
         """),
 )

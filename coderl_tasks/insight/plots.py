@@ -12,9 +12,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from coderl_tasks.insight import figure
 from coderl_tasks.insight.figure import Draw, Plot, add_legend, draw_panels, prepare, short_name
-from coderl_tasks.insight.pool_view import FEW_SAMPLES, Remaining, few_samples
+from coderl_tasks.insight.pool_view import FEW_SAMPLES, Remaining, few_samples, is_labelled
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
 SIZE = (figure.WIDTH, 2.4)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
@@ -225,7 +226,10 @@ def _pass_at_1(axes: Axes, names: Sequence[str], before: EvalRecord, after: Eval
 
 
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
-    """How many profiled problems have which pass rate, stacked by split; the training band is shaded."""
+    """How many profiled problems have which pass rate, stacked by split; the training band is shaded.
+
+    Expected numbers, by the problems' posteriors; those of samples' means for a profile of an earlier version.
+    """
     alt = f"Histogram of the pass rates of {len(profile)} profiled problems."
     return draw_panels([partial(_pass_rates, profile=profile, band=band)], 1, (9.4, 2.9), alt)
 
@@ -233,21 +237,34 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
 def _pass_rates(axes: Axes, profile: pl.DataFrame, band: tuple[float, float] | None) -> None:
     prepare(axes, "Pass rate of the base model")
     splits = sorted(profile["split"].unique()) if len(profile) else []
-    bottom = np.zeros(12)
+    labelled = is_labelled(profile)
+    bins = POSTERIOR_BINS if labelled else 12
+    bottom = np.zeros(bins)
     for split, colour in zip(splits, figure.SERIES, strict=False):
-        rates = profile.filter(pl.col("split") == split)["pass_rate"].drop_nulls().to_numpy()
-        counts = pass_rate_counts(rates)
-        axes.bar(range(12), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
+        part = profile.filter(pl.col("split") == split)
+        counts = expected_counts(part) if labelled else pass_rate_counts(part["pass_rate"].drop_nulls().to_numpy())
+        axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
         bottom += counts
+    # Bins of equal width, of which the samples' means have one more at each end.
+    first, per_one = (-0.5, bins) if labelled else (0.5, 10)
     if band is not None:
-        axes.axvspan(0.5 + 10 * band[0], 0.5 + 10 * band[1], color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
-    labels = ["0", *[f"{k / 10:.1f}–{(k + 1) / 10:.1f}" for k in range(10)], "1"]
-    axes.set_xticks(range(12), labels)
+        shaded = [first + per_one * end for end in band]
+        axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
+    if labelled:
+        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
+    else:
+        axes.set_xticks(range(12), ["0", *[f"{k / 10:.1f}–{(k + 1) / 10:.1f}" for k in range(10)], "1"])
     axes.tick_params(axis="x", labelsize=7.5)
-    axes.set_ylabel("problems")
+    axes.set_ylabel("problems expected" if labelled else "problems")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     if splits:
         add_legend(axes, columns=4)
+
+
+def expected_counts(profile: pl.DataFrame) -> np.ndarray:
+    """How many problems are expected in each of POSTERIOR_BINS equal parts of 0 to 1, by their posteriors."""
+    known = profile["posterior"].drop_nulls()
+    return np.array(known.to_list()).sum(axis=0) if len(known) else np.zeros(POSTERIOR_BINS)
 
 
 def pass_rate_counts(rates: np.ndarray) -> np.ndarray:
@@ -313,7 +330,10 @@ def _samples(axes: Axes, profile: pl.DataFrame) -> None:
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The pool's problems by split, stacked by difficulty; lighter where the label comes from few samples."""
+    """The pool's problems by split, stacked by difficulty: how many of each are expected, by the labels' probabilities.
+
+    Of a pool of an earlier version the labels are counted; lighter where one comes from few samples.
+    """
     alt = f"The pool's {len(pool)} problems by split and difficulty."
     splits = pool["split"].n_unique() if len(pool) else 1
     return draw_panels(
@@ -322,7 +342,8 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
 
 
 def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
-    prepare(axes, "Pool")
+    labelled = is_labelled(pool)
+    prepare(axes, "Pool, as expected" if labelled else "Pool")
     axes.grid(axis="x", color=figure.RULE)
     axes.grid(visible=False, axis="y")
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
@@ -331,9 +352,13 @@ def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
     some_few = False
     for difficulty in DIFFICULTIES:
         colour = DIFFICULTY_COLOURS[difficulty]
-        labelled = [part.filter(difficulty=difficulty) for part in parts.values()]
-        few = np.array([few_samples(part).height for part in labelled])
-        more = np.array([part.height for part in labelled]) - few
+        if labelled:
+            more = np.array([part[f"{difficulty}_probability"].sum() for part in parts.values()])
+            few = np.zeros(len(parts))
+        else:
+            chosen = [part.filter(difficulty=difficulty) for part in parts.values()]
+            few = np.array([few_samples(part).height for part in chosen])
+            more = np.array([part.height for part in chosen]) - few
         axes.barh(range(len(splits)), more, left=left, height=0.6, color=colour, label=difficulty)
         axes.barh(range(len(splits)), few, left=left + more, height=0.6, color=colour, alpha=FEW_ALPHA)
         left = left + more + few

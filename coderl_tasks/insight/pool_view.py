@@ -101,7 +101,7 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
 class MakeUp:
     """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES.
 
-    `few` of each have FEW_SAMPLES or fewer.
+    Of each `few` labels are expected to be wrong, or rest on few samples (`labels_in_doubt`).
     """
 
     split: str
@@ -141,12 +141,45 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
         MakeUp(
             split,
             tuple(part.filter(difficulty=name).height for name in DIFFICULTIES),
-            tuple(few_samples(part).filter(difficulty=name).height for name in DIFFICULTIES),
+            tuple(labels_in_doubt(part.filter(difficulty=name)) for name in DIFFICULTIES),
             len(part),
             part["pass_rate"].mean(),  # type: ignore[arg-type]  # polars: any scalar
         )
         for split, part in _by_split(pool)
     ]
+
+
+def is_labelled(problems: pl.DataFrame) -> bool:
+    """Whether labels have probabilities: pools of earlier versions lack them."""
+    return "difficulty_probability" in problems.columns and bool(problems["difficulty_probability"].count())
+
+
+def labels_in_doubt(problems: pl.DataFrame) -> int:
+    """How many labels are expected to be wrong, rounded; without probabilities, how many rest on few samples."""
+    if not is_labelled(problems):
+        return few_samples(problems).height
+    return round(float((1 - problems["difficulty_probability"].drop_nulls()).sum()))
+
+
+def note_on_labels(pool: pl.DataFrame) -> str:
+    """What the numbers in brackets say, of `make_up`."""
+    if is_labelled(pool):
+        return "In brackets: how many of these labels are expected to be wrong, by their probabilities."
+    return f"In brackets: labels from {FEW_SAMPLES} samples or fewer."
+
+
+def note_on_rates(profile: pl.DataFrame) -> str:
+    """What a picture of the pass rates shows."""
+    if is_labelled(profile):
+        return (
+            "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate "
+            "that it may have, by a prior learned from all of them."
+        )
+    return " ".join(
+        filter(
+            None, ["Exactly 0 and exactly 1 stand apart: such problems give a group no signal.", few_at_half(profile)]
+        )
+    )
 
 
 def few_samples(problems: pl.DataFrame) -> pl.DataFrame:
@@ -156,7 +189,7 @@ def few_samples(problems: pl.DataFrame) -> pl.DataFrame:
 
 def few_at_half(profile: pl.DataFrame) -> str | None:
     """Why so many problems stand at a pass rate of 0.5, in two sentences; None if none of few samples does."""
-    if not len(profile):
+    if not len(profile) or is_labelled(profile):
         return None
     at_half = profile.filter(pl.col("pass_rate") == 0.5)
     few = few_samples(at_half)
@@ -235,7 +268,7 @@ def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
 
 
 def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
-    """The pool by split and difficulty; labels from few samples are noted."""
+    """The pool by split and difficulty; labels in doubt are noted."""
     by_difficulty: list[Column[MakeUp]] = [
         Column(name, lambda row, place=place: Noted(row.counts[place], row.few[place]), ",", "num")  # type: ignore[misc]
         for place, name in enumerate(DIFFICULTIES)

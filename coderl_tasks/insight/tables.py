@@ -29,7 +29,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A count, and how many of these rest on few samples."""
+    """A count, and how many of these are in doubt."""
 
     n: int
     few: int

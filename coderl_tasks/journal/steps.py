@@ -77,9 +77,16 @@ class GroupFiles:
 
     def read(self) -> dict[int, pl.DataFrame]:
         """The recorded groups by index, in order. Damaged ones are set aside and missing here."""
-        files = {int(path.stem): path for path in self.folder.glob("*.parquet") if re.fullmatch(r"\d+", path.stem)}
+        files = self._files()
         frames = {index: read_frame(files[index], self.schema) for index in sorted(files)}
         return {index: frame for index, frame in frames.items() if frame is not None}
+
+    def indices(self) -> set[int]:
+        """Which groups are recorded, damaged or not."""
+        return set(self._files())
+
+    def _files(self) -> dict[int, Path]:
+        return {int(path.stem): path for path in self.folder.glob("*.parquet") if re.fullmatch(r"\d+", path.stem)}
 
     def discard(self, index: int) -> None:
         """Delete group `index`, which is to be sampled again. No error if it is not there."""

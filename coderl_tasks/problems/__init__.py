@@ -12,16 +12,18 @@ from coderl_tasks.problems.problem import (
     problems_from_frame,
 )
 from coderl_tasks.problems.problem_files import read_problem_rows
-from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SHARD_SCHEMA
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
 from coderl_tasks.problems.trimming import trim_tests
 
 __all__ = [
     "DROPPED_SCHEMA",
+    "LABEL_COLUMNS",
     "PROBLEM_SCHEMA",
     "PROFILE_COLUMNS",
     "PROFILE_SCHEMA",
+    "SHARD_SCHEMA",
     "TEST_SPLITS",
     "TRAIN_SPLITS",
     "Drop",

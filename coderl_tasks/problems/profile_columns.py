@@ -2,6 +2,21 @@
 
 import polars as pl
 
+POSTERIOR_BINS = 20
+LABEL_COLUMNS: dict[str, pl.DataType] = {
+    "difficulty_probability": pl.Float64(),
+    "hard_probability": pl.Float64(),
+    "medium_probability": pl.Float64(),
+    "easy_probability": pl.Float64(),
+    "posterior_mean": pl.Float64(),
+    "posterior_low": pl.Float64(),
+    "posterior_high": pl.Float64(),
+    "posterior": pl.List(pl.Float64()),
+}
+"""What the whole profile says of a problem, by `curation.labels`: the probability of its difficulty and of each, its
+pass rate's mean and 95% interval, and the probability of each of POSTERIOR_BINS equal parts of 0 to 1. The profile of a
+shard and pools of earlier versions lack these columns; their `difficulty` is that of the samples' mean."""
+
 PROFILE_COLUMNS: dict[str, pl.DataType] = {
     "pass_rate": pl.Float64(),
     "n_samples": pl.Int64(),
@@ -13,6 +28,7 @@ PROFILE_COLUMNS: dict[str, pl.DataType] = {
     "mean_completion_tokens": pl.Float64(),
     "test_runs": pl.List(pl.Int32()),
     "test_catches": pl.List(pl.Int32()),
+    **LABEL_COLUMNS,
 }
 """What a pool knows of each problem. `n_samples` counts graded completions; rates are over these, the interval is
 Jeffreys' 95% (a posterior's, so that it holds whenever sampling stopped); all are null where none was graded. Mean
@@ -33,3 +49,8 @@ PROFILE_SCHEMA: dict[str, pl.DataType] = {
 }
 """`prompt_tokens` is the prompt's length; the tokens spent are sums over all requests and completions, infra errors
 included, and `cost` their price, null where no price was given."""
+
+SHARD_SCHEMA: dict[str, pl.DataType] = {
+    name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS
+}
+"""The profile of a shard: labels need all of them."""

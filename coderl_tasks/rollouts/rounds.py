@@ -50,13 +50,20 @@ class Rule(Protocol):
         """Whether `n_correct` of `n` samples (at least one) settle what `max_samples` would decide."""
 
 
+RuleOf = Callable[[str], Rule | None]
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all."""
+    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all.
+
+    `rule_of` is asked by problem_id for a problem's own rule in place of `rule`; None where it has none.
+    """
 
     max_samples: int
     round_size: int = ROUND_SIZE
     rule: Rule | None = None
+    rule_of: RuleOf | None = None
 
     def __post_init__(self) -> None:
         if self.max_samples < 1 or self.round_size < 1:
@@ -69,11 +76,12 @@ class SamplingPlan:
         """The sizes of all rounds; the last may be smaller."""
         return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
 
-    def is_enough(self, n_correct: int, n: int) -> bool:
-        """Whether no further round is needed after `n_correct` of `n` samples."""
+    def is_enough(self, n_correct: int, n: int, problem_id: str = "") -> bool:
+        """Whether no further round of a problem is needed after `n_correct` of `n` samples."""
         if n >= self.max_samples:
             return True
-        return self.rule is not None and self.rule.is_clear(n_correct, n, self.max_samples)
+        rule = (self.rule_of(problem_id) if self.rule_of is not None else None) or self.rule
+        return rule is not None and rule.is_clear(n_correct, n, self.max_samples)
 
 
 ONE_SAMPLE = SamplingPlan(1, 1)
@@ -155,7 +163,7 @@ class _Rounds:
                 return False
             n += graded.height
             n_correct += int((graded["correctness_score"] == 1.0).sum())
-            if self.plan.is_enough(n_correct, n):
+            if self.plan.is_enough(n_correct, n, self.problems[index].problem_id):
                 break
         self.done += 1
         if self.on_progress is not None:

@@ -25,7 +25,7 @@ from prefect.utilities.annotations import quote
 
 from coderl_tasks.addresses import explained, filesystem, joined, make_folder_at
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
-from coderl_tasks.problems import PROFILE_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems import SHARD_SCHEMA, Problem, problems_frame
 from coderl_tasks.retries import PHASE
 from coderl_tasks.runtime.display import Display
 from coderl_tasks.settings import CurateSettings
@@ -38,7 +38,7 @@ POLL_S = 2.0
 async def profile_elsewhere(
     settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
 ) -> pl.DataFrame:
-    """The profiles (PROFILE_SCHEMA) of the problems of all shards, in order, at most `shards_in_flight` at a time."""
+    """The profiles (SHARD_SCHEMA) of the problems of all shards, in order, at most `shards_in_flight` at a time."""
     own = str(folder.resolve())
     address = own if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
@@ -56,7 +56,7 @@ async def profile_elsewhere(
             return frame
 
         frames = await asyncio.gather(*(profiled(number) for number in range(len(shards))))
-    return pl.concat([pl.DataFrame(schema=PROFILE_SCHEMA), *frames])
+    return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
 
 
 @task(name="dispatch", task_run_name="dispatch-shard-{number}", **PHASE)

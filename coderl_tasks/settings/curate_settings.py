@@ -92,6 +92,12 @@ class CurateSettings(FlowSettings):
     profile_risk_drop: float = Field(
         0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
     )
+    label_samples: float = Field(
+        0.0,
+        ge=0,
+        le=16,
+        description="adaptive: further completions, per profiled problem on average, where labels are in doubt",
+    )
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
     temperature: Temperature = Field(1.0, ge=0, description="sampling temperature of the profile")
@@ -138,6 +144,12 @@ class CurateSettings(FlowSettings):
             raise ValueError(
                 "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_are_sampled_for_here(self) -> Self:
+        if self.label_samples and self.shards == "deployment":
+            raise ValueError("label_samples needs the profile of all shards before it goes on: use shards=here")
         return self
 
     @model_validator(mode="after")

@@ -1,12 +1,14 @@
 from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.curation.mix import Mix, apportion, select
+from coderl_tasks.curation.mix import Mix, apportion, closest_weights, select
 
 
 def candidates(**counts: int) -> pl.DataFrame:
@@ -118,3 +120,48 @@ def test_shares_that_make_no_sense() -> None:
     for bad in ({"hrad": 1.0}, {"hard": -1.0, "easy": 2.0}, {"hard": 0.0}):
         with pytest.raises(ValueError, match=r"difficult|shares"):
             Mix(bad)
+
+
+PROBABILITIES = {"hard": (0.8, 0.2, 0.0), "medium": (0.3, 0.6, 0.1), "easy": (0.0, 0.2, 0.8)}
+
+
+def with_probabilities(frame: pl.DataFrame, known: Mapping[str, tuple[float, ...]]) -> pl.DataFrame:
+    shares = [known[label] for label in frame["difficulty"]]
+    names = [f"{name}_probability" for name in ("hard", "medium", "easy")]
+    return frame.hstack(pl.DataFrame(shares, schema=dict.fromkeys(names, pl.Float64()), orient="row"))
+
+
+def test_shares_are_those_of_the_difficulties_expected() -> None:
+    many = candidates(hard_taco=400, medium_taco=400, easy_taco=400)
+    frame = with_probabilities(many, PROBABILITIES)
+    mix = Mix({"hard": 0.5, "medium": 0.3, "easy": 0.2}, size=200)
+    taken = kept(mix, frame)
+    expected = frame.filter(pl.col("problem_id").is_in(taken)).select("^.*_probability$").sum().row(0)
+    assert len(taken) == 200 and expected == pytest.approx((100, 60, 40), abs=1)
+    assert cells(taken, 0)["hard"] > 100, "some of those that are labelled hard are not"
+    assert kept(mix, with_probabilities(many, {"hard": (1, 0, 0), "medium": (0, 1, 0), "easy": (0, 0, 1)})) == kept(
+        mix, many
+    ), "certain labels are taken as they are"
+
+
+def test_shares_beyond_what_labels_can_tell_come_as_close_as_they_can() -> None:
+    frame = with_probabilities(THERE, PROBABILITIES)
+    only_medium = select(frame, Mix({"hard": 0.1, "medium": 0.8, "easy": 0.1}))
+    assert cells([name for name in frame["problem_id"] if name not in only_medium.left_out], 0) == {"medium": 45}
+    assert only_medium.short == {}
+    without = select(frame, Mix({"medium": 1, "easy": 1}))
+    assert {reason for reason, _ in without.left_out.values()} == {"over_share", "not_in_mix"}
+    both = Mix({"hard": 0.5, "medium": 0.5}, {"taco": 0.5, "lcbv5": 0.5}, size=12)
+    assert sorted(cells(kept(both, frame), 1).values()) == [6, 6]
+    missing = with_probabilities(candidates(hard_taco=30), PROBABILITIES)
+    assert select(missing, Mix({"hard": 0.5, "easy": 0.5}, size=10)).short.keys() == {"easy"}
+
+
+def test_weights_that_come_closest() -> None:
+    rows = np.array([[0.8, 0.2, 0.0], [0.3, 0.6, 0.1], [0.0, 0.2, 0.8]])
+    for weights in ([1.0, 0.0, 0.0], [0.2, 0.5, 0.3], [0.0, 0.5, 0.5]):
+        assert closest_weights(rows, np.array(weights) @ rows) == pytest.approx(weights, abs=1e-9)
+    target = np.array([0.0, 1.0, 0.0])
+    grid = [(i / 50, j / 50, 1 - i / 50 - j / 50) for i in range(51) for j in range(51 - i)]
+    best = min(grid, key=lambda weights: float(np.square(np.array(weights) @ rows - target).sum()))
+    assert closest_weights(rows, target) == pytest.approx(best, abs=0.02)

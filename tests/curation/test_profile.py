@@ -13,7 +13,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA
-from coderl_tasks.problems import PROFILE_SCHEMA, Problem
+from coderl_tasks.problems import SHARD_SCHEMA, Problem
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
 from tests.curation.conftest import MakeProblem, Measuring
@@ -68,7 +68,7 @@ async def test_pass_rates_of_a_known_policy(measuring: Measuring, problems: list
     frame = await profile(
         measuring, problems, folder=tmp_path / "shard", on_progress=lambda done, total: seen.append((done, total))
     )
-    assert frame.schema == PROFILE_SCHEMA
+    assert frame.schema == SHARD_SCHEMA
     assert frame["problem_id"].to_list() == ["one", "two", "three"]
     one, two, three = frame.iter_rows(named=True)
     for row in (one, two):  # one answer in three: 24 samples stay between 2 and 16 but once in a thousand
@@ -275,6 +275,37 @@ async def test_another_stopping_rule_uses_what_is_recorded(
     assert back.equals(first)
     assert counting.calls == 3 * 4 - first["rounds"].sum(), "nothing is sampled for less"
     assert (tmp_path / "rollouts.parquet").read_bytes() == everything, "and nothing recorded is lost"
+
+
+async def test_samples_for_labels_survive_a_kill_and_the_first_pass_that_follows(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
+    """Of three problems one is sampled on, to all 16, after a profile by the rule."""
+    first = SamplingPlan(16, 4, StoppingRule(Band(0.1, 0.9)))
+    everywhere = frozenset((k, n) for n in (4, 8, 12) for k in range(n + 1))
+    rules = {"one": StoppingRule(Band(0.1, 0.9), doubtful=everywhere)}
+    then = replace(first, rule_of=rules.get)
+    profiled = await profile(measuring, problems, sampling=first)
+    whole = await profile(measuring, problems, sampling=then)
+    assert whole[0]["n_samples"].item() == 16 and whole[1:].equals(profiled[1:])
+    assert (await profile(measuring, problems, folder=tmp_path, sampling=first)).equals(profiled)
+    asked = 0
+    for _ in range(4):  # each start profiles, as a killed curation does, and comes one round further
+        again = CountingSampler(measuring.sampler)
+        assert (await profile(measuring, problems, again, folder=tmp_path, sampling=first)).equals(profiled)
+        assert again.calls == 0
+        one_more = CountingSampler(measuring.sampler, fail_from=1)
+        try:
+            resumed = await profile(measuring, problems, one_more, folder=tmp_path, sampling=then)
+        except InfraError:
+            asked += 1
+        else:
+            asked += one_more.calls
+            break
+    assert resumed.equals(whole)
+    assert asked == int(whole["rounds"].sum()) - int(profiled["rounds"].sum()), "each round was sampled once"
+    assert not (tmp_path / "groups").exists()
+    assert (await profile(measuring, problems, folder=tmp_path, sampling=first)).equals(profiled)
 
 
 async def test_costs_are_tokens_by_price(measuring: Measuring, problems: list[Problem]) -> None:

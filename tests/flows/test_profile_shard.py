@@ -19,7 +19,7 @@ from sampling_gateway import Gateway
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.problems import PROFILE_SCHEMA, Problem, load_problems, problems_frame
+from coderl_tasks.problems import SHARD_SCHEMA, Problem, load_problems, problems_frame
 from coderl_tasks.runtime.shard_dispatch import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
@@ -58,7 +58,7 @@ async def test_a_shard_is_profiled_once(servers: None) -> None:
     written = {path: fs.modified(path) for path in fs.find("/profiled/shards")}
     profile = pl.read_parquet(io.BytesIO(fs.cat_file("/profiled/shards/0000/profile.parquet")))
     assert profile["problem_id"].to_list() == [problem.problem_id for problem in problems[2:5]]
-    assert profile.schema == pl.Schema(PROFILE_SCHEMA)
+    assert profile.schema == pl.Schema(SHARD_SCHEMA)
 
     async with get_client() as client:
         for limit in LIMITS:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from coderl_tasks.curation import build_pool, difficulty, write_pool
+from coderl_tasks.curation.labels import learn_prior, with_labels
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionCheck, Status
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.checkpoints import record_checkpoint
@@ -21,7 +22,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.rollout_frames import rollout_metrics
 from coderl_tasks.policy.update import OptimizerStep
-from coderl_tasks.problems import PROFILE_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
 
@@ -249,8 +250,11 @@ FAULTS = (
 )
 
 
-def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
-    """A finished curation: profile of most of `size` problems, the pool in the band, what was dropped and why."""
+def curate(folder: Path, size: int = 240, seed: int = 0, labels: bool = True) -> Path:
+    """A finished curation: profile of most of `size` problems, the pool in the band, what was dropped and why.
+
+    Without `labels` as versions wrote it that labelled by the samples' means.
+    """
     draw = random.Random(seed)
     problems, drops, profile = [], [], []
     for index in range(size):
@@ -289,7 +293,10 @@ def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
                 "completion_tokens_spent": 30 * n,
             }
         )
-    pool = build_pool(LoadResult(problems, dropped_frame(drops), size), pl.DataFrame(profile, schema=PROFILE_SCHEMA))
+    profiles = pl.DataFrame(profile, schema=SHARD_SCHEMA)
+    prior = learn_prior(profiles) if labels else None
+    profiles = with_labels(profiles, prior) if prior else profiles
+    pool = build_pool(LoadResult(problems, dropped_frame(drops), size), profiles, prior=prior)
     write_pool(folder, pool, {"model_name": "data/nano", "dataset": "data/mini", "seed": seed})
     write_parquet(folder / "solutions.parquet", solution_checks(problems, drops))
     return folder

@@ -16,6 +16,7 @@ from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, po
 from coderl_tasks.insight.comparison import weak_splits
 from coderl_tasks.insight.plots import (
     difficulty_plot,
+    expected_counts,
     funnel_plot,
     history_plot,
     pass_at_1_plot,
@@ -24,12 +25,15 @@ from coderl_tasks.insight.plots import (
     samples_plot,
 )
 from coderl_tasks.insight.pool_view import few_at_half, few_samples, funnel, make_up, spending, suspects
+from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import render_report, write_report
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
+from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 from coderl_tasks.settings import HUB_DATASET
+from tests.insight.conftest import curate
 
 HOSTILE = "<script>document.title='owned'</script>"
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -96,7 +100,8 @@ def test_the_public_samples_of_codeforces_are_those_of_one_data_set(dataset: str
     assert (list(weak_splits(["codeforces", "lcbv5"], dataset)) == ["codeforces"]) is weak
 
 
-def test_labels_of_few_samples_are_told_apart(pool_dir: Path) -> None:
+def test_labels_of_few_samples_are_told_apart_where_they_have_no_probability(tmp_path: Path) -> None:
+    pool_dir = curate(tmp_path, labels=False)
     curation = load_curation(pool_dir)
     few = few_samples(curation.pool)
     assert 0 < len(few) < len(curation.pool)
@@ -110,6 +115,23 @@ def test_labels_of_few_samples_are_told_apart(pool_dir: Path) -> None:
         assert "samples or fewer" in page
     certain = curation.profile.filter(n_samples=16)
     assert few_at_half(certain) is None and few_at_half(certain.clear()) is None
+    assert "Pass rate" in pass_rate_plot(curation.profile, (0.1, 0.9)).svg()
+
+
+def test_posteriors_are_shown_as_expected_numbers(pool_dir: Path) -> None:
+    curation = load_curation(pool_dir)
+    counts = expected_counts(curation.profile)
+    assert len(counts) == POSTERIOR_BINS and counts.sum() == pytest.approx(len(curation.profile), abs=0.1)
+    hard = curation.profile["hard_probability"].sum()
+    assert counts[:7].sum() == pytest.approx(hard, abs=0.1), "seven of twenty parts lie below 0.35"
+    whole = make_up(curation.pool)[-1]
+    wrong = [1 - part for part in curation.pool["difficulty_probability"]]
+    assert sum(whole.few) == pytest.approx(sum(wrong), abs=2) and sum(whole.few) > 0
+    for page in (Page(render_report(pool_dir)).text, pool_markdown(curation)):
+        assert "expected to be wrong" in page and "number of problems expected at each pass rate" in page
+        assert "samples or fewer" not in page
+    rates = query(pool_dir, name="pass_rates")
+    assert rates["expected_hard"].sum() == pytest.approx(hard, abs=0.5)
 
 
 def test_untrusted_text_stays_text(run_html: str) -> None:
