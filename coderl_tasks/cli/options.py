@@ -100,13 +100,21 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 def _validate(parser: argparse.ArgumentParser) -> None:
     """What curate would make of each row of a data set; exit 1 if it would drop any."""
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
+    from coderl_tasks.settings.flow_settings import ENVIRONMENTS
 
     parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
     parser.add_argument(
+        "--environment",
+        choices=ENVIRONMENTS,
+        default="code",
+        help="what the rows are: code (problems with tests; the default), gsm8k (question and answer) or custom "
+        "(prompt and ground_truth)",
+    )
+    parser.add_argument(
         "--min-tests",
         type=_number(1, None, "a number"),
-        default=CurateSettings().min_tests,
-        help="different tests that a problem needs, as curate's min_tests (default: %(default)s)",
+        default=None,
+        help=f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)",
     )
     parser.add_argument(
         "--limit", type=_number(1, None, "a number"), default=-1, help="read this many rows only (default: all)"

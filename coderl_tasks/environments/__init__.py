@@ -1,6 +1,6 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
-from coderl_tasks.environments.choice import environment_of
+from coderl_tasks.environments.choice import ROWS, environment_of
 from coderl_tasks.environments.environment import CodeReward, Environment
 from coderl_tasks.environments.gsm8k import (
     build_gsm8k_prompt,
@@ -11,6 +11,7 @@ from coderl_tasks.environments.programs import CODE
 
 __all__ = [
     "CODE",
+    "ROWS",
     "CodeReward",
     "Environment",
     "build_gsm8k_prompt",

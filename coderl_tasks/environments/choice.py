@@ -5,7 +5,13 @@ from coderl_tasks.environments.environment import Environment
 from coderl_tasks.environments.gsm8k import Gsm8kEnvironment
 from coderl_tasks.environments.programs import CODE
 from coderl_tasks.grading.reward_function import RewardFunction
+from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.settings import FlowSettings
+
+ROWS: dict[str, RowReader] = {
+    environment.name: environment.rows for environment in (CODE, Gsm8kEnvironment, CustomEnvironment)
+}
+"""How the rows of each environment are read, by its name."""
 
 
 def environment_of(settings: FlowSettings) -> Environment:

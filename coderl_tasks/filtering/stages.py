@@ -110,8 +110,9 @@ class FilterResult:
         counts = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
         first = self.dropped.row(0, named=True)
         why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
-        all_rows = "" if "environment" in self.manifest else f". All rows: coderl validate {dataset}"
-        raise DataError(f"{dataset}: none of {self.read} rows can be used ({counts}); {why}{all_rows}")
+        other = f" --environment={self.manifest['environment']}" if "environment" in self.manifest else ""
+        all_rows = f"All rows: coderl validate {dataset}{other}"
+        raise DataError(f"{dataset}: none of {self.read} rows can be used ({counts}); {why}. {all_rows}")
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:

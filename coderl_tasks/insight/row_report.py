@@ -11,6 +11,7 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
+from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering import FilterRequest, FilterResult, RowRules, filter_dataset
 from coderl_tasks.insight.console import Output, printable, write_frame
@@ -31,13 +32,19 @@ ROWS_SCHEMA: dict[str, pl.DataType] = {
 MOST_LINES = 200
 
 
-def row_report(source: str, min_tests: int, limit: int = -1) -> pl.DataFrame:
+def row_report(source: str, min_tests: int, limit: int = -1, environment: str = "code") -> pl.DataFrame:
     """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
 
-    `limit` as in `FilterRequest`. Raises DataError for a source that cannot be read or has no rows.
+    `limit` and `environment` as in `FilterRequest`. Raises DataError for a source that cannot be read or has no rows.
     """
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
-        request = FilterRequest(source, limit=limit, rows=RowRules(min_tests=min_tests))
+        request = FilterRequest(
+            source,
+            limit=limit,
+            rows=RowRules(min_tests=min_tests),
+            environment=environment,
+            reader=ROWS[environment],
+        )
         filtered = filter_dataset(Path(folder), request)
         rows = pl.concat([_kept(filtered), _dropped(filtered)]).sort("split", "source_row")
     if rows.is_empty():
@@ -60,7 +67,7 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
         place = f"{row['split']} row {row['source_row']}" if several else f"row {row['source_row']}"
         if row["kept"]:
             call = f" of {row['entry_point']}" if row["entry_point"] else ""
-            said = f"kept: {row['kind']}{call}, {row['tests']} tests"
+            said = f"kept: {row['kind']}{call}, {row['tests']} tests" if row["kind"] != "answer" else "kept"
         else:
             detail = f": {row['detail']}" if row["detail"] else ""
             said = f"dropped, {row['stage']}/{row['reason']}{detail}"

@@ -41,6 +41,24 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
     assert main(["validate", write(tmp_path / "one.jsonl", [GOOD | {"tests": TESTS[:1]}]), "--min-tests=1"]) == 0
 
 
+def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [{"question": "6 x 7?", "answer": "#### 42"}, {"question": "6 x 7?", "answer": "42"}]
+    assert main(["validate", write(tmp_path / "words.jsonl", words), "--environment=gsm8k"]) == 1
+    prompts = [{"prompt": "Which month?", "ground_truth": "May"}, {"prompt": "Which?"}, {"text": "", "ground_truth": 1}]
+    assert main(["validate", write(tmp_path / "mine.jsonl", prompts), "--environment", "custom"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "row 0  kept",
+        "row 1  dropped, parse/no_ground_truth: no #### before the final number in answer",
+        "2 rows: 1 kept, 1 dropped (1 parse/no_ground_truth)",
+        "row 0  kept",
+        "row 1  dropped, parse/no_ground_truth: nothing in ground_truth; columns: prompt",
+        "row 2  dropped, parse/no_prompt: no text in prompt; columns: text, ground_truth",
+        "3 rows: 1 kept, 2 dropped (1 parse/no_ground_truth, 1 parse/no_prompt)",
+    ]
+    assert main(["validate", str(tmp_path / "mine.jsonl"), "--environment=custom", "--min-tests=2"]) == 2
+    assert "--min-tests is of --environment=code" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
