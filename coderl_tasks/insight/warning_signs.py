@@ -200,15 +200,20 @@ def _loss_explodes(history: History) -> Sign | None:
     """Twice in five steps a loss per token that ratios near 1 cannot give.
 
     It is at most the mean of |advantage| times the ratio, and the mean |advantage| of a group is at most 2 with every
-    estimator; it is 0.01 in a healthy run, where advantages cancel.
+    estimator; it is 0.01 in a healthy run, where advantages cancel. cispo and dro weigh a token by its log-probability
+    too, whose mean is the entropy. A KL penalty's part is centred over the step's tokens and adds nothing to their sum.
     """
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
         return None
-    usual = statistics.median(losses)
+    usual, unit = statistics.median(losses), 1.0
+    if history.config.get("loss_fn") in ("cispo", "dro") and (entropies := history.values("entropy", LOOK_BACK)):
+        unit = max(
+            unit, statistics.median(entropies)
+        )  # the run's usual one: that of a policy that diverges explodes too
     # Beyond the bound, or far from its own: a healthy run's largest are some 10 times the median, and below 0.1.
-    large = [loss for loss in losses[-5:] if not loss <= 3.0 or (loss > 0.5 and loss > 20 * usual)]
+    large = [loss for loss in losses[-5:] if not loss <= 3 * unit or (loss > unit / 2 and loss > 20 * usual)]
     if len(large) < 2:
         return None
     return Sign(f"{max(large):.2g} per token, where {usual:.2g} is usual in this run", max(large))

@@ -173,6 +173,15 @@ def test_what_the_metrics_show_is_named_with_what_mends_it(name: str) -> None:
     assert found and words in found[0]
 
 
+@pytest.mark.parametrize(("loss_fn", "named"), [("importance_sampling", True), ("cispo", False), ("dro", False)])
+def test_a_loss_that_weighs_log_probabilities_is_judged_by_their_size(loss_fn: str, named: bool) -> None:
+    """Four per token, at an entropy of two nats."""
+    large = changed(loss=lambda step, row: 4 * row["n_tokens"], entropy=lambda step, row: 2.0)
+    assert bool(warnings(large, {**CONFIG, "loss_fn": loss_fn})) is named
+    exploded = [row | ({"loss": 100 * row["loss"], "entropy": 90.0} if row["step"] >= 25 else {}) for row in large]
+    assert [text for text in warnings(exploded, {**CONFIG, "loss_fn": loss_fn}) if "loss explodes" in text]
+
+
 def test_each_rule_is_tested() -> None:
     tested = {*RECORDS, *(name for _, names in SAMPLED.values() for name in names), "clones"}
     assert {rule.name.replace("_", " ") for rule in RULES} == tested
