@@ -57,6 +57,7 @@ def test_a_run_stops_for_a_broken_reward_and_goes_on_with_the_mended_one(
         "max_steps=2",
         *TINY[:-2],
         "eval_every=-1",
+        "selection=cycle",
     )
 
     reward.write_text(REWARD)
@@ -77,6 +78,8 @@ def test_a_run_stops_for_a_broken_reward_and_goes_on_with_the_mended_one(
         pl.read_parquet(sorted((tmp_path / name).glob("steps/*/scored.parquet"))) for name in ("quiet", "run")
     )
     assert run.drop("run_seconds").equals(quiet.drop("run_seconds"))
+    taken = run.unique(["step", "group_index"], maintain_order=True)["problem_id"]
+    assert taken.to_list() == pl.read_parquet(custom_pool / "pool.parquet")["problem_id"].head(6).to_list()
     correct = run["reward"] >= 1
     assert run["verdict"].to_list() == ["passed" if is_correct else "wrong_answer" for is_correct in correct]
     assert run["reward_error"].null_count() == run.height and run["reward"].null_count() == 0
