@@ -126,6 +126,8 @@ class GrpoSession:
             settings, _, path = await plan_training(settings)
             if settings.refill > 1:  # of a run that goes on, too
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
+            if settings.steer == "act":
+                raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")

@@ -108,6 +108,15 @@ class TrainingRun:
         """Whether sampling requests carry a seed: not where the service was found to clone with one."""
         return self.probe is None or not self.probe.seeds_clone
 
+    @property
+    def may_be_hotter(self) -> bool:
+        """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
+        log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
+        if self.settings.kl_penalty_coef:
+            return False
+        is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
+        return self.session.service_address is None or is_known
+
     def require_room(self) -> None:
         """Raise InfraError if too little is free for another step: in the run directory's place, and in that of the
         embedded servers' states and database."""

@@ -88,8 +88,9 @@ class Steering:
         self._first = 0  # step that what is judged begins with
         self._watch = Watch(directory.config)
 
-    def decide(self, step: int, metrics: Row) -> list[tuple[Act, str]]:
-        """What to do after `step`, whose row is `metrics`, each act with what people are told of it; at most one."""
+    def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:
+        """What to do after `step`, whose row is `metrics`, each act with what people are told of it; at most one. The
+        temperature is left as it is unless it `may_be_hotter`."""
         if self._settings.steer != "act":
             return []
         commits = self._directory.commits()[:step]
@@ -104,10 +105,12 @@ class Steering:
             self._watch.add(row)
         if earlier and step - first < PAUSE:
             return []
-        found = self._decided(step, commits, earlier)
+        found = self._decided(step, commits, earlier, may_be_hotter)
         return [] if found is None else [found]
 
-    def _decided(self, step: int, commits: list[Commit], earlier: list[Act]) -> tuple[Act, str] | None:
+    def _decided(
+        self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool
+    ) -> tuple[Act, str] | None:
         standing = {
             episode.rule.name: episode
             for episode in self._watch.episodes
@@ -122,7 +125,11 @@ class Steering:
             act = Act("learning_rate", LR_FACTOR, start, slower[0])
             factor = learning_rate_factor(self._settings, commits, start) * LR_FACTOR
             told = f"the learning rate is {factor:g} of what the settings say"
-        elif (hotter := [name for name in HOTTER if name in standing]) and self._may_be_hotter(temperature):
+        elif (
+            (hotter := [name for name in HOTTER if name in standing])
+            and may_be_hotter
+            and temperature + WARMER <= HOTTEST + 1e-9
+        ):
             act = Act("temperature", WARMER, start, hotter[0])
             told = f"temperature {temperature + WARMER:.3g}"
         elif CONVERGED in standing and not unstable and self._at_its_height(step, standing[CONVERGED].begun):
@@ -132,10 +139,6 @@ class Steering:
             return None
         sign = standing[act.why].sign.what
         return act, f"from step {start} on {told} (steer=advise takes it back), since {act.why}: {sign}"
-
-    def _may_be_hotter(self, temperature: float) -> bool:
-        # A penalty on leaving the base model compares log-probabilities at temperature 1.
-        return temperature + WARMER <= HOTTEST + 1e-9 and not self._settings.kl_penalty_coef
 
     def _at_its_height(self, step: int, since: int) -> bool:
         """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest by

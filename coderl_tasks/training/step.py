@@ -235,7 +235,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
-    decided = run.steering.decide(step, metrics)
+    decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
         metrics["act"] = "; ".join(told for _, told in decided)
     rows = [one.row() for one in applied.result.steps]

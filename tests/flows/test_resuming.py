@@ -7,6 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from coderl_tasks.insight.listing import run_state
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.warning_signs import hints
+from coderl_tasks.training.steering import Act
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows
 
@@ -80,6 +84,32 @@ def test_a_step_ahead_whose_sampler_weights_are_gone_is_sampled_from_the_restore
     assert step_rows(path) == step_rows(ahead)
     assert rollouts(path).equals(rollouts(ahead))
     assert final_weights(path) == final_weights(ahead)
+
+
+def test_what_steer_act_decided_is_in_force_and_ends_the_run(coderl: Coderl, run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(run, path, ignore=shutil.ignore_patterns("000002", "final"))
+    (path / "checkpoints.jsonl").write_text(
+        "".join(f"{json.dumps(row)}\n" for row in rows(path / "checkpoints.jsonl")[:2])
+    )
+    acts = [Act("learning_rate", 0.5, 2, "a"), Act("temperature", 0.3, 2, "b"), Act("max_steps", 0.0, 3, "c")]
+    commit = json.loads((path / "steps/000001/commit.json").read_text())
+    commit["metrics"]["act"] = "made up"
+    (path / "steps/000001/commit.json").write_text(json.dumps(commit | {"acts": [act.record() for act in acts]}))
+
+    done = coderl("train", f"log_path={path}", "steer=act", "max_steps=9")
+
+    assert done.returncode == 0, done.stderr
+    assert "steer: 'advise' -> 'act'" in done.stdout
+    last = json.loads((path / "steps/000002/commit.json").read_text())
+    assert (last["adam"]["learning_rate"], last["metrics"]["lr"], "acts" in last) == (5e-4, 5e-4, False)
+    assert abs(last["metrics"]["kl_sample_train"]) > 1e-3, "sampled at another temperature than it is trained at"
+    assert not (path / "steps/000003").exists() and rows(path / "checkpoints.jsonl")[-1]["step"] == 2
+    assert json.loads((path / "evals/final/summary.json").read_text())["step"] == 2
+    config = json.loads((path / "config.json").read_text())
+    assert run_state(path, config) == "finished"
+    assert run_state(path, config | {"steer": "advise"}) == "stopped at step 3"
+    assert "step 1: act: made up" in hints(load_run(path))
 
 
 def test_running_ahead_cannot_be_changed_on_the_way(refused: Refused, run: Path) -> None:

@@ -179,6 +179,37 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
     assert last.metrics["ratio_max"] == max(row["ratio_max"] for row in last.updates)
 
 
+async def test_an_act_is_in_force_from_the_next_step_on_after_a_kill_too_and_undone_by_another_setting(
+    session: Session, tmp_path: Path
+) -> None:
+    """The samples' log-probabilities are made up: sampler and trainer disagree from the first step on."""
+    settings = SETTINGS.with_changes(steer="act", rolling_save_every=0)
+    with RunDirectory.open(tmp_path / "run", {}) as directory:
+        await train(session, directory, 8, settings)
+        whole = directory.commits()
+    assert [[(act["setting"], act["by"], act["from_step"]) for act in commit.acts] for commit in whole] == [
+        *[[]] * 5, [("learning_rate", 0.5, 6)], [], [],
+    ]  # fmt: skip
+    assert whole[5].metrics["act"].startswith("from step 6 on the learning rate is 0.5 of what the settings say")
+    assert [commit.adam["learning_rate"] for commit in whole] == [1e-3] * 6 + [5e-4] * 2
+
+    shutil.copytree(tmp_path / "run", tmp_path / "killed", ignore=shutil.ignore_patterns("run.lock"))
+    for step in range(5, 8):
+        (tmp_path / "killed" / "steps" / f"{step:06d}" / "commit.json").unlink()
+    with RunDirectory.open(tmp_path / "killed", {}) as directory:
+        await train(session, directory, 8, settings)
+        again = directory.commits()
+    same = ("loss", "kl_sample_train", "lr")
+    assert [commit.acts for commit in again] == [commit.acts for commit in whole]
+    assert [[commit.metrics[name] for name in same] for commit in again] == [
+        [commit.metrics[name] for name in same] for commit in whole
+    ]
+    with RunDirectory.open(tmp_path / "killed", {}) as directory:  # replays steps 6 and 7 as they were made
+        await train(session, directory, 10, settings.with_changes(steer="advise"))
+        undone = directory.commits()[8:]
+    assert [commit.adam["learning_rate"] for commit in undone] == [1e-3] * 2
+
+
 async def test_the_commit_of_a_plain_update_names_no_method(session: Session, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, 1)

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +208,9 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.probe == (found if is_read else None)
         assert needs_probe(run) == is_needed
         assert run.sends_seeds == (not is_read), "it found that seeds clone"
+        # Nobody asked a service at temperature 1 what its log-probabilities at another one are of.
+        assert run.may_be_hotter == (address == "embedded")
+        run.probe = replace(found, logprobs_at="scaled")
+        assert run.may_be_hotter
+        run.settings = settings.with_changes(kl_penalty_coef=0.1, temperature=1.0)
+        assert not run.may_be_hotter
