@@ -4,6 +4,8 @@ import builtins
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from data.recipes.compose import Composed, draw_numbers
@@ -31,11 +33,16 @@ def run_trusted(program: str, problem: Composed, case: Case) -> Any:
         "print": lambda *values: printed.append(" ".join(map(str, values))),
         "__builtins__": builtins,
     }
-    exec(compile(program, "<generated>", "exec"), scope)
+    exec(_compiled(program), scope)
     if not problem.layout.functional:
         return "".join(line + "\n" for line in printed)
     function = getattr(scope["Solution"](), problem.name) if "Solution" in scope else scope[problem.name]
     return function(*(list(arg) if isinstance(arg, list) else arg for arg in case.args))
+
+
+@lru_cache(maxsize=256)
+def _compiled(program: str) -> CodeType:
+    return compile(program, "<generated>", "exec")
 
 
 def solves(program: str, problem: Composed, case: Case) -> bool:
@@ -81,6 +88,7 @@ def draw_cases(problem: Composed, rng: random.Random, count: int) -> list[Case]:
 
 
 def mutants(problem: Composed) -> Sequence[str]:
-    """The programs with exactly one slip."""
+    """The programs with exactly one slip, or, of a chain, without one of its steps."""
     slots = problem.slots()
-    return [problem.program({slot: slip.code}) for slot, (_, slips) in slots.items() for slip in slips]
+    slipped = [problem.program({slot: slip.code}) for slot, (_, slips) in slots.items() for slip in slips]
+    return slipped + [shorter.program() for shorter in problem.shortened() if problem.combination.earlier]

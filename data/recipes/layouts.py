@@ -1,4 +1,4 @@
-"""How a composed problem gets its input: seven layouts of standard input, four of functions."""
+"""How a composed problem gets its input: ten layouts of standard input, three of these untaught, four of functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +65,26 @@ STDIN_LAYOUTS = (
     ),
 )
 
+UNTAUGHT_LAYOUTS = (
+    Layout(
+        "semicolons",
+        "The only line contains the integers, separated by semicolons.",
+        ('a = list(map(int, input().split(";")))',),
+    ),
+    Layout(
+        "trailing",
+        "The only line contains n integers, followed by n.",
+        (f"{SPLIT}[:-1]",),
+        (Slip(SPLIT, 0.0), Slip(f"{SPLIT}[1:]", 0.0)),
+    ),
+    Layout(
+        "rows",
+        "The first line contains m. Each of the next m lines contains at most three of the integers.",
+        ("m = int(input())", "a = [int(word) for _ in range(m) for word in input().split()]"),
+    ),
+)
+"""Standard input as the nano model's teacher never shows it: of data/skewed alone."""
+
 FUNCTION_LAYOUTS = (
     Layout("function", "", ("def {name}(a):",), functional=True),
     Layout("function_k", "", ("def {name}(a, k):",), has_k=True, functional=True),
@@ -103,6 +123,13 @@ def render_stdin(layout: Layout, cases: Sequence[list[int]], k: int) -> str:
             text = " ".join([str(len(words)), *words])
         case "with_k":
             text = f"{len(words)} {k}\n{' '.join(words)}"
+        case "semicolons":
+            text = ";".join(words)
+        case "trailing":
+            text = " ".join([*words, str(len(words))])
+        case "rows":
+            lines = [" ".join(words[first : first + 3]) for first in range(0, len(words), 3)]
+            text = "\n".join([str(len(lines)), *lines])
         case _:
             text = " ".join(words)
     return text + "\n"

@@ -158,10 +158,15 @@ def _with_tests(source: Iterator[Composed], rng: random.Random) -> Iterator[tupl
         cases = draw_cases(problem, rng, rng.choice(TESTS))
         if len(cases) < 5:
             continue
-        wrong = [case for case in cases if not solves(problem.program(), problem, case)]
-        if wrong:
-            raise AssertionError(f"{problem.combination.key} fails {wrong[0]}:\n{problem.program()}")
+        require_solved(problem, cases)
         yield problem, cases
+
+
+def require_solved(problem: Composed, cases: list[Case]) -> None:
+    """Raises AssertionError if the problem's own solution fails a test."""
+    wrong = [case for case in cases if not solves(problem.program(), problem, case)]
+    if wrong:
+        raise AssertionError(f"{problem.combination.key} fails {wrong[0]}:\n{problem.program()}")
 
 
 if __name__ == "__main__":
