@@ -1,15 +1,16 @@
 """Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
-                                        [--variant off-policy] [--variant refill]
+                                        [--variant off-policy] [--variant refill] [--variant adaptive]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
 state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
 second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller); one more
-with such updates replaces groups without a signal, in most steps by several rounds. Two more train on word problems,
-and with a user's own reward.
+with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems by what the
+steps before have shown, samples ahead and replaces groups. Two more train on word problems, and with a user's own
+reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -76,6 +77,7 @@ VARIANTS = {
         "epochs_per_rollout_batch=3",
         "train_batch_size=32",
     ),
+    "adaptive": ("selection=adaptive", "refill=1.5", "batch_size=32", "group_size=4", "max_steps_off_policy=1"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }

@@ -57,9 +57,11 @@ def history_alt(run: RunRecord) -> str:
 
 
 def history_panels(run: RunRecord) -> dict[str, Draw]:
-    """The panels of a run's history by title, in reading order; titles that PANELS does not have come last."""
+    """The panels of a run's history by title, in reading order. Titles that PANELS does not have come last, if the run
+    recorded what they show."""
     metrics, evals = thin(run.metrics), list(run.evals.values())
-    titles = dict.fromkeys([*PANELS, *(metric.panel for metric in METRICS if metric.panel)])
+    recorded = (metric.panel for metric in METRICS if metric.panel and _series(metrics, metric.name) is not None)
+    titles = dict.fromkeys([*PANELS, *recorded])
     return {title: partial(_panel, title=title, metrics=metrics, evals=evals) for title in titles}
 
 

@@ -1,6 +1,7 @@
 """The journal of one step: what is recorded is done, and is never done again.
 
-    problems.json       which problems, where a caller chose them or further ones were added; else the settings decide
+    problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added;
+                        else the settings decide
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
@@ -45,7 +46,9 @@ class Commit:
     `metrics` is the step's row of metrics.jsonl; `adam` the parameters the optimizer step was made with; `state_path`
     the training state saved after it, None if none was; `sampler_path` the sampler weights saved after it, likewise.
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
-    there were several. `acts` are the changes that steer=act decided after the step (`training.steering.Act`).
+    there were several. `acts` are the changes that steer=act decided after the step (`training.steering.Act`);
+    `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
+    right, and how many counted (`policy.adaptive.Outcome`).
     """
 
     step: int
@@ -56,6 +59,7 @@ class Commit:
     method: dict[str, Any] = field(default_factory=dict)
     updates: list[dict[str, Any]] = field(default_factory=list)
     acts: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[tuple[str, float, int]] = field(default_factory=list)
 
 
 def step_name(step: int) -> str:
@@ -149,7 +153,7 @@ class StepJournal:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
         # A plain update leaves these out: its commit is as earlier versions wrote it.
-        plain = [name for name in ("method", "updates", "acts") if not values[name]]
+        plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
         write_json(make_folder(self.folder) / _FILES["commit"], {k: v for k, v in values.items() if k not in plain})
 
     def read_commit(self) -> Commit | None:
@@ -165,6 +169,7 @@ class StepJournal:
         except DamagedFileError as error:
             logger.warning("%s; set aside as %s", error, set_aside(path).name)
             return None
+        values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
         return Commit(**{name: value for name, value in values.items() if name in names})
 
 

@@ -6,6 +6,7 @@ in_order            groups                             -> one frame, in group an
 with_advantages     graded                             -> ROLLOUT_SCHEMA with advantage and trained
 first_failures      graded                             -> by problem, the first failing test of each program
 groups_without_signal   graded                         -> the groups of which no update can learn
+group_outcomes      graded                             -> per group, its problem and how many completions were right
 require_sampled     sampled                            -> InfraError if too much of it cannot be trained on
 require_graded      graded                             -> SandboxDownError if too much of it could not be graded
 require_rewards     graded                             -> CoderlError if compute_reward failed on too much of it
@@ -18,6 +19,7 @@ import polars as pl
 
 from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
+from coderl_tasks.policy.adaptive import Outcome, outcome
 from coderl_tasks.policy.advantages import Estimator, compute_advantages
 from coderl_tasks.policy.grpo import should_skip
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -111,6 +113,12 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
     groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
     known = [group for group in groups if not group["reward"].has_nulls()]
     return [group["group_index"][0] for group in known if not _has_signal(count(group))]
+
+
+def group_outcomes(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[Outcome]:
+    """Of each group, in order, what `selection=adaptive` learns of its problem, by the rewards that `count`."""
+    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    return [(group["problem_id"][0], *outcome(count(group))) for group in groups]
 
 
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None) -> dict[str, Any]:

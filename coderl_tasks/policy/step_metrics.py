@@ -21,6 +21,7 @@ from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
+    from coderl_tasks.policy.adaptive import Forecast
     from coderl_tasks.policy.update import UpdateResult
 
 Source = TypeVar("Source")
@@ -103,12 +104,14 @@ class ScoredRollouts:
 
 @dataclass(frozen=True, slots=True)
 class UpdatedStep:
-    """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`."""
+    """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
+    with selection=adaptive also what was known when the step's problems were chosen."""
 
     result: "UpdateResult"
     learning_rate: float
     seed: int
     seconds: Mapping[str, float]
+    forecast: "Forecast | None" = None
 
 
 def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any]:
@@ -185,9 +188,13 @@ def _seconds(phase: str, meaning: str, **shown: Any) -> Metric[UpdatedStep]:
     )
 
 
+def _forecast(step: UpdatedStep, name: str) -> Any:
+    return None if step.forecast is None else getattr(step.forecast, name)
+
+
 PHASES = ("sample", "score", "train")
 _FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
-_LENGTH = "Completion length"
+_LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
 _LOW, _HIGH = pl.col("low"), pl.col("high")
 
 # fmt: off
@@ -299,6 +306,18 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "mean over the completion tokens trained on of sampler less base log-probability, in nats; null without "
         "`kl_penalty_coef`",
         lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}"),
+    Metric("signal_expected",
+        "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
+        "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",
+        lambda step: _forecast(step, "signal"), Theme.GROUPS, line="expected {:.0%}",
+        column=("signal expected", ".0%"), panel="Groups expected to have a signal"),
+    Metric("problems_seen", "problems of the pool that the steps had sampled which decided on this one's",
+        lambda step: _forecast(step, "seen"), Theme.GROUPS, INT, panel=_KNOWN, curve="seen"),
+    Metric("problems_solved",
+        "those that looked solved then (expected pass rate above 95%): left alone until that is in doubt again",
+        lambda step: _forecast(step, "solved"), Theme.GROUPS, INT, panel=_KNOWN, curve="solved"),
+    Metric("problems_hopeless", "those that looked hopeless (below 5%): likewise",
+        lambda step: _forecast(step, "hopeless"), Theme.GROUPS, INT, panel=_KNOWN, curve="hopeless"),
 )
 # fmt: on
 

@@ -128,6 +128,8 @@ class GrpoSession:
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
+            if settings.selection == "adaptive":
+                raise ConfigError("selection=adaptive: here the caller chooses a step's problems; leave it out")
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")

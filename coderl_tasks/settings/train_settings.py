@@ -96,8 +96,10 @@ class TrainSettings(FlowSettings):
     batch_size: Annotated[RecipeSize, Setting(meaning="completions per step", gsm8k=256)] = Field(
         128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
     )
-    selection: Literal["shuffle", "cycle"] = Field(
-        "shuffle", description="which problems a step takes: shuffled passes over the pool, or cycle: the pool's order"
+    selection: Literal["shuffle", "cycle", "adaptive"] = Field(
+        "shuffle",
+        description="which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: "
+        "those whose group is likely to have a signal, by the profile and by what the steps before have shown",
     )
     refill: Annotated[
         float,

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.policy.adaptive import Adaptive
 from coderl_tasks.policy.cycle import cycle
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
@@ -33,12 +34,13 @@ from coderl_tasks.training.steering import Steering, stopped_before
 
 logger = logging.getLogger(__name__)
 SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
-"""By the value of the setting `selection`."""
+"""By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""
 
 
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
-    their tests are run; `probe` is what the Tinker service was found to do, None for an embedded one."""
+    their tests are run, `profiled` to (right, graded) of the pool's profile; `probe` is what the Tinker service was
+    found to do, None for an embedded one, and `adaptive` chooses the problems of selection=adaptive."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class TrainingRun:
         test_problems: list[Problem],
         validation_problems: list[Problem],
         test_orders: Orders,
+        profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self.settings = settings
         self.directory = directory
@@ -77,6 +80,17 @@ class TrainingRun:
             fraction=settings.reward == "fraction",
         )
         self.graded_ahead = GradedAhead(self._grade)
+        self.adaptive = (
+            Adaptive(
+                list(pool.values()),
+                profiled or {},
+                lambda: [commit.outcomes for commit in directory.commits()],
+                completions=settings.completions_per_problem,
+                lag=settings.max_steps_off_policy,
+            )
+            if settings.selection == "adaptive"
+            else None
+        )
 
     @property
     def last_step(self) -> int | None:
@@ -100,7 +114,7 @@ class TrainingRun:
     def select_problems(self, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
         """The ids of the `count` problems of `step`, in group order, as the setting `selection` says; up to `count`
         further ones where the step has `taken` some."""
-        select = SELECTIONS[self.settings.selection]
+        select = self.adaptive or SELECTIONS[self.settings.selection]
         return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
     @property
@@ -145,7 +159,8 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
-        run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders)
+        profiled = profiled_counts(Path(settings.pool)) if settings.selection == "adaptive" else {}
+        run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
         run.probe = recorded_probe(run)
         try:
             yield run
@@ -242,6 +257,16 @@ def read_pool(path: Path) -> list[Problem]:
     check_pool(path)
     with _pool_errors(path):
         return problems_from_frame(pl.read_parquet(path))
+
+
+def profiled_counts(path: Path) -> dict[str, tuple[int, int]]:
+    """Right and graded completions of the profile by problem id, from a pool's file; empty where it has none."""
+    names = ["problem_id", "n_correct", "n_samples"]
+    with _pool_errors(path):
+        if not set(names) <= pl.read_parquet_schema(path).keys():
+            return {}
+        rows = pl.read_parquet(path, columns=names).drop_nulls().iter_rows()
+        return {problem_id: (right, graded) for problem_id, right, graded in rows}
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from coderl_tasks.policy.advantages import estimator
 from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.rollout_frames import (
+    group_outcomes,
     groups_without_signal,
     in_order,
     require_graded,
@@ -83,6 +84,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
+    if run.adaptive is not None and journal.read_problems() is None:
+        journal.write_problems(step_problems(run, step))  # once: another version or machine might round otherwise
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
@@ -246,6 +249,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
         method=run.learner.method().record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         acts=[act.record() for act, _ in decided],
+        outcomes=[] if run.adaptive is None else group_outcomes(scored, _counted(run)),
         **applied.saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
@@ -270,7 +274,8 @@ def step_metrics(
     own_groups = run.settings.problems_per_step if run.settings.refill > 1 else None
     of_rollouts = rollout_metrics(scored, own_groups)  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
-    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent)
+    known = None if run.adaptive is None else run.adaptive.forecast(step, step_problems(run, step))
+    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent, known)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 

@@ -1,0 +1,248 @@
+"""selection=adaptive: problems whose groups are likely to have a signal, by what is known of each at that step.
+
+A group teaches nothing if all of its completions are right, or none is. With a pass rate p that is so of a group of G
+with the probability p^G + (1-p)^G. What is known of a problem's p is a beta distribution, of three parts:
+
+1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
+   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it. This is the weight of an
+   observation of something that walks at random. A power of the age, gamma^age, forgets all of it in the end, and a
+   problem that was never solved would then be a blank again.
+2. The mean of problems like it (split, kind, length of the statement): how often these are solved, shrunk towards the
+   whole pool's. So an unseen problem is no blank. The profiled pass rate makes no problems alike: it is evidence of the
+   problem itself, and would count twice.
+3. How much that mean is worth, in completions: little where problems are mostly always or never solved (as for a small
+   model they are), which the groups themselves show.
+
+A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)^G]^SHARPNESS (Efraimidis and Spirakis,
+"Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. Solved problems and
+hopeless ones are so left alone without a list of them, and come back as their evidence fades.
+
+All of it is a function of the pool and of the outcomes that the commits record, up to the last step trained into the
+policy that samples: these are committed whenever a step is begun, ahead of its turn or not.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coderl_tasks.policy.selection import others, places, seed_for
+from coderl_tasks.problems.problem import Problem
+
+HALF_AGE = 50
+"""Steps after which evidence counts half: a group of 16 outweighs the prior for as long as a short run lasts, and a
+problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
+SHARPNESS = 6
+"""Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
+of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
+had a signal after a profile of two completions; with 6, 85% (benchmarks/adaptive_selection.py)."""
+EXPLORED = 16
+"""One problem in so many is drawn from those that least is known of."""
+LENGTHS = 4
+"""Parts of equal size that the pool is cut into by the length of the statement."""
+LIKE_WORTH, POOL_WORTH, SPREAD_WORTH = 8.0, 2.0, 8.0
+"""Problems, well known ones, that it takes to outweigh the pool's mean in that of problems alike; the mean 1/2 in the
+pool's; and a prior worth of one completion in the measured one."""
+KNOWN = 4.0
+"""Completions that make a problem count half of a well known one for the means."""
+LEAST_SPREAD, MOST_SPREAD = 0.1, 0.8
+"""Bounds of the prior's spread, p(1-p) over that of its mean: 0.1 to 4 completions' worth."""
+SOLVED, HOPELESS = 0.95, 0.05
+"""Expected pass rates from which, and up to which, a problem that has evidence is called so."""
+
+Outcome = tuple[str, float, int]
+"""Of a group: its problem, the completions that were right, and those that counted."""
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was known when a step's problems were chosen: the share of its groups that were expected to have a signal,
+    the problems that earlier steps had sampled, and those that looked solved, and hopeless."""
+
+    signal: float
+    seen: int
+    solved: int
+    hopeless: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """Of each problem of the pool: its beta distribution, and the evidence in it, in completions of today. `seen` is
+    how many of them a step has sampled."""
+
+    right: Floats
+    wrong: Floats
+    evidence: Floats
+    seen: int
+
+    @property
+    def mean(self) -> Floats:
+        return self.right / (self.right + self.wrong)
+
+
+def outcome(rewards: Sequence[float | None]) -> tuple[float, int]:
+    """The right completions of a group with these rewards (None for those that do not count), and how many counted.
+
+    A reward between 0 and 1 counts as that much of a right one, but rewards that are all equal as all right or all
+    wrong: such a group has no signal, whatever they are.
+    """
+    counted = [reward for reward in rewards if reward is not None]
+    if not counted:
+        return 0.0, 0
+    if min(counted) == max(counted):
+        return float(len(counted) if counted[0] >= 0.5 else 0), len(counted)
+    return math.fsum(min(1.0, max(0.0, reward)) for reward in counted), len(counted)
+
+
+def expected_signal(right: Floats, wrong: Floats, completions: int) -> Floats:
+    """The expected share of groups of so many completions that are neither all right nor all wrong, where the pass rate
+    has the distribution Beta(right, wrong)."""
+    all_right, all_wrong, total = np.ones_like(right), np.ones_like(right), right + wrong
+    for drawn in range(completions):  # E[p^G] is the product of (right + k) / (right + wrong + k), for k below G
+        all_right *= (right + drawn) / (total + drawn)
+        all_wrong *= (wrong + drawn) / (total + drawn)
+    return np.maximum(0.0, 1 - all_right - all_wrong)
+
+
+class Adaptive:
+    """A `Selection` of the pool `problems`.
+
+    `profiled` has (right, graded) by problem id, `completions` is the size of a group, and `lag` how many steps before
+    a step may be uncommitted when it is sampled, beside itself (max_steps_off_policy). `outcomes` returns those of each
+    committed step, in order; what it returned of a step never changes.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        profiled: Mapping[str, tuple[int, int]],
+        outcomes: Callable[[], Sequence[Sequence[Outcome]]],
+        *,
+        completions: int,
+        lag: int,
+    ) -> None:
+        self._ids = [problem.problem_id for problem in problems]
+        self._place = {problem_id: place for place, problem_id in enumerate(self._ids)}
+        self._alike = _alike(problems)
+        self._outcomes = outcomes
+        self._completions = completions
+        self._lag = lag
+        # A profile is of the policy before the first step.
+        self._evidence = np.empty((0, 4))
+        self._add([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
+        self._steps_read = 0
+        self._last: tuple[int, Beliefs] | None = None
+
+    def __call__(
+        self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
+    ) -> list[str]:
+        """The `count` problems of `step` (from 0), or further ones beside those `taken`. Raises as `places` does, and
+        ValueError for other problems than the pool's, or while the steps that decide are not committed."""
+        stretch = places(problem_ids, step=step, count=count)
+        if list(problem_ids) != self._ids:
+            raise ValueError("adaptive chooses of the pool that it was made with")
+        beliefs = self.beliefs(step)
+        weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
+        # Of the bit generator itself, whose stream numpy keeps; that of a Generator's methods it may change.
+        bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
+        uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+        drawn = self._first(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
+        if taken:
+            return others(drawn, taken, count)
+        # Of a step that takes fewer than EXPLORED problems, in some of the steps.
+        explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
+        if explored:
+            last = min(explored, len(weights)) - 1
+            least = np.partition(beliefs.evidence, last)[last]
+            keys = np.where(beliefs.evidence < least, 0.0, np.where(beliefs.evidence == least, uniform[1], 1.0))
+            least_known = self._first(keys, explored)
+            drawn = [*others(drawn, least_known, count - explored), *least_known]
+        return [drawn[place % len(drawn)] for place in range(len(stretch))]
+
+    def beliefs(self, step: int) -> Beliefs:
+        """What is known of the problems when `step` is sampled. Raises ValueError while the steps that decide are not
+        committed."""
+        if self._last is None or self._last[0] != step:
+            self._last = step, self._beliefs(step)
+        return self._last[1]
+
+    def _beliefs(self, step: int) -> Beliefs:
+        n = len(self._ids)
+        when, where, right, graded = self._known(step)
+        fade = 1 / (1 + (step - when) / HALF_AGE)
+        rights = _sums(where, fade * right, n)
+        evidence = _sums(where, fade * graded, n)
+        rate = rights / np.maximum(evidence, 1e-12)
+        known = evidence / (evidence + KNOWN)
+        pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
+        cells = int(self._alike.max()) + 1
+        like = (LIKE_WORTH * pool + _sums(self._alike, known * rate, cells)) / (
+            LIKE_WORTH + _sums(self._alike, known, cells)
+        )
+        mean = like[self._alike]
+        # Two completions of one group differ with the probability 2p(1-p): its mean over problems, against that of one
+        # pass rate for all, says how far from 0 and 1 pass rates are.
+        pairs = graded >= 2
+        differ = np.where(pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
+        paired = _sums(where, fade * pairs, n)
+        weight = np.where(paired > 0, known, 0.0)
+        within = _sums(where, fade * differ, n) / np.maximum(paired, 1e-12)
+        even = SPREAD_WORTH * pool * (1 - pool)
+        spread = (even / 2 + (weight * within).sum()) / (even + (weight * mean * (1 - mean)).sum())
+        spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
+        worth = spread / (1 - spread)
+        seen = len(np.unique(where[when >= 0]))
+        return Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen)
+
+    def forecast(self, step: int, problem_ids: Sequence[str]) -> Forecast:
+        """What was known when `problem_ids`, one per group, were chosen for `step`."""
+        beliefs = self.beliefs(step)
+        chosen = np.array([self._place[problem_id] for problem_id in problem_ids])
+        expected = expected_signal(beliefs.right[chosen], beliefs.wrong[chosen], self._completions)
+        mean, has_evidence = beliefs.mean, beliefs.evidence > 0
+        return Forecast(
+            signal=math.fsum(expected) / len(problem_ids),
+            seen=beliefs.seen,
+            solved=int((has_evidence & (mean > SOLVED)).sum()),
+            hopeless=int((has_evidence & (mean < HOPELESS)).sum()),
+        )
+
+    def _first(self, keys: Floats, count: int) -> list[str]:
+        """The problems of the smallest keys, in their order: `count` of them, or all."""
+        found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
+        return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
+
+    def _known(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
+        """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right
+        completions and the graded ones."""
+        committed, counted = self._outcomes(), max(0, step - self._lag)
+        if len(committed) < counted:
+            raise ValueError(f"step {step} is chosen by the first {counted} steps, of which {len(committed)} are done")
+        new = range(self._steps_read, len(committed))
+        self._add([(number, *row) for number in new for row in committed[number]])
+        self._steps_read = len(committed)
+        table = self._evidence[self._evidence[:, 0] < counted]
+        return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2], table[:, 3]
+
+    def _add(self, rows: Sequence[tuple[int, str, float, int]]) -> None:
+        """Add evidence: the step, the problem, the right completions and the graded ones."""
+        found = [(step, self._place[name], right, graded) for step, name, right, graded in rows if graded]
+        self._evidence = np.concatenate([self._evidence, np.array(found, dtype=np.float64).reshape(-1, 4)])
+
+
+def _alike(problems: Sequence[Problem]) -> Ints:
+    """Of each problem, the number of those that it is like."""
+    lengths = np.argsort(np.argsort([len(problem.statement) for problem in problems], kind="stable"), kind="stable")
+    parts = lengths * LENGTHS // max(1, len(problems))
+    keys = [(problem.split, problem.kind, int(part)) for problem, part in zip(problems, parts, strict=True)]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    return np.array([numbers[key] for key in keys], dtype=np.int64)
+
+
+def _sums(places: Ints, values: Floats, size: int) -> Floats:
+    """The sum of the values at each place, added in their order: that of the journal, the same in every process."""
+    return np.bincount(places, values, size).astype(np.float64)
