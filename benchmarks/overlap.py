@@ -69,11 +69,11 @@ def both(*turns: Turns) -> Callable[[str], Awaitable[None]]:
 
 
 @contextmanager
-def servers() -> Iterator[dict[str, str]]:
-    """The embedded servers, as an environment that makes a command use them."""
+def servers(model: str = NANO_MODEL) -> Iterator[dict[str, str]]:
+    """The embedded servers, Tinker with `model`, as an environment that makes a command use them."""
     with ExitStack() as stack:
         prefect = found_api_url() or stack.enter_context(embedded_prefect())
-        tinker = stack.enter_context(embedded_tinker(NANO_MODEL))
+        tinker = stack.enter_context(embedded_tinker(model))
         sandbox = stack.enter_context(embedded_sandbox())
         yield {
             **os.environ,

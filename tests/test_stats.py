@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coderl_tasks.stats import (
+    crossed_interval,
     jeffreys_interval,
     paired_bootstrap,
     paired_proportion_difference,
@@ -95,3 +96,24 @@ def test_paired_bootstrap_is_seeded_and_refuses_unpaired() -> None:
         paired_bootstrap([1.0], [])
     with pytest.raises(ValueError):
         paired_proportion_difference(0, 0, 0, 0)
+
+
+def test_crossed_interval_by_hand_and_in_repeated_experiments() -> None:
+    # Two runs a unit off their mean, six items the root of 5 off theirs, no rest: mean squares 12, 12 and 0. So the
+    # variance of the mean is (12 + 12) / 12, with 24^2 / 12^2 = 4 degrees of freedom (t = 2.7764).
+    items = [math.sqrt(5) * sign for sign in (-1, -1, -1, 1, 1, 1)]
+    estimate, low, high = crossed_interval([[2 + item for item in items], [4 + item for item in items]])
+    assert (estimate, (high - low) / 2) == pytest.approx((3.0, 2.7764 * math.sqrt(2)), abs=1e-4)
+
+    # 95% of the intervals hold the mean of the population, whichever of runs, items or chance varies most.
+    generator = np.random.default_rng(0)
+    for spread_runs, spread_items, spread_rest in [(1.0, 0.1, 0.1), (0.1, 2.0, 0.5), (0.3, 1.0, 3.0)]:
+        held = 0
+        for _ in range(400):
+            runs, offsets = generator.normal(0, spread_runs, (3, 1)), generator.normal(0, spread_items, (1, 40))
+            _, low, high = crossed_interval((runs + offsets + generator.normal(0, spread_rest, (3, 40))).tolist())
+            held += low <= 0 <= high
+        assert held / 400 > 0.92
+
+    with pytest.raises(ValueError, match="at least two of each"):
+        crossed_interval([[1.0, 2.0]])
