@@ -1,6 +1,6 @@
 """What each method does to nano: estimators, losses, epochs over a step, rules for truncated completions, environments.
 
-    python benchmarks/methods.py --folder DIR [--seeds 3] [--steps 20] [--only NAME ...] [--table] [--list]
+    python benchmarks/methods.py --folder DIR [--seeds 3] [--steps 16] [--only NAME ...] [--table] [--list]
 
 Each configuration is trained with each seed for so many steps of 8 problems x 16 completions, all from one base model
 on one pool, and evaluated greedily on all test problems of its environment; so is the base model, once. One embedded
@@ -30,15 +30,32 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
+from coderl_tasks.journal.atomic import make_folder
 from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.paths import MINI_DATASET, PROJECT_ROOT
+from coderl_tasks.prompts.question import question_text
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.stats import crossed_interval, wilson_interval
 
 OFF_POLICY = ("epochs_per_rollout_batch=2", "train_batch_size=64")
 """Four optimizer steps per step. With a single one the policy that is updated is the one that sampled, all importance
 ratios are 1, and the losses have one gradient."""
-SHORT = "max_tokens=48"
-"""A limit that cuts some completions of nano off."""
+SHORT = "max_tokens=56"
+"""A limit that cuts a fifth of nano's completions off."""
+WORDS = ("environment=gsm8k", "loss_fn=ppo", "advantage=std_normalised")
+"""The GRPO notebook's loss and advantages."""
+REWARD = '''"""1 for the reference program as it is, up to a half for one that resembles it."""
+
+import difflib
+
+
+def compute_reward(completion: str, ground_truth: str) -> float:
+    program = completion.partition("```python\\n")[2].partition("```")[0].split()
+    wanted = ground_truth.split()
+    if program == wanted:
+        return 1.0
+    return 0.5 * difflib.SequenceMatcher(None, program, wanted).ratio()
+'''
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Advantages": {
         "mean_centred": (),
@@ -73,22 +90,17 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "gspo": ("loss_fn=gspo",),
         "dro": ("loss_fn=dro",),
     },
+    "Word problems": {
+        "words-on-policy": WORDS,
+        "words-off-policy": (*WORDS, "epochs_per_rollout_batch=4", "train_batch_size=64"),
+    },
+    "A reward of one's own": {
+        "own-reward": ("environment=custom",),
+    },
 }
 """By group, configurations and their settings; the others are compared with the first. One that is in two groups is
 trained once. A number at the end of a name is the optimizer steps per step."""
 CONFIGURATIONS = {name: words for group in GROUPS.values() for name, words in group.items()}
-
-
-def environment_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Those of `words` that a base model, a pool and an evaluation need as well."""
-    keys = ("environment", "reward_file", "dataset")
-    return ("preset=nano", *(word for word in words if word.partition("=")[0] in keys))
-
-
-def base_model(words: Sequence[str]) -> str:
-    """The model that a configuration starts from."""
-    pairs = (word.partition("=") for word in environment_words(words))
-    return EvaluateSettings.model_validate({key: value for key, _, value in pairs}).model_name
 
 
 @dataclass(frozen=True)
@@ -98,17 +110,49 @@ class Bench:
     folder: Path
     steps: int
 
-    def environment(self, words: Sequence[str]) -> Path:
-        """The folder of what configurations of one environment share: their pool, and their base model's evaluation."""
-        named = [word.partition("=")[2] for word in environment_words(words) if word.startswith("environment=")]
-        return self.folder / f"environment-{named[0] if named else 'code'}"
-
     def run(self, name: str, seed: int) -> Path:
         return self.folder / name / f"seed-{seed}"
 
     def after(self, name: str, seed: int) -> Path:
         """The folder of a run's evaluation after its steps."""
         return self.run(name, seed) / "evals" / f"greedy-after-{self.steps}"
+
+    def environment(self, name: str) -> Path:
+        """The folder of what configurations of one environment share: their pool, and their base model's evaluation."""
+        return self.folder / f"environment-{environment_of(name)}"
+
+    def common(self, name: str) -> tuple[str, ...]:
+        """The settings that every command of a configuration has, evaluations and curations too."""
+        kind = environment_of(name)
+        custom = (f"reward_file={self.environment(name)}/reward.py",) if kind == "custom" else ()
+        return ("preset=nano", f"environment={kind}", *custom)
+
+    def data(self, name: str) -> tuple[str, ...]:
+        """The settings that say what a pool is made of and a base model evaluated on, where it is not the preset's."""
+        folder = self.environment(name)
+        return (f"dataset={folder}/prompts.jsonl", "test_share=0.3") if environment_of(name) == "custom" else ()
+
+
+def environment_of(name: str) -> str:
+    words = dict(word.split("=", 1) for word in CONFIGURATIONS[name])
+    return words.get("environment", "code")
+
+
+def measured_with(name: str) -> EvaluateSettings:
+    """The preset's settings for an evaluation: all of one environment are measured alike, however they were trained."""
+    kind = environment_of(name)
+    # A custom environment takes the same model and limit as programs do, and needs a file to be one.
+    return EvaluateSettings.model_validate({"preset": "nano", "environment": "code" if kind == "custom" else kind})
+
+
+def write_custom_files(folder: Path) -> None:
+    """Prompts for the programs of data/mini, each with one right program as its ground truth, and the reward."""
+    make_folder(folder)
+    files = sorted((PROJECT_ROOT / MINI_DATASET).glob("*-train.jsonl"))
+    rows = [row for file in files for row in read_rows(file) if row.get("solutions")]
+    prompts = [{"prompt": question_text(row["problem"], ""), "ground_truth": row["solutions"][0]} for row in rows]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    (folder / "reward.py").write_text(REWARD)
 
 
 @dataclass(frozen=True)
@@ -147,34 +191,36 @@ def result(bench: Bench, name: str, seed: int) -> Result:
     )
 
 
-def evaluate(environment: dict[str, str], words: Sequence[str], checkpoint: str, folder: Path) -> None:
-    # With the preset's max_tokens, whatever a run was trained with: all are measured alike.
-    limit = EvaluateSettings.model_validate({"preset": "nano"}).max_tokens
-    settings = (*environment_words(words), f"max_tokens={limit}", "seed=0")
+def evaluate(bench: Bench, environment: dict[str, str], name: str, checkpoint: str, folder: Path) -> None:
+    settings = (*bench.common(name), *bench.data(name), f"max_tokens={measured_with(name).max_tokens}", "seed=0")
     coderl(environment, "evaluate", *settings, f"checkpoint={checkpoint}", f"log_path={folder}")
 
 
-def prepare(bench: Bench, environment: dict[str, str], words: Sequence[str]) -> None:
-    """The pool of an environment, and the evaluation of its base model."""
-    folder = bench.environment(words)
+def prepare(bench: Bench, environment: dict[str, str], name: str) -> None:
+    """The pool of a configuration's environment, and the evaluation of its base model."""
+    folder = bench.environment(name)
+    if environment_of(name) == "custom" and not (folder / "reward.py").is_file():
+        write_custom_files(folder)
     if not (folder / "pool" / "manifest.json").is_file():
-        coderl(environment, "curate", *environment_words(words), f"name={folder / 'pool'}")
+        coderl(environment, "curate", *bench.common(name), *bench.data(name), f"name={folder / 'pool'}")
     if not (folder / "before" / "summary.json").is_file():
-        evaluate(environment, words, base_model(words), folder / "before")
+        evaluate(bench, environment, name, measured_with(name).model_name, folder / "before")
 
 
 def train(bench: Bench, environment: dict[str, str], name: str, seed: int) -> None:
-    words, run = CONFIGURATIONS[name], bench.run(name, seed)
-    settings = (f"pool={bench.environment(words) / 'pool'}", f"seed={seed}", f"max_steps={bench.steps}")
-    coderl(environment, "train", "preset=nano", *words, *settings, "eval_every=-1", f"log_path={run}")
-    evaluate(environment, words, str(run), bench.after(name, seed))
+    run = bench.run(name, seed)
+    settings = (*CONFIGURATIONS[name], f"pool={bench.environment(name) / 'pool'}", f"seed={seed}")
+    words = {word.partition("=")[0]: word for word in (*bench.common(name), *settings)}
+    length = (f"max_steps={bench.steps}", "eval_every=-1")
+    coderl(environment, "train", *words.values(), *length, f"log_path={run}")
+    evaluate(bench, environment, name, str(run), bench.after(name, seed))
 
 
 def run_all(bench: Bench, names: Sequence[str], seeds: int) -> int:
     """Train and evaluate what is missing; how many runs failed."""
     failed = 0
-    for model in dict.fromkeys(base_model(CONFIGURATIONS[name]) for name in names):
-        of_model = [name for name in names if base_model(CONFIGURATIONS[name]) == model]
+    for model in dict.fromkeys(measured_with(name).model_name for name in names):
+        of_model = [name for name in names if measured_with(name).model_name == model]
         missing = [
             (name, seed)
             for seed in range(seeds)
@@ -186,7 +232,7 @@ def run_all(bench: Bench, names: Sequence[str], seeds: int) -> int:
         with servers(model) as environment:
             for name, seed in missing:
                 try:
-                    prepare(bench, environment, CONFIGURATIONS[name])
+                    prepare(bench, environment, name)
                     train(bench, environment, name, seed)
                 except RuntimeError as error:
                     failed += 1
@@ -229,7 +275,7 @@ def group_table(bench: Bench, group: str, seeds: int) -> Table | None:
     first_name = next(iter(GROUPS[group]))
     if first_name not in found:
         return None
-    before = solved(bench.environment(CONFIGURATIONS[first_name]) / "before")
+    before = solved(bench.environment(first_name) / "before")
     interval = wilson_interval(sum(before.values()), len(before))
     table = Table(
         title=f"{group}: {bench.steps} steps; Pass@1 of {len(before)} problems before: "
@@ -263,7 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where pools and runs are kept, and looked for")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20, help="of each run (default: 20)")
+    parser.add_argument("--steps", type=int, default=16, help="of each run (default: 16)")
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, metavar="NAME", help="default: all configurations")
     parser.add_argument("--table", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--list", action="store_true", help="print the configurations and their settings")
