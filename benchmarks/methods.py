@@ -1,11 +1,12 @@
 """What each method does to nano: estimators, losses, epochs over a step, rules for truncated completions, environments.
 
-    python benchmarks/methods.py --folder DIR [--seeds 3] [--steps 16] [--only NAME ...] [--table] [--list]
+    python benchmarks/methods.py --folder DIR [--seeds 3] [--steps 16] [--problems 200] [--only NAME ...]
+                                 [--table] [--list]
 
 Each configuration is trained with each seed for so many steps of 8 problems x 16 completions, all from one base model
-on one pool, and evaluated greedily on all test problems of its environment; so is the base model, once. One embedded
-Tinker server and one sandbox serve all runs on a base model. The runs of a seed come in an order drawn from it, so that
-what else the machine does meets all configurations alike.
+on one pool, and evaluated greedily on the same test problems of its environment; so is the base model, once. One
+embedded Tinker server and one sandbox serve all runs on a base model. The runs of a seed come in an order drawn from
+it, so that what else the machine does meets all configurations alike.
 
 What DIR holds already is not done again: a start that was stopped goes on, and a configuration added here is trained
 beside the others. --table only prints what is there; --list names the configurations.
@@ -83,6 +84,10 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "masked": (SHORT, "truncation=masked"),
         "penalised": (SHORT, "truncation=penalised"),
     },
+    "Refill": {
+        "mean_centred": (),
+        "refill": ("refill=2.0",),
+    },
     "Losses on-policy": {
         "mean_centred": (),
         "ppo": ("loss_fn=ppo",),
@@ -109,6 +114,7 @@ class Bench:
 
     folder: Path
     steps: int
+    problems: int
 
     def run(self, name: str, seed: int) -> Path:
         return self.folder / name / f"seed-{seed}"
@@ -192,7 +198,8 @@ def result(bench: Bench, name: str, seed: int) -> Result:
 
 
 def evaluate(bench: Bench, environment: dict[str, str], name: str, checkpoint: str, folder: Path) -> None:
-    settings = (*bench.common(name), *bench.data(name), f"max_tokens={measured_with(name).max_tokens}", "seed=0")
+    same = (f"max_tokens={measured_with(name).max_tokens}", f"eval_limit={bench.problems}", "seed=0")
+    settings = (*bench.common(name), *bench.data(name), *same)
     coderl(environment, "evaluate", *settings, f"checkpoint={checkpoint}", f"log_path={folder}")
 
 
@@ -310,6 +317,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where pools and runs are kept, and looked for")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=16, help="of each run (default: 16)")
+    parser.add_argument("--problems", type=int, default=200, help="of each evaluation, -1: all (default: 200)")
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, metavar="NAME", help="default: all configurations")
     parser.add_argument("--table", action="store_true", help="train nothing, print what is there")
     parser.add_argument("--list", action="store_true", help="print the configurations and their settings")
@@ -319,7 +327,7 @@ def main() -> None:
         return
     if options.folder is None:
         parser.error("--folder is needed")
-    bench = Bench(options.folder.resolve(), options.steps)
+    bench = Bench(options.folder.resolve(), options.steps, options.problems)
     failed = 0 if options.table else run_all(bench, options.only or list(CONFIGURATIONS), options.seeds)
     for group in GROUPS:
         table = group_table(bench, group, options.seeds)
