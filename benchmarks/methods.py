@@ -79,6 +79,11 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "ppo-4": ("loss_fn=ppo", *OFF_POLICY),
         "ppo-8": ("loss_fn=ppo", "epochs_per_rollout_batch=4", "train_batch_size=64"),
     },
+    "More steps, or longer ones": {
+        "mean_centred": (),
+        "rate-2e-3": ("learning_rate=2e-3",),
+        "ppo-2": ("loss_fn=ppo", "train_batch_size=64"),
+    },
     "Truncated completions": {
         "graded": (SHORT,),
         "masked": (SHORT, "truncation=masked"),
