@@ -172,6 +172,8 @@ def print_query(
             write_frame(answer, console, output)
         else:
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
+            if answer.is_empty():  # a pool and a run may have one name
+                console.print(f"no rows in {path}; `coderl query` without SQL lists what it has", highlight=False)
 
 
 def print_names(console: Console) -> None:

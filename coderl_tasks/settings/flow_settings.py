@@ -309,9 +309,11 @@ class FlowSettings(BaseModel):
             wanted, value = about(setting).environments, getattr(self, key)
             default = setting.get_default(call_default_factory=True, validated_data={})
             if self.environment not in wanted and value not in (default, usual.get(key, default)):
+                # Nobody gives reward_file=FILE for programs: the environment was forgotten.
+                add = f"add environment={wanted[-1]}, or " if "code" not in wanted else ""
                 raise ValueError(
                     f"{key}={value} is a setting of environment={' or '.join(wanted)}, and environment="
-                    f"{self.environment}: leave it out"
+                    f"{self.environment}: {add}leave it out"
                 )
         return self
 

@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_refused_with_one_line(
     data, file = f"dataset={mine}/prompts.jsonl", f"reward_file={mine}/reward.py"
     assert "environment=custom needs reward_file=FILE.py" in refused("curate", *CUSTOM, data)
     assert "reward=fraction is a setting of environment=code" in refused("train", *CUSTOM, file, "reward=fraction")
-    assert "reward_file=" in refused("train", "preset=nano", file)
+    assert "add environment=custom, or leave it out" in refused("train", "preset=nano", file)
     assert "is of environment=custom, not environment=code" in refused("train", "preset=nano", f"pool={custom_pool}")
     assert "is of environment=code, not environment=custom" in refused("train", *CUSTOM, file, f"pool={pool}")
     (tmp_path / "slip.py").write_text("def compute_reward(completion, ground_truth)\n    return 1\n")

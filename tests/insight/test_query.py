@@ -147,6 +147,9 @@ def test_what_the_command_prints(run_dir: Path) -> None:
     text = console.file.getvalue()
     assert all(name in text for name in NAMED_QUERIES)
     assert "eval_rollouts" in text and "Where does the time go?" in text
+    assert "no rows in" not in text
+    print_query(run_dir, "SELECT * FROM pool", console=console)
+    assert "no rows in" in console.file.getvalue()
 
 
 def test_elsewhere_than_on_a_terminal_nothing_is_left_out() -> None:
