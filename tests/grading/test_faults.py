@@ -11,7 +11,7 @@ import signal
 import socket
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -86,16 +86,22 @@ async def test_a_quiet_run_gives_the_known_verdicts(embedded_url: str) -> None:
 )
 async def test_every_third_request_goes_wrong(serve: Serve, embedded_url: str, rates: Mapping[str, float]) -> None:
     proxies = [FaultProxy(embedded_url, seed, rates=rates, failures=FAILURES) for seed in range(3)]
-    async with SandboxClient([serve(proxy.app()) for proxy in proxies], **QUICK) as client:
-        assert await verdicts(client) == EXPECTED
-    assert all(proxy.met for proxy in proxies)
+    await every_verdict_stands(serve, proxies, enough=lambda: all(proxy.met for proxy in proxies))
 
 
 async def test_every_third_request_goes_wrong_and_there_is_one_server(serve: Serve, embedded_url: str) -> None:
     proxy = FaultProxy(embedded_url, 1, rates={"fail": 0.15, "reset": 0.05, "cut": 0.1}, failures=FAILURES)
-    async with SandboxClient([serve(proxy.app())], **QUICK) as client:
-        assert await verdicts(client) == EXPECTED
-    assert len(proxy.met) == 3
+    await every_verdict_stands(serve, [proxy], enough=lambda: len(proxy.met) == 3)
+
+
+async def every_verdict_stands(serve: Serve, proxies: Sequence[FaultProxy], enough: Callable[[], bool]) -> None:
+    """Grades the batch through the proxies until `enough` has gone wrong: faults are drawn, one batch may meet few."""
+    async with SandboxClient([serve(proxy.app()) for proxy in proxies], **QUICK) as client:
+        for _ in range(10):
+            assert await verdicts(client) == EXPECTED
+            if enough():
+                return
+    pytest.fail(f"ten batches met only {[dict(proxy.met) for proxy in proxies]}")
 
 
 async def test_one_of_three_servers_hangs_in_mid_batch(serve: Serve, embedded_url: str) -> None:
