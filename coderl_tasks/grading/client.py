@@ -17,8 +17,7 @@ from typing import Self
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading.run_code import RunRequest, RunResult
-from coderl_tasks.grading.server_link import Busy, Failed, Refused, ServerLink
+from coderl_tasks.grading.server_link import Busy, Failed, Refused, RunRequest, RunResult, ServerLink
 from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0

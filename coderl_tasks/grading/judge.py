@@ -34,7 +34,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.run_code import RunRequest, RunResult
+from coderl_tasks.grading.server_link import RunRequest, RunResult
 from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.problems.problem import Problem, Test
 

@@ -19,7 +19,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import driver_fault
-from coderl_tasks.grading.run_code import RunRequest, RunResult
+from coderl_tasks.grading.server_link import RunRequest, RunResult
 
 _RUNNER = (Path(__file__).parent / "payload" / "reward_runner.py").read_text()
 _FUNCTION = "compute_reward"

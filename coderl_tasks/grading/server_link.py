@@ -1,4 +1,6 @@
-"""One sandbox server as the client sees it: how loaded it is, whether it is up, and how long an answer may take.
+"""One sandbox server as the client sees it: what it is sent, how loaded it is, whether it is up, how long it may take.
+
+Wire format. POST /run_code takes a program, its files and the names of those to send back, as JSON.
 
 Time limits. A server runs what it is sent in order, so a request's turn comes, at the latest, when all that we sent
 before it are done. From then on it may take its own time and a grace. A slow server with a long queue of ours is
@@ -11,14 +13,18 @@ circuit stays open for a minute, and then until it answers a ping.
 """
 
 import asyncio
+import base64
+import binascii
 import contextlib
+import json
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
-from coderl_tasks.grading.run_code import NoResult, RunResult, parse_answer
 from coderl_tasks.server_addresses import without_credentials
 
 _BUSY_STATUSES = (429, 503)
@@ -28,6 +34,82 @@ _CONNECT_S = 10.0
 _QUARANTINE_S = 60.0
 _HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run: `code` is the Python program, `files` lie in its working directory, `fetch_files` are sent back.
+
+    `run_timeout_s` is wall clock; `memory_limit_mb` is per process, -1 for the server's own.
+    """
+
+    code: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    fetch_files: Sequence[str] = ()
+    run_timeout_s: float = 10.0
+    memory_limit_mb: int = -1
+    stdin: str = ""
+
+    def to_json(self) -> bytes:
+        """The body of POST /run_code."""
+        body = {
+            "code": self.code,
+            "language": "python",
+            "run_timeout": self.run_timeout_s,
+            "compile_timeout": self.run_timeout_s,
+            "memory_limit_MB": self.memory_limit_mb,
+            "stdin": self.stdin,
+            "files": {path: base64.b64encode(data).decode() for path, data in self.files.items()},
+            "fetch_files": list(self.fetch_files),
+        }
+        return json.dumps(body).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data.
+
+    `status` is Finished, Error, TimeLimitExceeded, or AnswerTooLarge, where the answer was over the client's limit and
+    nothing of it was kept. `files` holds those of `fetch_files` that the program left.
+    """
+
+    status: str
+    return_code: int | None
+    stdout: str
+    stderr: str
+    files: Mapping[str, bytes]
+    server: str
+
+
+class NoResult(ValueError):
+    """An answer that holds no result of a run; the text says why."""
+
+
+def parse_answer(answer: bytes, server: str) -> RunResult:
+    """The result in the body of a 200 answer from `server`. Raises NoResult for a SandboxError and for nonsense."""
+    try:
+        body: dict[str, Any] = json.loads(answer)
+        if body["status"] == "SandboxError":
+            raise NoResult(f"SandboxError: {str(body.get('message'))[:200]}")
+        run: dict[str, Any] = body["run_result"]
+        files = {
+            str(path): base64.b64decode(data, validate=True)
+            for path, data in (body.get("files") or {}).items()
+            if data is not None
+        }
+        return_code = run.get("return_code")
+        return RunResult(
+            status=str(run["status"]),
+            return_code=return_code if isinstance(return_code, int) else None,
+            stdout=str(run.get("stdout") or ""),
+            stderr=str(run.get("stderr") or ""),
+            files=files,
+            server=server,
+        )
+    except NoResult:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
+        raise NoResult(f"a senseless answer ({type(error).__name__}: {error})") from error
 
 
 class Failed(Exception):

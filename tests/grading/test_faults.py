@@ -20,7 +20,7 @@ from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
 from coderl_tasks.grading.judge import require_sandbox
-from coderl_tasks.grading.run_code import RunRequest
+from coderl_tasks.grading.server_link import RunRequest
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
 from tests.conftest import Serve
