@@ -5,8 +5,7 @@ from typing import Any
 
 from coderl_tasks.environments.environment import CodeReward, Environment
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.scoring import score_group
-from coderl_tasks.grading.verdict import ScoredCompletion
+from coderl_tasks.grading.verdict import ScoredCompletion, score_group
 from coderl_tasks.problems.loading import CODE_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.problem_prompt import problem_prompt
