@@ -1,13 +1,16 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
-from coderl_tasks.environments.choice import ROWS, environment_of
-from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.environments.custom import CustomEnvironment
+from coderl_tasks.environments.environment import CODE, CodeReward, Environment
 from coderl_tasks.environments.gsm8k import (
+    Gsm8kEnvironment,
     build_gsm8k_prompt,
     gsm8k_reward_fn,
     run_compute_group_normalized_rewards,
 )
-from coderl_tasks.environments.programs import CODE
+from coderl_tasks.grading.reward_function import RewardFunction
+from coderl_tasks.problems.loading import RowReader
+from coderl_tasks.settings import FlowSettings
 
 __all__ = [
     "CODE",
@@ -19,3 +22,18 @@ __all__ = [
     "gsm8k_reward_fn",
     "run_compute_group_normalized_rewards",
 ]
+
+ROWS: dict[str, RowReader] = {
+    environment.name: environment.rows for environment in (CODE, Gsm8kEnvironment, CustomEnvironment)
+}
+"""How the rows of each environment are read, by its name."""
+
+
+def environment_of(settings: FlowSettings) -> Environment:
+    """The environment of `settings`. Raises ConfigError for a reward file that cannot be used."""
+    if settings.environment == "custom":
+        assert settings.reward_file is not None  # the settings see to that
+        return CustomEnvironment(RewardFunction.read(settings.reward_file))
+    if settings.environment == "gsm8k":
+        return Gsm8kEnvironment(settings.use_r1_zero_format)
+    return CODE

@@ -1,4 +1,7 @@
-"""The interface of an environment: rows -> prompt -> reward. An engine knows nothing else of what it samples."""
+"""The interface of an environment, rows -> prompt -> reward, and environment=code, which trains on programs.
+
+An engine knows nothing else of what it samples.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -6,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion
-from coderl_tasks.problems.loading import RowReader
+from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
+from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.prompts.problem_prompt import problem_prompt
 from coderl_tasks.prompts.renderers import Renderer
 
 
@@ -53,3 +57,28 @@ class Environment(ABC):
     ) -> list[ScoredCompletion]:
         """The scores of one problem's completions, in order. The components of a reward are named: `format_score`,
         `correctness`, `reward`. Never raises for an outage: that is the verdict `infra_error`, without a reward."""
+
+
+class CodeEnvironment(Environment):
+    """A completion is a program; its reward is the table in `grading.verdict`."""
+
+    name = "code"
+    rows = CODE_ROWS
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        # Nothing: what was recorded before there were others goes on.
+        return {}
+
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        return problem_prompt(problem, renderer)
+
+    async def score(
+        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
+    ) -> list[ScoredCompletion]:
+        return await score_group(
+            judge, problem, texts, reward.format_coef, priority=reward.priority, fraction=reward.fraction
+        )
+
+
+CODE = CodeEnvironment()
