@@ -12,7 +12,7 @@ import pytest
 from coderl_tasks import services as module
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import coderl_home
-from coderl_tasks.policy.reachable import named_address, service_address
+from coderl_tasks.policy.clients import named_address, service_address
 from coderl_tasks.services import (
     Services,
     check_environment,

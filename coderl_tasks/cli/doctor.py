@@ -273,10 +273,8 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
 
 
 async def _probe(url: str | None, key: str, model_name: str, temperature: float) -> "Probe":
-    from coderl_tasks.policy.clients import connect, create_training_client, disconnect
+    from coderl_tasks.policy.clients import connect, create_training_client, disconnect, service_address, tinker_errors
     from coderl_tasks.policy.probe import probe_service
-    from coderl_tasks.policy.reachable import service_address
-    from coderl_tasks.policy.sdk_errors import tinker_errors
     from coderl_tasks.prompts.tokenizer import model_renderer
 
     renderer = await asyncio.to_thread(model_renderer, model_name)

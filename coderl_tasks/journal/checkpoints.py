@@ -29,7 +29,7 @@ async def save_weights(
     A state of the same name is overwritten, so that a save that is repeated after a crash works. Sampler weights cannot
     be overwritten and get a unique name. `ttl_seconds` is how long the service keeps them (3600 or more; None: always).
     """
-    from coderl_tasks.policy.sdk_errors import tinker_errors
+    from coderl_tasks.policy.clients import tinker_errors
 
     with tinker_errors(f"saving checkpoint {name}"):
         pending = _submit(training_client, name, kind, ttl_seconds)
@@ -58,7 +58,7 @@ def save_checkpoint(
     ttl_seconds: int | None = None,
 ) -> dict[str, Any]:
     """`save_checkpoint_async` for code that is not async: blocks until the weights are saved and recorded."""
-    from coderl_tasks.policy.sdk_errors import tinker_errors
+    from coderl_tasks.policy.clients import tinker_errors
 
     with tinker_errors(f"saving checkpoint {name}"):
         pending = _submit(training_client, name, kind, ttl_seconds)

@@ -20,9 +20,9 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import try_all
-from coderl_tasks.policy.sdk_errors import tinker_errors
 
 
 async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int) -> pl.DataFrame:

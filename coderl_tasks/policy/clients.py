@@ -1,28 +1,68 @@
-"""Clients of the Tinker service, the real one or the embedded one: the same calls for both.
+"""Clients of the Tinker service, the real one or the embedded one: the same calls, and the same failures, for both.
 
 The coroutines can be cancelled at any moment. The SDK waits for ever on a server that is gone, so whoever supervises
 the server cancels the phase and starts again with a new `connect`.
+
+Whether anything answers. The SDK retries for five minutes in silence. That suits a service that comes back, but not a
+mistyped address: so when a run starts the address is asked first, with less patience. For an answer under way the SDK
+waits without end: so the address is asked now and then meanwhile (`lost`).
+
+Which failures are retryable (`tinker_errors`). The SDK retries and polls on its own, so what reaches us has outlasted
+that. It hides some status errors inside a ValueError or a RuntimeError ("poisoned" client): the whole chain of causes
+is looked at.
+
+| seen in the chain                                                    | verdict                         |
+|----------------------------------------------------------------------|---------------------------------|
+| 400, 401, 402, 403, 413, 422; a failed request of category `user`    | fatal: ConfigError              |
+| 404 while a client is being created: no such model or path           | fatal: ConfigError              |
+| 404 from a client that was good before: evicted                      | retryable: InfraError           |
+| 408, 409, 410, 429, 5xx, connection, time-out, expired promise, rest | retryable: InfraError           |
 """
 
 import asyncio
 import difflib
+import logging
+import os
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
+import httpx
 import tinker
-from tinker.types import SupportedModel
+from tinker.lib.base_url import resolve_base_url
+from tinker.types import RequestErrorCategory, SupportedModel
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.policy.reachable import PATIENCE_S, SDK_PATIENCE_S, named_address, notice, require_answer
-from coderl_tasks.policy.sdk_errors import status_code, tinker_errors
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.server_addresses import without_credentials
 
+logger = logging.getLogger(__name__)
+AnswerT = TypeVar("AnswerT")
 KEY_PREFIX = "tml-"
 SHOWN = 6
-AnswerT = TypeVar("AnswerT")
+PATIENCE_S = 30.0
+SDK_PATIENCE_S = 300.0
+"""The SDK's own, of which it says nothing."""
+NOTICE_S = 10.0
+CONNECT_S = 10.0
+ANSWER_S = 60.0
+"""So long one answer may take. A service that is slow is not silent: its work goes on, and so does the run."""
+PAUSE_S = 1.0
+PROBE_EVERY_S = 20.0
+OUTAGE_S = 600.0
+_ACCOUNT_STATUS = frozenset({401, 402, 403})
+# Without 404, which means a wrong name or an evicted client: only the caller knows which (`missing_is_fatal`).
+_FATAL_STATUS = _ACCOUNT_STATUS | {400, 413, 422}
+_BUGS = (TypeError, AttributeError, LookupError, AssertionError, NameError)
+_HINTS = {
+    401: "check TINKER_API_KEY",
+    402: "check the account's billing",
+    403: "this key may not do that: check TINKER_API_KEY",
+}
 
 
 async def connect(base_url: str | None = None, api_key: str | None = None) -> tinker.ServiceClient:
@@ -170,3 +210,146 @@ async def _in_daemon_thread(call: Callable[[], AnswerT]) -> AnswerT:
 
     threading.Thread(target=run, name="tinker connect", daemon=True).start()
     return await asyncio.wrap_future(future)
+
+
+def named_address(base_url: str | None) -> str:
+    """The service's address as people are told it, with the variable that sets it, if one does."""
+    named = " (TINKER_BASE_URL)" if os.environ.get("TINKER_BASE_URL") else ""
+    return f"{service_address(base_url)}{named}"
+
+
+def service_address(base_url: str | None) -> str:
+    """The service's address (None: the SDK's own) as it is shown and recorded: without a user name and password."""
+    return without_credentials(resolve_base_url(base_url))
+
+
+async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S, notice_s: float = NOTICE_S) -> None:
+    """Return as soon as the address (None: the SDK's own) answers anything; what it answers is for the SDK to judge.
+
+    Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
+    """
+    # Said if the time runs out within the first request.
+    fault: str | None = "nothing came back"
+    try:
+        with notice(base_url, patience_s, after_s=notice_s):
+            async with asyncio.timeout(patience_s):
+                while (fault := await _fault(base_url)) is not None:
+                    await asyncio.sleep(PAUSE_S)
+    except TimeoutError:
+        raise InfraError(
+            f"no answer from Tinker at {named_address(base_url)} in {patience_s:g} s ({fault}): check the address and "
+            "the network (coderl doctor), then run the same command again"
+        ) from None
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"{named_address(base_url)} is not an address: {error}") from error
+
+
+async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:
+    """Ask the address every so many seconds; raises InfraError once nothing has answered for `outage_s`.
+
+    The log says when it falls silent, and when it answers again.
+    """
+    silent_since: float | None = None
+    while True:
+        await asyncio.sleep(every_s)
+        fault = await _fault(base_url)
+        if fault is None:
+            if silent_since is not None:
+                logger.warning("%s answers again", named_address(base_url))
+            silent_since = None
+        elif silent_since is None:
+            # One lost request is no outage: it starts the clock, and any answer stops it.
+            silent_since = time.monotonic()
+            logger.warning("no answer from Tinker at %s (%s): waiting", named_address(base_url), fault)
+        elif time.monotonic() - silent_since >= outage_s:
+            raise InfraError(f"no answer from Tinker at {named_address(base_url)} for {outage_s:g} s ({fault})")
+
+
+async def _fault(base_url: str | None) -> str | None:
+    """Why the address does not answer now; None if it answers anything."""
+    try:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
+            await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
+    except httpx.TransportError as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+@contextmanager
+def notice(base_url: str | None, patience_s: float = SDK_PATIENCE_S, *, after_s: float = NOTICE_S) -> Iterator[None]:
+    """Say, if the block lasts longer than `after_s`, what is waited for, and until when."""
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + patience_s))
+    line = f"no answer yet from {named_address(base_url)}; still trying until {until}"
+    timer = asyncio.get_running_loop().call_later(after_s, logger.warning, "%s", line)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what caused it, outermost first."""
+    # An exception that is kept and raised again can make the chain a cycle.
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def status_code(error: BaseException) -> int | None:
+    """The HTTP status at the root of `error`, None if no answer came back."""
+    for cause in causes(error):
+        if isinstance(cause, tinker.APIStatusError):
+            return int(cause.response.status_code)
+    return None
+
+
+def is_fatal(error: BaseException, *, missing_is_fatal: bool = False) -> bool:
+    """Whether retrying `error` cannot help. `missing_is_fatal` says what a 404 means."""
+    # Judged already, deeper down.
+    if any(isinstance(cause, ConfigError) for cause in causes(error)):
+        return True
+    for cause in causes(error):
+        # A request that was accepted and failed later has a category and no HTTP status.
+        if isinstance(cause, tinker.RequestFailedError) and cause.category is RequestErrorCategory.User:
+            return True
+    status = status_code(error)
+    return status in _FATAL_STATUS or (missing_is_fatal and status == 404)
+
+
+def is_about_the_account(error: BaseException) -> bool:
+    """Whether the key, its rights or the billing is at fault, and not what the request named."""
+    return status_code(error) in _ACCOUNT_STATUS
+
+
+def describe(error: BaseException) -> str:
+    """One line on the root of `error`, with what to do where that is known."""
+    # What wraps it says only which call failed.
+    root = next((cause for cause in causes(error) if isinstance(cause, tinker.TinkerError)), error)
+    text = " ".join(str(root).split()) or type(root).__name__
+    status = status_code(error)
+    if isinstance(root, tinker.APIConnectionError):
+        url = root.request.url
+        return f"{text} ({url.scheme}://{url.netloc.decode()}: check TINKER_BASE_URL and the network, coderl doctor)"
+    if status is None:
+        return text
+    hint = f" ({_HINTS[status]})" if status in _HINTS else ""
+    return f"{text}{hint}" if str(status) in text else f"{status}: {text}{hint}"
+
+
+@contextmanager
+def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[None]:
+    """Turn what the SDK raises inside the block into ConfigError (fatal) or InfraError (worth a retry).
+
+    `action` is what was being done, as in "creating the sampling client". Errors of our own pass unchanged, and so do
+    those that can only be a mistake in a program (TypeError and the like): a retry would hide them.
+    """
+    try:
+        yield
+    except (CoderlError, *_BUGS):
+        raise
+    except Exception as error:
+        kind = ConfigError if is_fatal(error, missing_is_fatal=missing_is_fatal) else InfraError
+        raise kind(f"Tinker, {action}: {describe(error)}") from error

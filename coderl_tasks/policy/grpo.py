@@ -14,8 +14,8 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
+from coderl_tasks.policy.clients import describe, is_fatal
 from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss
-from coderl_tasks.policy.sdk_errors import describe, is_fatal
 from coderl_tasks.settings.update_settings import LossName
 
 # Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.

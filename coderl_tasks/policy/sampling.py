@@ -13,8 +13,8 @@ import numpy as np
 import tinker
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import NO_COMPLETION
-from coderl_tasks.policy.sdk_errors import tinker_errors
 
 Stop = Sequence[int] | Sequence[str] | None
 ItemT = TypeVar("ItemT")

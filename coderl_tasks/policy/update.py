@@ -17,6 +17,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.policy.base_penalty import base_gaps, mean_gap, penalised_advantages
+from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.grpo import (
     LOSS_FN,
     TrainStepOutput,
@@ -28,7 +29,6 @@ from coderl_tasks.policy.grpo import (
 )
 from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss, with_input
 from coderl_tasks.policy.rollout_frames import ORDER
-from coderl_tasks.policy.sdk_errors import tinker_errors
 from coderl_tasks.policy.selection import seed_for
 
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")

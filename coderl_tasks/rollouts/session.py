@@ -14,9 +14,17 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDow
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
-from coderl_tasks.policy.clients import connect, context_length, disconnect, rest_client
-from coderl_tasks.policy.reachable import lost, require_answer, service_address
-from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
+from coderl_tasks.policy.clients import (
+    connect,
+    context_length,
+    disconnect,
+    is_about_the_account,
+    lost,
+    require_answer,
+    rest_client,
+    service_address,
+    tinker_errors,
+)
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services

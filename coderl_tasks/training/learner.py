@@ -30,13 +30,14 @@ from coderl_tasks.policy.clients import (
     create_sampling_client,
     create_training_client,
     delete_checkpoint,
+    is_about_the_account,
     restore_training_client,
     stored_checkpoints,
+    tinker_errors,
     training_run_of,
 )
 from coderl_tasks.policy.learning_rate import learning_rate_at
 from coderl_tasks.policy.policy_loss import PolicyLoss
-from coderl_tasks.policy.sdk_errors import is_about_the_account, tinker_errors
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
 from coderl_tasks.rollouts.session import Session

@@ -9,8 +9,8 @@ from aiohttp.test_utils import TestServer
 
 from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.policy import reachable
-from coderl_tasks.policy.reachable import lost, require_answer
+from coderl_tasks.policy import clients
+from coderl_tasks.policy.clients import lost, require_answer
 from coderl_tasks.services import Services
 from tests.conftest import Serve
 
@@ -48,7 +48,7 @@ async def test_a_service_that_stays_silent_is_lost(closed: str) -> None:
 async def test_a_service_that_answers_slowly_is_neither_silent_nor_lost(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reachable, "CONNECT_S", 0.1)
+    monkeypatch.setattr(clients, "CONNECT_S", 0.1)
     answered = 0
 
     async def answer(request: web.Request) -> web.Response:

@@ -7,7 +7,7 @@ from tinker.lib.retryable_exception import RetryableException
 from tinker.types import RequestErrorCategory
 
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
-from coderl_tasks.policy.sdk_errors import tinker_errors
+from coderl_tasks.policy.clients import tinker_errors
 
 REQUEST = httpx.Request("POST", "http://127.0.0.1:9/api/v1/asample")
 
