@@ -14,12 +14,11 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
+from coderl_tasks.policy.advantages import should_skip as should_skip
 from coderl_tasks.policy.clients import describe, is_fatal
 from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss
 from coderl_tasks.settings.update_settings import LossName
 
-# Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.
-NO_SIGNAL = 1e-8
 AnswerT = TypeVar("AnswerT")
 LOSS_FN: LossName = "importance_sampling"
 IMPORTANCE_SAMPLING = PolicyLoss(LOSS_FN)
@@ -38,11 +37,6 @@ class TrainStepOutput(NamedTuple):
 
     forward_backward: tinker.ForwardBackwardOutput
     optim_step: tinker.OptimStepResponse
-
-
-def should_skip(advantages: list[float]) -> bool:
-    """Whether a group has no signal: all |advantage| <= 1e-8 (or it is empty)."""
-    return all(abs(advantage) <= NO_SIGNAL for advantage in advantages)
 
 
 def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage: Advantage) -> tinker.types.Datum:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from coderl_tasks.grading.verdict import ScoredCompletion
 
 INT, FLOAT, TEXT = pl.Int32(), pl.Float64(), pl.String()
+ORDER = ("group_index", "sample_index")
+"""What the completions of a step are ordered by."""
 TRUNCATED, NO_COMPLETION = "length", "missing"
 """Values of `stop_reason`: the completion ran into max_tokens; the service sent none at all."""
 

@@ -1,24 +1,45 @@
-"""Sampling one group of completions: one SDK call per prompt.
+"""A group of completions: what is asked for, what came, and the frames that it is recorded in.
 
-One bad completion does not fail its group: sampled again with its seed it would come out the same. It is
-returned without log-probabilities, and training leaves it out.
+One SDK call per prompt. One bad completion does not fail its group: sampled again with its seed it would come out the
+same. It is returned without log-probabilities, and training leaves it out.
+
+sample_group      a prompt                   -> completions
+group_frame       GroupRequest + completions -> SAMPLED_SCHEMA, one group
+graded_group      group + ScoredCompletions  -> ROLLOUT_SCHEMA, advantage null, trained false
+in_order          groups                     -> one frame, in group and sample order
+first_failures    graded                     -> by problem, the first failing test of each program
+require_sampled   sampled                    -> InfraError if too much of it cannot be trained on
+require_graded    graded                     -> SandboxDownError if too much of it could not be graded
+require_rewards   graded                     -> CoderlError if compute_reward failed on too much of it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import polars as pl
 import tinker
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
+from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import NO_COMPLETION
+from coderl_tasks.policy.rollout import (GRADED_COLUMNS, GRADED_SCHEMA, NO_COMPLETION, ORDER, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
 
 Stop = Sequence[int] | Sequence[str] | None
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+OUTSIDE_TRAINING = -1
+"""The step of what a profile or an evaluation samples."""
+MOST_LOST = 0.1
+"""Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
+
+MOST_REWARD_ERRORS = 0.05
+"""Of a step's completions: a reward function that fails more often is to be mended, not trained through."""
+
+HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
+"""What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +157,101 @@ async def try_all(
     return [result for result in results if not isinstance(result, InfraError)]
 
 
+def group_frame(
+    request: GroupRequest, completions: Sequence[Completion], *, decode: Callable[[list[int]], str]
+) -> pl.DataFrame:
+    """One sampled group as a frame of SAMPLED_SCHEMA, one row per completion, numbered from `request.first_sample`.
+
+    `decode` turns completion tokens into the text that is graded.
+    """
+    rows = [
+        {
+            "step": request.step,
+            "attempt": request.attempt,
+            "problem_id": request.problem_id,
+            "split": request.split,
+            "group_index": request.group_index,
+            "sample_index": sample_index,
+            "sampler_step": request.sampler_step,
+            "prompt_tokens": request.prompt_tokens,
+            "completion_tokens": completion.tokens,
+            "logprobs": completion.logprobs,
+            "completion": decode(completion.tokens),
+            "stop_reason": completion.stop_reason,
+        }
+        for sample_index, completion in enumerate(completions, request.first_sample)
+    ]
+    return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
+
+
+def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None]) -> pl.DataFrame:
+    """One sampled group with what grading says of it: ROLLOUT_SCHEMA, in the group's order.
+
+    `scored` has one ScoredCompletion per sample, None for one that was left out. Infra errors get null scores and
+    reward. Raises ValueError if it has another number.
+    """
+    rows = [_graded_row(one) for one in scored]
+    if len(rows) != sampled.height:
+        raise ValueError(f"{len(rows)} of {sampled.height} completions of a group were scored")
+    return pl.concat([sampled, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))
+
+
+def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The groups of a step as one frame of `schema`, in group and sample order."""
+    # Groups arrive in any order, and the last bits of a sum of gradients depend on it: a replay needs one order.
+    return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
+
+
+def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
+    """By problem id: the first failing test of each program that was graded, None for one that passed all.
+
+    Identical code of a group was graded once and counts once. What was not run, or could not be, is left out.
+    """
+    graded = rollouts.filter(
+        pl.col("code").is_not_null() & ((pl.col("verdict") == Verdict.PASSED) | pl.col("first_failed").is_not_null())
+    )
+    programs = graded.unique(["step", "group_index", "problem_id", "code"], maintain_order=True)
+    by_problem = programs.group_by("problem_id", maintain_order=True).agg("first_failed")
+    return dict(by_problem.iter_rows())
+
+
+def require_sampled(sampled: pl.DataFrame, what: str) -> None:
+    """Raises InfraError, which names `what`, if over MOST_LOST of the samples came without usable log-probabilities."""
+    lost = int(sampled["logprobs"].is_null().sum())
+    if lost > MOST_LOST * sampled.height:
+        raise InfraError(
+            f"{what}: {lost} of {sampled.height} samples came without a finite log-probability for each token, and "
+            "cannot be trained on: their groups are sampled again"
+        )
+
+
+def require_graded(rollouts: pl.DataFrame, what: str) -> None:
+    """Raises SandboxDownError, which names `what`, if over MOST_LOST of the programs met an outage, not a verdict.
+
+    What is left by an outage is no fair sample: mostly completions without a program, which need no sandbox. A few
+    infra errors among many verdicts are left out and counted.
+    """
+    programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
+    lost = int((programs == Verdict.INFRA_ERROR).sum())
+    if lost > MOST_LOST * len(programs):
+        raise SandboxDownError(
+            f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
+        )
+
+
+def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
+    """Raises CoderlError, which names `what` and shows a traceback, if compute_reward failed on over MOST_REWARD_ERRORS
+    of the completions. No retry can help, but a mended function: what was sampled stays recorded for it."""
+    failed = rollouts.filter(pl.col("verdict") == Verdict.REWARD_ERROR)
+    if failed.height > MOST_REWARD_ERRORS * rollouts.height:
+        first = failed.row(0, named=True)
+        raise CoderlError(
+            f"{what}: compute_reward failed on {failed.height} of {rollouts.height} completions, more than "
+            f"{MOST_REWARD_ERRORS:.0%}: mend the reward function, then start again. On completion "
+            f"{first['sample_index']} of problem {first['problem_id']}:\n{first['reward_error']}"
+        )
+
+
 def _completion(sequence: tinker.SampledSequence) -> Completion:
     tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
     usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
@@ -148,3 +264,9 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
+    if scored is None:
+        return {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
+    return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}

@@ -18,7 +18,7 @@ import polars as pl
 
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.repeats import excess_rate, group_repeats
-from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
+from coderl_tasks.policy.rollout import (NO_COMPLETION, TRUNCATED)
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
     from coderl_tasks.policy.adaptive import Forecast
@@ -323,3 +323,9 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
 
 METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 BY_THEME = tuple(sorted(METRICS, key=lambda metric: metric.theme))
+
+
+def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None) -> dict[str, Any]:
+    """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
+    and not in place of others; None where none is."""
+    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups))

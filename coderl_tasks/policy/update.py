@@ -28,7 +28,7 @@ from coderl_tasks.policy.grpo import (
     submit_train_step,
 )
 from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss, with_input
-from coderl_tasks.policy.rollout_frames import ORDER
+from coderl_tasks.policy.rollout import (ORDER)
 from coderl_tasks.policy.selection import seed_for
 
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")

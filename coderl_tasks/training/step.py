@@ -32,23 +32,20 @@ from prefect import task
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.policy.advantages import estimator
-from coderl_tasks.policy.base_penalty import with_base_logprobs
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.rollout_frames import (
+from coderl_tasks.policy.advantages import (
+    CountedRewards,
+    counted_rewards,
+    estimator,
     group_outcomes,
     groups_without_signal,
-    in_order,
-    require_graded,
-    require_rewards,
-    require_sampled,
-    rollout_metrics,
     with_advantages,
 )
+from coderl_tasks.policy.base_penalty import with_base_logprobs
+from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.sampling import (in_order, require_graded, require_rewards, require_sampled)
 from coderl_tasks.policy.sampling import GroupRequest
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed
-from coderl_tasks.policy.truncation import CountedRewards, counted_rewards
+from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate

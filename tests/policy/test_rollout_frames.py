@@ -10,20 +10,11 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict, score
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.steps import read_frame
-from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.rollout_frames import (
-    first_failures,
-    graded_group,
-    group_frame,
-    groups_without_signal,
-    in_order,
-    require_graded,
-    require_sampled,
-    rollout_metrics,
-    with_advantages,
-)
+from coderl_tasks.policy.advantages import as_graded, groups_without_signal, masked, with_advantages
+from coderl_tasks.policy.rollout import (GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.sampling import (first_failures, graded_group, group_frame, in_order, require_graded, require_sampled)
 from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
-from coderl_tasks.policy.truncation import as_graded, masked
+from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import build_datums
 
 LETTERS = {
