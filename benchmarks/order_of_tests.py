@@ -22,7 +22,7 @@ from rich.table import Table
 
 from coderl_tasks.grading import Judge, RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.priority import count_catches, learned_priority
-from coderl_tasks.policy.sampling import (HISTORY_COLUMNS, first_failures)
+from coderl_tasks.policy.sampling import HISTORY_COLUMNS, first_failures
 from coderl_tasks.problems.problem import Problem, problems_from_frame
 from coderl_tasks.services import embedded_sandbox
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.policy.rollout import (GRADED_COLUMNS, SAMPLED_COLUMNS)
+from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
 
 FILE = Path(__file__).parent.parent / "docs" / "file-formats.md"

@@ -13,9 +13,8 @@ from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.priority import count_catches
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.journal.steps import GroupFiles, read_frame
-from coderl_tasks.policy.rollout import (ORDER, ROLLOUT_SCHEMA, TRUNCATED)
-from coderl_tasks.policy.sampling import (first_failures)
-from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.policy.sampling import completion_budget, first_failures
 from coderl_tasks.problems import SHARD_SCHEMA, Drop, Problem
 from coderl_tasks.prompts import Renderer
 from coderl_tasks.rollouts.engine import RolloutEngine

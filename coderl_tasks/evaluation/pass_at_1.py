@@ -13,7 +13,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.policy.rollout import (TRUNCATED)
+from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings

@@ -18,7 +18,7 @@ from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_config import recorded_config
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
 DIFFICULTIES = ("hard", "medium", "easy")

@@ -19,7 +19,7 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.policy.rollout import (TRUNCATED)
+from coderl_tasks.policy.rollout import TRUNCATED
 
 SPANS = 5
 LONGEST_SHOWN = 6000

@@ -17,7 +17,7 @@ from coderl_tasks.journal.atomic import (
     write_parquet,
 )
 from coderl_tasks.journal.steps import GroupFiles, read_frame
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 BASELINE, FINAL = "baseline", "final"
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.policy.rollout import (NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.policy.adaptive import Outcome, outcome
-from coderl_tasks.policy.rollout import (ORDER, ROLLOUT_SCHEMA, TRUNCATED)
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget
 
 CountedRewards = Callable[[pl.DataFrame], list[float | None]]

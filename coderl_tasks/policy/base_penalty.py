@@ -21,7 +21,7 @@ import tinker
 
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import try_all
 
 

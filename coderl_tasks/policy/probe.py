@@ -28,8 +28,7 @@ import tinker
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import same_model
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, make_datum
-from coderl_tasks.policy.policy_loss import PolicyLoss
+from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, PolicyLoss, make_datum
 from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.selection import seed_for

@@ -25,7 +25,14 @@ import tinker
 from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import (GRADED_COLUMNS, GRADED_SCHEMA, NO_COMPLETION, ORDER, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.rollout import (
+    GRADED_COLUMNS,
+    GRADED_SCHEMA,
+    NO_COMPLETION,
+    ORDER,
+    ROLLOUT_SCHEMA,
+    SAMPLED_SCHEMA,
+)
 
 Stop = Sequence[int] | Sequence[str] | None
 ItemT = TypeVar("ItemT")

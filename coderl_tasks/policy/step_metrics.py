@@ -18,7 +18,7 @@ import polars as pl
 
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.repeats import excess_rate, group_repeats
-from coderl_tasks.policy.rollout import (NO_COMPLETION, TRUNCATED)
+from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
     from coderl_tasks.policy.adaptive import Forecast

@@ -20,15 +20,17 @@ from coderl_tasks.policy.base_penalty import base_gaps, mean_gap, penalised_adva
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.grpo import (
     LOSS_FN,
+    Advantage,
+    PolicyLoss,
     TrainStepOutput,
     UpdateFailedError,
     UpdateRefusedError,
     finish_train_step,
     make_datum,
     submit_train_step,
+    with_input,
 )
-from coderl_tasks.policy.policy_loss import Advantage, PolicyLoss, with_input
-from coderl_tasks.policy.rollout import (ORDER)
+from coderl_tasks.policy.rollout import ORDER
 from coderl_tasks.policy.selection import seed_for
 
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")

@@ -18,9 +18,17 @@ import tinker
 
 from coderl_tasks.environments import CODE, CodeReward, Environment
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.policy.rollout import (TRUNCATED)
-from coderl_tasks.policy.sampling import (OUTSIDE_TRAINING, graded_group, group_frame)
-from coderl_tasks.policy.sampling import Completion, GroupRequest, completion_budget, sample_group, try_all
+from coderl_tasks.policy.rollout import TRUNCATED
+from coderl_tasks.policy.sampling import (
+    OUTSIDE_TRAINING,
+    Completion,
+    GroupRequest,
+    completion_budget,
+    graded_group,
+    group_frame,
+    sample_group,
+    try_all,
+)
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 

@@ -24,9 +24,8 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
-from coderl_tasks.policy.sampling import (require_graded, require_rewards)
-from coderl_tasks.policy.sampling import MISSING, try_all
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.sampling import MISSING, require_graded, require_rewards, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine

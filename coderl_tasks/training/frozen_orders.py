@@ -16,7 +16,7 @@ from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_pr
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
-from coderl_tasks.policy.sampling import (HISTORY_COLUMNS, first_failures)
+from coderl_tasks.policy.sampling import HISTORY_COLUMNS, first_failures
 from coderl_tasks.problems.problem import Problem
 
 logger = logging.getLogger(__name__)

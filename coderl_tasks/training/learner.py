@@ -36,8 +36,8 @@ from coderl_tasks.policy.clients import (
     tinker_errors,
     training_run_of,
 )
+from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.learning_rate import learning_rate_at
-from coderl_tasks.policy.policy_loss import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
 from coderl_tasks.rollouts.session import Session

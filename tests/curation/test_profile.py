@@ -12,7 +12,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
-from coderl_tasks.policy.rollout import (GRADED_SCHEMA, ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA
 from coderl_tasks.problems import SHARD_SCHEMA, Problem
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds

@@ -9,7 +9,7 @@ import pytest
 from coderl_tasks.insight.query import METRICS_SCHEMA
 from coderl_tasks.insight.record import STAGES
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
 

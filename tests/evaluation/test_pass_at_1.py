@@ -11,7 +11,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.prompts import get_renderer, load_tokenizer, recommended_renderer
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings

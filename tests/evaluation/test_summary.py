@@ -7,7 +7,7 @@ import pytest
 from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.evaluation.paired import compared, paired_difference, paired_outcomes, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset, summarize
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.stats import paired_proportion_difference, wilson_interval
 

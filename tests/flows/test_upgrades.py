@@ -19,7 +19,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.run_config import FORMAT
 from coderl_tasks.journal.steps import StepJournal
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.problems import LABEL_COLUMNS
 
 RECORDED = Path(__file__).with_name("recorded_runs")

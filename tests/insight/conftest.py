@@ -19,7 +19,7 @@ from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.json_lines import write_rows
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import OptimizerStep
 from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame

@@ -16,7 +16,7 @@ import pytest
 from coderl_tasks.embedded.memory import OutOfMemory
 from coderl_tasks.insight.warning_signs import RULES, Notice, Remedy, Watch, memory_advice
 from coderl_tasks.policy.advantages import with_advantages
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.settings import TrainSettings
 from tests.insight.conftest import draw_verdict, rollout

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.policy.rollout import (GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 
 def sampled_rows(step: int, group_index: int, size: int) -> list[dict[str, Any]]:

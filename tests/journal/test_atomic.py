@@ -21,7 +21,7 @@ from coderl_tasks.journal.atomic import (
     write_parquet,
 )
 from coderl_tasks.journal.json_lines import append_row, read_rows, repair, write_rows
-from coderl_tasks.policy.rollout import (NEVER_LACKING, SAMPLED_SCHEMA)
+from coderl_tasks.policy.rollout import NEVER_LACKING, SAMPLED_SCHEMA
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 

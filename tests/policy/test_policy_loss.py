@@ -10,7 +10,7 @@ import tinker
 from coderl_tasks.errors import DataError
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.base_penalty import with_base_logprobs
-from coderl_tasks.policy.policy_loss import PolicyLoss
+from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.update import (
     UpdateMethod,
     UpdateResult,

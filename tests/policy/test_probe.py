@@ -9,8 +9,7 @@ import pytest
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING
-from coderl_tasks.policy.policy_loss import PolicyLoss
+from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, PolicyLoss
 from coderl_tasks.policy.probe import Probe, probe_service, scaled_bounds
 from coderl_tasks.prompts import Renderer, get_renderer
 from coderl_tasks.prompts.tokenizer import load_tokenizer

@@ -11,9 +11,18 @@ from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict, score
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.advantages import as_graded, groups_without_signal, masked, with_advantages
-from coderl_tasks.policy.rollout import (GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
-from coderl_tasks.policy.sampling import (first_failures, graded_group, group_frame, in_order, require_graded, require_sampled)
-from coderl_tasks.policy.sampling import MISSING, Completion, GroupRequest
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.sampling import (
+    MISSING,
+    Completion,
+    GroupRequest,
+    first_failures,
+    graded_group,
+    group_frame,
+    in_order,
+    require_graded,
+    require_sampled,
+)
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import build_datums
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.policy.advantages import counted_rewards, with_advantages
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 LENGTHS = [4, 8, 9, 10, 10]
 REWARDS = [1.0, 0.0, 1.0, -0.1, None]

@@ -13,9 +13,8 @@ from coderl_tasks.journal.checkpoints import get_last_checkpoint, save_checkpoin
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.advantages import with_advantages
 from coderl_tasks.policy.grpo import UpdateRefusedError, train_step
-from coderl_tasks.policy.rollout import (GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA)
-from coderl_tasks.policy.sampling import (group_frame, in_order)
-from coderl_tasks.policy.sampling import GroupRequest, sample_group
+from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.sampling import GroupRequest, group_frame, in_order, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import adam_params, build_datums, update_policy
 

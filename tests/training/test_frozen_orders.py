@@ -9,7 +9,7 @@ import pytest
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.policy.rollout import (ROLLOUT_SCHEMA)
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import PROFILE_COLUMNS
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.training.frozen_orders import frozen_orders

@@ -12,8 +12,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.policy.sampling import (group_frame)
-from coderl_tasks.policy.sampling import Completion, GroupRequest
+from coderl_tasks.policy.sampling import Completion, GroupRequest, group_frame
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
