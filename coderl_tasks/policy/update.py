@@ -3,6 +3,19 @@
 Which rollouts, in which order, in which batches and with which numbers depends on the scored frame, the method and a
 seed alone, so that a replay from the recorded frame repeats the update. Epochs go over the same rollouts: the sampler's
 log-probabilities stay those that were recorded, while the policy moves away from them.
+
+The learning rate of a step is a warm-up, then constant, linear or cosine. The step's number alone decides, so that a
+run that goes on neither warms up again nor begins its schedule anew.
+
+The penalty on leaving the base model: each token's advantage less what the policy gained on the base model there. With
+d_t = sampler - base log-probability of a sampled token, whose mean estimates KL(policy || base), and coef the penalty's
+weight, the advantage of a token is
+
+    A_t = A + coef (mean(d) - d_t)          the mean over all completion tokens of the step that are trained on
+
+Taken off the mean, the penalty moves probability between tokens and does not shift all advantages (as the Tinker
+cookbook does it). The base model's log-probabilities are recorded with the scored rollouts: a replay asks for none.
+Not covered: groups without a signal are skipped as ever, and not pulled back.
 """
 
 import asyncio
@@ -10,13 +23,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
 import tinker
 
-from coderl_tasks.policy.base_penalty import base_gaps, mean_gap, penalised_advantages
+from coderl_tasks.errors import DataError, InfraError
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.grpo import (
     LOSS_FN,
@@ -30,9 +43,11 @@ from coderl_tasks.policy.grpo import (
     submit_train_step,
     with_input,
 )
-from coderl_tasks.policy.rollout import ORDER
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
+from coderl_tasks.policy.sampling import try_all
 from coderl_tasks.policy.selection import seed_for
 
+Schedule = Literal["constant", "linear", "cosine"]
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 """What services call the gradient's norm before clipping."""
 
@@ -174,6 +189,22 @@ class UpdateResult:
         return math.fsum(sums) / sum(step.n_tokens for step in self.steps) if sums else None
 
 
+def learning_rate_at(
+    step: int, peak: float, *, warmup_steps: int = 0, schedule: Schedule = "constant", total_steps: int | None = None
+) -> float:
+    """The learning rate of `step` (from 0).
+
+    It grows in equal parts to `peak`, which the last of the `warmup_steps` has. Then it stays there, or falls, by a
+    straight line or half a cosine, so as to be 0 at `total_steps`: the steps before that one learn.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    if schedule == "constant" or total_steps is None:
+        return peak
+    done = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
+    return peak * (1 - done) if schedule == "linear" else peak * (1 + math.cos(math.pi * done)) / 2
+
+
 def adam_params(
     learning_rate: float,
     *,
@@ -194,26 +225,59 @@ def adam_params(
     )
 
 
+async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int) -> pl.DataFrame:
+    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that are trained on; so many requests in flight.
+
+    Raises InfraError if the service fails, or leaves out a token.
+    """
+    slots = asyncio.Semaphore(concurrency)
+
+    async def of(row: tuple[list[int], list[int]]) -> list[float]:
+        prompt, completion = row
+        async with slots:
+            with tinker_errors("computing the base model's log-probabilities"):
+                scores = await base.compute_logprobs(tinker.ModelInput.from_ints([*prompt, *completion]))
+        ours = [value for value in scores[len(prompt) :] if value is not None and math.isfinite(value)]
+        if len(ours) != len(completion):
+            raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
+        return ours
+
+    asked = scored.filter("trained").select("prompt_tokens", "completion_tokens").rows()
+    found = iter(await try_all(of, asked, "completions"))
+    column = [next(found) if trained else None for trained in scored["trained"]]
+    return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
+
+
 def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     """The rows of `scored` (ROLLOUT_SCHEMA) that are trained on, in group and sample order."""
     return scored.filter(pl.col("trained")).sort(ORDER)
 
 
-def build_datums(scored: pl.DataFrame, kl_penalty_coef: float = 0.0) -> list[tinker.Datum]:
-    """One datum for each row of `trained_rollouts(scored)`, in its order."""
+def penalised_advantages(rows: pl.DataFrame, coef: float) -> tuple[list[np.ndarray], float | None]:
+    """The advantage of each token of each completion, float64, from rows that are trained on; and the mean over all
+    tokens of sampler less base log-probability, in nats, None without rows. Raises DataError where a row lacks the base
+    model's."""
+    if rows["base_logprobs"].has_nulls():
+        raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
+    pairs = rows.select("logprobs", "base_logprobs").iter_rows()
+    gaps = [np.asarray(ours, dtype=np.float64) - np.asarray(base, dtype=np.float64) for ours, base in pairs]
+    if not gaps:
+        return [], None
+    mean = math.fsum(value for gap in gaps for value in gap) / sum(len(gap) for gap in gaps)
+    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)], mean
+
+
+def build_datums(scored: pl.DataFrame, advantages: Sequence[Advantage] | None = None) -> list[tinker.Datum]:
+    """One datum for each row of `trained_rollouts(scored)`, in its order, with the row's own advantage or that of
+    `advantages`."""
     rows = trained_rollouts(scored)
     columns = ("prompt_tokens", "completion_tokens", "logprobs")
     return [
         make_datum([*prompt, *completion], logprobs, len(prompt), advantage)
         for (prompt, completion, logprobs), advantage in zip(
-            rows.select(columns).iter_rows(), _advantages(rows, kl_penalty_coef), strict=True
+            rows.select(columns).iter_rows(), rows["advantage"] if advantages is None else advantages, strict=True
         )
     ]
-
-
-def _advantages(rows: pl.DataFrame, kl_penalty_coef: float) -> list[Advantage]:
-    """The advantage of each row, or of each of its tokens."""
-    return [*(penalised_advantages(rows, kl_penalty_coef) if kl_penalty_coef else rows["advantage"])]
 
 
 async def update_policy(
@@ -232,8 +296,11 @@ async def update_policy(
     """
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
-    datums = await _complete(training_client, build_datums(scored, method.kl_penalty_coef), rows, method.loss)
-    advantages = _advantages(rows, method.kl_penalty_coef)
+    advantages: Sequence[Advantage] = list(rows["advantage"])
+    kl_base: float | None = None
+    if method.kl_penalty_coef:
+        advantages, kl_base = penalised_advantages(rows, method.kl_penalty_coef)
+    datums = await _complete(training_client, build_datums(rows, advantages), rows, method.loss)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
     for epoch, batch in method.batches(len(datums), seed) if datums else ():
@@ -244,7 +311,6 @@ async def update_policy(
         output = finish_train_step(*answers)
         steps.append(_step(rows[batch], [advantages[i] for i in batch], chosen, output, method.loss, epoch))
     first_epoch = [step for step in steps if step.epoch == 0]
-    kl_base = mean_gap(base_gaps(rows)) if method.kl_penalty_coef and datums else None
     return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_base)
 
 

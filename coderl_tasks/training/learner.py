@@ -37,9 +37,8 @@ from coderl_tasks.policy.clients import (
     training_run_of,
 )
 from coderl_tasks.policy.grpo import PolicyLoss
-from coderl_tasks.policy.learning_rate import learning_rate_at
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, update_policy
+from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, learning_rate_at, update_policy
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.steering import learning_rate_factor

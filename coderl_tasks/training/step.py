@@ -40,11 +40,11 @@ from coderl_tasks.policy.advantages import (
     groups_without_signal,
     with_advantages,
 )
-from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import GroupRequest, in_order, require_graded, require_rewards, require_sampled
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
+from coderl_tasks.policy.update import with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate

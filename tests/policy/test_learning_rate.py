@@ -2,7 +2,7 @@
 
 import pytest
 
-from coderl_tasks.policy.learning_rate import Schedule, learning_rate_at
+from coderl_tasks.policy.update import Schedule, learning_rate_at
 
 
 @pytest.mark.parametrize(

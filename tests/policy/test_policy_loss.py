@@ -9,15 +9,16 @@ import tinker
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.base_penalty import with_base_logprobs
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.update import (
     UpdateMethod,
     UpdateResult,
     adam_params,
     build_datums,
+    penalised_advantages,
     trained_rollouts,
     update_policy,
+    with_base_logprobs,
 )
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LossName
 from tests.policy.test_update import rollouts, start
@@ -135,7 +136,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     tokens = [gap for each in gaps for gap in each]
     mean = math.fsum(tokens) / len(tokens)
     advantages = [[a + 0.5 * (mean - gap) for gap in each] for a, each in zip(rows["advantage"], gaps, strict=True)]
-    datums = build_datums(asked, 0.5)
+    datums = build_datums(asked, penalised_advantages(rows, 0.5)[0])
     for datum, expected in zip(datums, advantages, strict=True):
         found = datum.loss_fn_inputs["advantages"].to_numpy()
         assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()
@@ -144,7 +145,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     for step in result.steps:
         assert step.loss == pytest.approx(step.service_metrics["loss:sum"], rel=1e-4, abs=1e-3)
     with pytest.raises(DataError, match="lack the base model's"):
-        build_datums(moved, 0.5)
+        penalised_advantages(trained_rollouts(moved), 0.5)
 
 
 async def test_mini_batches_are_optimizer_steps_and_repeat_themselves(
