@@ -204,7 +204,7 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     display.phase(f"step {step}: updating")
     seconds = {"sample": sampled.seconds, "score": scored.seconds}
     commit = await update(run, step, scored.rollouts, begun, seconds)
-    logger.log_groups(scored.rollouts)
+    logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
     notices = logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
     for notice in notices:

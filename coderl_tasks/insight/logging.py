@@ -20,7 +20,7 @@ from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import MetricsLog
 from coderl_tasks.paths import private_folder
-from coderl_tasks.policy.repeats import group_repeats
+from coderl_tasks.policy.step_metrics import group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -103,13 +103,15 @@ class RunLogger:
             self.log.log(logging.WARNING if notice.is_warning else logging.INFO, "%s", notice.text)
         return notices
 
-    def log_groups(self, scored: pl.DataFrame) -> None:
+    def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
         """Write each group's rewards to logs.log, and a warning for each group that gives no gradient, that is made of
         clones, or of which samples are missing.
 
-        `scored` has the columns of ROLLOUT_SCHEMA, of one step.
+        `scored` has the columns of ROLLOUT_SCHEMA, of one step, whose metrics count `clone_groups`.
         """
-        repeats = {row["group_index"]: row for row in group_repeats(scored).iter_rows(named=True)}
+        # Which groups they are takes a sum over every token again: asked only where there are any.
+        found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
+        clones: dict[int, int] = dict(found)
         for group in scored.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards = group["reward"].drop_nulls()
@@ -125,9 +127,8 @@ class RunLogger:
                 self.log.warning(
                     "%s: %d of %d samples left out, no usable log-probabilities", place, skipped, len(group)
                 )
-            found = repeats.get(group["group_index"][0])
-            if found is not None and found["clones"]:
-                self.log.warning("%s: all %d completions are the same, token for token: clones", place, found["n"])
+            if n := clones.get(group["group_index"][0]):
+                self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
             if group["trained"].any():
                 continue
             if len(rewards) < 2:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.journal.metrics import is_eval_row, row_identity
-from coderl_tasks.policy.repeats import REPEATED_MORE
+from coderl_tasks.policy.step_metrics import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
 from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS
 

@@ -29,9 +29,9 @@ from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import same_model
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, PolicyLoss, make_datum
-from coderl_tasks.policy.repeats import excess_rate, group_repeats
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.policy.step_metrics import excess_rate, group_repeats
 from coderl_tasks.prompts.renderers import Renderer
 
 NOISE = 0.05

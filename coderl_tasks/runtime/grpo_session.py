@@ -233,7 +233,7 @@ class GrpoSession:
         scored = await _score(run, step, sampled.rollouts)
         seconds = {"sample": sampled.seconds, "score": scored.seconds}
         commit = await _update(run, step, scored.rollouts, begun, seconds)
-        self._logger.log_groups(scored.rollouts)
+        self._logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
         notices = self._logger.log_metrics(commit.metrics, step)
         if run.is_due(step, run.settings.save_every):
             await self._checkpoint(step)

@@ -55,7 +55,7 @@ def test_groups_are_logged_with_warnings_for_degenerate_ones(run_dir: Path, tmp_
     step = int(record.metrics.filter(pl.col("groups_skipped") > 0)["step"][0])
     scored = pl.read_parquet(run_dir / "steps" / f"{step:06d}" / "scored.parquet")
     with setup_logging(tmp_path) as run:
-        run.log_groups(scored)
+        run.log_groups(scored, clone_groups=0)
     lines = (tmp_path / "logs.log").read_text().splitlines()
     assert sum(" INFO " in line for line in lines) == 8
     skipped = [line for line in lines if "skipped, all rewards are" in line]
@@ -64,7 +64,7 @@ def test_groups_are_logged_with_warnings_for_degenerate_ones(run_dir: Path, tmp_
 
 def test_a_group_without_two_grades_is_named(tmp_path: Path) -> None:
     with setup_logging(tmp_path) as run:
-        run.log_groups(scored_group([None, 1.0], [[-0.5], [-0.5]]))
+        run.log_groups(scored_group([None, 1.0], [[-0.5], [-0.5]]), clone_groups=0)
     log = (tmp_path / "logs.log").read_text()
     assert "1 of 2 completions could not be graded" in log and "fewer than two graded" in log
     assert "left out" not in log and "clones" not in log
@@ -72,7 +72,7 @@ def test_a_group_without_two_grades_is_named(tmp_path: Path) -> None:
 
 def test_clones_and_missing_log_probabilities_are_named(tmp_path: Path) -> None:
     with setup_logging(tmp_path) as run:
-        run.log_groups(scored_group([1.0, 1.0, None], [[-20.0], [-20.0], None]))
+        run.log_groups(scored_group([1.0, 1.0, None], [[-20.0], [-20.0], None]), clone_groups=1)
     log = (tmp_path / "logs.log").read_text()
     assert "step 0 group 0 p: 1 of 3 samples left out, no usable log-probabilities" in log
     assert "step 0 group 0 p: all 2 completions are the same, token for token: clones" in log
@@ -82,7 +82,8 @@ def test_clones_and_missing_log_probabilities_are_named(tmp_path: Path) -> None:
 def test_an_id_forges_no_line_and_no_escape_sequence(tmp_path: Path) -> None:
     forged = "p\n2026-01-01 00:00:00,000 ERROR coderl_tasks: forged\x1b[2J\x9b1m\u2028"
     with setup_logging(tmp_path) as run:
-        run.log_groups(scored_group([1.0, 1.0], [[-0.5], [-0.5]]).with_columns(problem_id=pl.lit(forged)))
+        group = scored_group([1.0, 1.0], [[-0.5], [-0.5]]).with_columns(problem_id=pl.lit(forged))
+        run.log_groups(group, clone_groups=0)
         try:
             raise ValueError("within")
         except ValueError:

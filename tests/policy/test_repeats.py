@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from coderl_tasks.policy.repeats import excess_rate, group_repeats
+from coderl_tasks.policy.step_metrics import excess_rate, group_repeats
 
 
 def frame(*groups: Sequence[tuple[list[int], float | None]]) -> pl.DataFrame:
