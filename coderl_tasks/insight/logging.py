@@ -14,17 +14,41 @@ from typing import Any, Self
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import printable
-from coderl_tasks.insight.progress import step_line
+from coderl_tasks.insight.console import duration, printable
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.json_lines import read_rows
-from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
 from coderl_tasks.paths import private_folder
-from coderl_tasks.policy.step_metrics import group_repeats
+from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 Sink = Callable[[dict[str, Any]], None]
+
+
+def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | None = None) -> str:
+    """One row of metrics.jsonl as a compact line; keys that the row lacks are left out."""
+    if is_eval_row(dict(row)):
+        return _eval_line(row)
+    parts = [f"step {row['step']:>4}" + (f"/{steps}" if steps else "")]
+    parts += [text for metric in BY_THEME if (text := metric.text(row))]
+    if left_s is not None:
+        parts.append(f"{duration(left_s)} left")
+    return "  ".join(parts)
+
+
+def _eval_line(row: Mapping[str, Any]) -> str:
+    name = row.get("eval/name") or ("baseline" if row["step"] == -1 else f"step {row['step']}")
+    parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
+    if row.get("eval/ci_low") is not None:
+        parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
+    if row.get("eval/n") is not None:
+        parts.append(f"n {row['eval/n']}")
+    for key, label in {"eval/format_rate": "format", "eval/truncated_rate": "truncated"}.items():
+        parts += [f"{label} {row[key]:.0%}"] if row.get(key) is not None else []
+    if row.get("eval/infra_errors"):
+        parts.append(f"infra errors {row['eval/infra_errors']}")
+    return "  ".join(parts)
 
 
 class _OneLine(logging.Formatter):

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from uuid import UUID
 
 from prefect import get_run_logger
@@ -22,6 +23,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -30,7 +32,9 @@ from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.filtering import OnRows, RowsProgress
-from coderl_tasks.insight.progress import StepProgress, step_line
+from coderl_tasks.insight.console import duration
+from coderl_tasks.insight.logging import step_line
+from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.settings import FlowSettings, PipelineSettings
@@ -51,6 +55,7 @@ class WarningsInPrefect(APILogHandler):
 
 
 _warnings = WarningsInPrefect()
+RECENT = 0.2  # of the time per step: how much the last one counts
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 
@@ -64,6 +69,81 @@ class _Counted(ProgressColumn):
 
     def render(self, task: Task) -> RenderableType:
         return self._column.render(task) if task.total is not None else Text()
+
+
+class StepProgress:
+    """The training loop on a terminal: `line(row)` is a step's line and moves the bar; a context manager.
+
+    `total` steps in all (None: no end known), `done` of them before this start. The time left is the recent time per
+    step (exponentially weighted), as the loop sees it, so evaluations and checkpoints count in.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        total: int | None,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._total = total
+        self._done = done
+        self._clock = clock
+        self._last = clock()
+        self._pace: float | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._last = self._clock()
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self._console,
+                # A bar is only of the moment: what stays on the screen are the lines of the steps.
+                transient=True,
+            )
+            self._task = self._bar.add_task("training", total=self._total, completed=self._done, left="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left at the recent pace; None before the first step or without a known end."""
+        if self._pace is None or self._total is None:
+            return None
+        return self._pace * max(self._total - self._done, 0)
+
+    def phase(self, text: str) -> None:
+        """Name what is going on now (sampling, scoring, evaluation at step 9, ...)."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=text)
+
+    def line(self, row: Mapping[str, Any]) -> str:
+        """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
+        if is_eval_row(dict(row)):
+            return step_line(row)
+        self._count_step()
+        # With a bar the time left is in it, and a line that stays would hold an old one.
+        return step_line(row, self._total, None if self._bar is not None else self.left_s)
+
+    def _count_step(self) -> None:
+        now = self._clock()
+        taken, self._last = now - self._last, now
+        self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
+            self._bar.update(self._task, completed=self._done, left=left)
 
 
 class Display:

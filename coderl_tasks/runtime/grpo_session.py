@@ -23,8 +23,7 @@ from typing import Any, Self, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError
-from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging
-from coderl_tasks.insight.progress import step_line
+from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging, step_line
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import write_parquet

@@ -5,7 +5,9 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.filtering import RowsProgress
-from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.display import Display, StepProgress
+
+ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,32 @@ def test_the_bar_of_reading_says_what_is_going_on(
         on_rows(read)
     lines = [re.sub(r"\x1b\[[0-9;?]*\w", "", line).strip() for line in re.split(r"[\r\n]+", shown.getvalue())]
     assert re.fullmatch(bar, [line for line in lines if line][-1])
+
+
+def test_progress_tells_the_time_left_without_a_terminal() -> None:
+    ticks = iter([0.0, 0.0, 10.0, 20.0, 60.0])
+    out = io.StringIO()
+    screen = Console(file=out, width=160)
+    with StepProgress(screen, total=10, done=4, clock=lambda: next(ticks)) as progress:
+        assert progress.left_s is None
+        progress.phase("sampling")
+        first = progress.line({"step": 4, **ROW})
+        measured = {"eval/mean_correct": 0.5, "eval/ci_low": 0.4, "eval/ci_high": 0.6, "eval/n": 90}
+        line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
+        assert line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  n 90  truncated 25%  infra errors 2"
+        progress.line({"step": 5, **ROW})
+        assert progress.left_s == pytest.approx(40)
+        progress.line({"step": 6, **ROW})
+        assert progress.left_s == pytest.approx(3 * (0.8 * 10 + 0.2 * 40))
+    assert first.startswith("step    4/10  reward 0.500") and first.endswith("50 s left")
+    assert out.getvalue() == ""
+
+
+def test_progress_draws_a_bar_on_a_terminal() -> None:
+    out = io.StringIO()
+    screen = Console(file=out, width=160, force_terminal=True, color_system=None)
+    with StepProgress(screen, total=None) as progress:
+        progress.phase("scoring")
+        assert "reward 0.500" in progress.line({"step": 0, **ROW})
+        assert progress.left_s is None
+    assert "scoring" in out.getvalue()

@@ -14,8 +14,7 @@ from rich.console import Console
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import age, duration
-from coderl_tasks.insight.logging import setup_logging
-from coderl_tasks.insight.progress import StepProgress, step_line
+from coderl_tasks.insight.logging import setup_logging, step_line
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.summary import pool_lines, print_summary
 from coderl_tasks.journal.json_lines import read_rows
@@ -136,33 +135,6 @@ def test_step_line_leaves_out_what_is_not_known() -> None:
     assert step_line({"step": 3, "samples_skipped": 2, "clone_groups": 1}).endswith(
         "samples skipped 2  groups of clones 1"
     )
-
-
-def test_progress_tells_the_time_left_without_a_terminal() -> None:
-    ticks = iter([0.0, 0.0, 10.0, 20.0, 60.0])
-    screen, out = console()
-    with StepProgress(screen, total=10, done=4, clock=lambda: next(ticks)) as progress:
-        assert progress.left_s is None
-        progress.phase("sampling")
-        first = progress.line({"step": 4, **ROW})
-        measured = {"eval/mean_correct": 0.5, "eval/ci_low": 0.4, "eval/ci_high": 0.6, "eval/n": 90}
-        line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
-        assert line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  n 90  truncated 25%  infra errors 2"
-        progress.line({"step": 5, **ROW})
-        assert progress.left_s == pytest.approx(40)
-        progress.line({"step": 6, **ROW})
-        assert progress.left_s == pytest.approx(3 * (0.8 * 10 + 0.2 * 40))
-    assert first.startswith("step    4/10  reward 0.500") and first.endswith("50 s left")
-    assert out.getvalue() == ""
-
-
-def test_progress_draws_a_bar_on_a_terminal() -> None:
-    screen, out = console(terminal=True)
-    with StepProgress(screen, total=None) as progress:
-        progress.phase("scoring")
-        assert "reward 0.500" in progress.line({"step": 0, **ROW})
-        assert progress.left_s is None
-    assert "scoring" in out.getvalue()
 
 
 def test_durations_read_like_speech() -> None:
