@@ -15,7 +15,7 @@ from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, e
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.journal.evaluation_journal import FINAL, EvalJournal
+from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side

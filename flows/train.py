@@ -18,9 +18,8 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
 from coderl_tasks.insight.warning_signs import memory_advice
-from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
-from coderl_tasks.journal.steps import step_name
+from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, saying_what_next

@@ -14,10 +14,10 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
 from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.steps import BASELINE, FINAL
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for

@@ -21,7 +21,6 @@ from typing import Any, Literal, Self
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluation_journal import FINAL, EvalJournal
 from coderl_tasks.journal.json_lines import recover
 from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
@@ -35,7 +34,7 @@ from coderl_tasks.journal.run_config import (
     check_resume,
     recorded_config,
 )
-from coderl_tasks.journal.steps import Commit, GroupFiles, StepJournal
+from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"

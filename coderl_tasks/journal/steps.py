@@ -1,11 +1,17 @@
-"""The journal of one step: what is recorded is done, and is never done again.
+"""The journal of a step, and of an evaluation: what is recorded is done, and is never done again.
 
+    steps/NNNNNN/
     problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added;
                         else the settings decide
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
     commit.json         the update was applied: metrics, the optimizer's settings, where the new weights are
+
+    evals/NAME/
+    groups/NN.parquet   as of a step
+    rollouts.parquet    graded (ROLLOUT_SCHEMA)
+    summary.json        the evaluation is done
 
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
 """
@@ -15,6 +21,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +44,8 @@ logger = logging.getLogger(__name__)
 Phase = Literal["sampled", "scored", "commit"]
 PROBLEMS_FILE = "problems.json"
 _FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
+BASELINE, FINAL = "baseline", "final"
+"""Evaluations by name: before training, and at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +192,45 @@ def read_frame(path: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame | 
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None
+
+
+class EvalJournal:
+    """One evaluation, in `folder`. It is done once its summary is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.groups = GroupFiles(folder / "groups")
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def write(self, rollouts: pl.DataFrame, summary: dict[str, Any]) -> None:
+        """Record the finished evaluation: `rollouts` (ROLLOUT_SCHEMA), then `summary`, which marks it as done."""
+        make_folder(self.folder)
+        write_parquet(self.folder / "rollouts.parquet", rollouts)
+        write_json(self.folder / "summary.json", summary)
+        # Last: without a summary a restart goes on from the groups. What a crash leaves of them the next start deletes.
+        self.groups.remove()
+
+    def keep_as(self, name: str) -> None:
+        """Give this finished evaluation another name, with -2, -3, ... if taken, so that one of another policy may be
+        recorded in its place."""
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        self.folder.rename(next(path for name in names if not (path := self.folder.with_name(name)).exists()))
+        sync_folder(self.folder.parent)
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The summary, None if the evaluation has to be done (again)."""
+        path = self.folder / "summary.json"
+        if not path.is_file():
+            return None
+        try:
+            return read_json(path)
+        except DamagedFileError as error:
+            logger.warning("%s; set aside as %s", error, set_aside(path).name)
+            return None
+
+    def read_rollouts(self) -> pl.DataFrame | None:
+        """The graded rollouts, None if they are missing or damaged."""
+        return read_frame(self.folder / "rollouts.parquet", ROLLOUT_SCHEMA)

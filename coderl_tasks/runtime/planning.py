@@ -15,8 +15,8 @@ from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
-from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
+from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.problems.sides import (

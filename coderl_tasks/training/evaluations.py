@@ -7,8 +7,7 @@ from prefect import task
 from coderl_tasks.evaluation.paired import compared
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy, evaluation_subset
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.evaluation_journal import BASELINE, FINAL
-from coderl_tasks.journal.steps import step_name
+from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings

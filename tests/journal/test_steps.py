@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.journal import Commit, StepJournal
-from coderl_tasks.journal.evaluation_journal import EvalJournal
-from coderl_tasks.journal.steps import Phase
+from coderl_tasks.journal.steps import EvalJournal, Phase
 
 
 @pytest.fixture
