@@ -23,7 +23,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.paths import NANO_MODEL
 
 BANDS = {"curated": [], "unfiltered": ["band_low=0", "band_high=1"]}

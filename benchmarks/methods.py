@@ -31,8 +31,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.journal.atomic import make_folder
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.paths import MINI_DATASET, PROJECT_ROOT
 from coderl_tasks.prompts.problem_prompt import question_text
 from coderl_tasks.settings import EvaluateSettings

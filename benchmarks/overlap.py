@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
 
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker

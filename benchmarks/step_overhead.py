@@ -15,7 +15,7 @@ from overlap import POOL, WARM_UP, coderl, servers, step_seconds
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 
 SETTINGS = ("batch_size=16", "group_size=8", "max_tokens=32", "eval_every=-1", "save_every=0")
 PHASES = ("sample", "score", "train", "save")

@@ -46,9 +46,8 @@ from sampling_gateway import Gateway
 from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.records import CheckpointRecord
-from coderl_tasks.journal.atomic import make_folder
+from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
-from coderl_tasks.journal.json_lines import read_rows
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url

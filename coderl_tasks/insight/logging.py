@@ -16,7 +16,7 @@ import polars as pl
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import duration, printable
 from coderl_tasks.insight.warning_signs import Notice, Watch
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats

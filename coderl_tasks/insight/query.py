@@ -26,8 +26,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
-from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA

@@ -13,8 +13,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.json_lines import append_row, read_rows
+from coderl_tasks.journal.atomic import append_row, read_rows
 
 if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run does not need it
     import tinker

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.journal.json_lines import Row, append_row, read_rows, repair, write_rows
+from coderl_tasks.journal.atomic import Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from coderl_tasks.insight.warning_signs import QUIET, Watch
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_directory import STOP, RunDirectory
 from coderl_tasks.journal.steps import Commit

@@ -36,7 +36,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.errors import InfraError
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.paths import DATA, NANO_MODEL, PROJECT_ROOT, coderl_home
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import TINY
 

@@ -16,7 +16,7 @@ import pytest
 
 from coderl_tasks.insight.query import connect
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.run_config import FORMAT
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA

@@ -14,9 +14,8 @@ from tokenizers.models import BPE
 from coderl_tasks.curation import build_pool, difficulty, write_pool
 from coderl_tasks.curation.labels import learn_prior, with_labels
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionCheck, Status
-from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.atomic import write_parquet, write_rows
 from coderl_tasks.journal.checkpoints import record_checkpoint
-from coderl_tasks.journal.json_lines import write_rows
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA

@@ -17,7 +17,7 @@ from coderl_tasks.insight.console import age, duration
 from coderl_tasks.insight.logging import setup_logging, step_line
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.summary import pool_lines, print_summary
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings
 

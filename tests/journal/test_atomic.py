@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from coderl_tasks.journal.atomic import (
     DamagedFileError,
+    append_row,
     read_json,
     read_parquet,
+    read_rows,
     remove_leftovers,
+    repair,
     set_aside,
     write_bytes,
     write_json,
     write_parquet,
+    write_rows,
 )
-from coderl_tasks.journal.json_lines import append_row, read_rows, repair, write_rows
 from coderl_tasks.policy.rollout import NEVER_LACKING, SAMPLED_SCHEMA
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)

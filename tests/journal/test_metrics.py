@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import MetricsLog, read_metrics
 
 BASELINE = {"step": -1, "eval/name": "baseline", "eval/mean_correct": 0.2}
