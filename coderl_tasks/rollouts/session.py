@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 class Session:
     """Open clients of the services in use. `context` is the model's context length in tokens, `environment` what is
-    sampled and rewarded through them.
+    sampled and rewarded through them, `service_address` that of the Tinker service, None for a server that this process
+    started.
 
     With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
     """
@@ -57,6 +58,7 @@ class Session:
         self.renderer = renderer
         self.context = context
         self.environment = environment
+        self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
         self._used = used
         self._model_name = model_name
         self._reopens = False
@@ -103,11 +105,6 @@ class Session:
             self._working -= 1
             if not self._working:
                 await self._close_released()
-
-    @property
-    def service_address(self) -> str | None:
-        """The address of the Tinker service, None for a server that this process started."""
-        return None if self._used.tinker_is_embedded else service_address(self._used.tinker_url)
 
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service; ConfigError if the model was retired since the last one."""

@@ -80,12 +80,21 @@ class _Trained:
 
 
 class Learner:
-    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
+    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k.
+
+    `method` is how the settings have a step's rollouts trained on.
+    """
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session = session
         self._directory = directory
         self._settings = settings
+        self.method = UpdateMethod(
+            PolicyLoss(settings.loss_fn, settings.loss_config()),
+            settings.epochs_per_rollout_batch,
+            settings.train_batch_size,
+            settings.kl_penalty_coef,
+        )
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
         # One at a time: with overlap the next step's sampler is opened while an update is under way, and both restore,
@@ -120,7 +129,7 @@ class Learner:
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(trained, step, scored, self.adam_params(step), self.method())
+            result = await self._apply(trained, step, scored, self.adam_params(step), self.method)
             applied = time.monotonic()
             saved = {}
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
@@ -217,14 +226,6 @@ class Learner:
             eps=settings.adam_eps,
             weight_decay=settings.weight_decay,
             grad_clip_norm=settings.grad_clip_norm,
-        )
-
-    def method(self) -> UpdateMethod:
-        """How the settings have a step's rollouts trained on."""
-        settings = self._settings
-        loss = PolicyLoss(settings.loss_fn, settings.loss_config())
-        return UpdateMethod(
-            loss, settings.epochs_per_rollout_batch, settings.train_batch_size, settings.kl_penalty_coef
         )
 
     async def base_client(self) -> tinker.SamplingClient:

@@ -197,7 +197,7 @@ async def probe_run(run: TrainingRun) -> Probe:
             service=service,
             model=run.settings.model_name,
             temperature=run.settings.temperature,
-            loss=run.learner.method().loss,
+            loss=run.learner.method.loss,
         )
     found.require_trainable()
     # Only if it can be trained on: a service that is put right is probed anew by the next start.

@@ -242,7 +242,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
         step=step,
         metrics=metrics,
         adam=run.learner.adam_params(step).model_dump(),
-        method=run.learner.method().record(),
+        method=run.learner.method.record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         acts=[act.record() for act, _ in decided],
         outcomes=[] if run.adaptive is None else group_outcomes(scored, _counted(run)),
