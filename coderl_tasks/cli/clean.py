@@ -27,7 +27,7 @@ from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
-from coderl_tasks.journal.lock import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
+from coderl_tasks.journal.atomic import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root

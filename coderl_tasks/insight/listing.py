@@ -10,8 +10,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.lock import held_by
+from coderl_tasks.journal.atomic import held_by, read_json
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings

@@ -18,8 +18,7 @@ from stat import S_ISREG
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import InfraError
-from coderl_tasks.journal.atomic import make_folder
-from coderl_tasks.journal.lock import DirectoryLock
+from coderl_tasks.journal.atomic import DirectoryLock, make_folder
 from coderl_tasks.paths import coderl_home
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import make_folder, read_json, recover, remove_leftovers, write_json
+from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.metrics import MetricsLog
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,

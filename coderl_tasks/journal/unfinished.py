@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
-from coderl_tasks.journal.lock import DirectoryLock, held_by
+from coderl_tasks.journal.atomic import DamagedFileError, DirectoryLock, held_by, make_folder, read_json, write_json
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 
 Kind = type[FlowSettings] | type[PipelineSettings]

@@ -12,9 +12,8 @@ from coderl_tasks.cli.clean import expired_checkpoints, pool_parts, unnamed_chec
 from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.records import CheckpointKind, LoraSettings, RunRecord
 from coderl_tasks.journal import RunDirectory
-from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.journal.atomic import DirectoryLock, write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
-from coderl_tasks.journal.lock import DirectoryLock
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 

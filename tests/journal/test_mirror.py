@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.addresses import filesystem, joined
-from coderl_tasks.journal.atomic import make_folder, write_bytes
-from coderl_tasks.journal.lock import DirectoryBusyError
+from coderl_tasks.journal.atomic import DirectoryBusyError, make_folder, write_bytes
 from coderl_tasks.journal.mirror import Mirror, recorded_at
 from coderl_tasks.paths import coderl_home
 

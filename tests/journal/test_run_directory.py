@@ -15,8 +15,8 @@ import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal import Commit, RunDirectory
+from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
-from coderl_tasks.journal.lock import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.run_config import FORMAT, check_resume
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.unfinished import working_in
