@@ -5,7 +5,6 @@ import math
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
             )
 
 
-@cache
 def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
     """Bytes of a LoRA's weights as the embedded Tinker server saves them: a state takes three times as much, with the
     optimizer's two moments. None where `model_name` is no local folder of readable safetensors files."""

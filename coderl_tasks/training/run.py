@@ -76,6 +76,11 @@ class TrainingRun:
             fraction=settings.reward == "fraction",
         )
         self.graded_ahead = GradedAhead(self._grade)
+        self._folders = (directory.path, coderl_home())
+        # What a step saves at most: a state, of three times the weights, and weights to sample from. A service has its
+        # own disks.
+        is_embedded = session.service_address is None
+        self._state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
         self.adaptive = (
             Adaptive(
                 list(pool.values()),
@@ -130,9 +135,7 @@ class TrainingRun:
     def require_room(self) -> None:
         """Raise InfraError if too little is free for another step: in the run directory's place, and in that of the
         embedded servers' states and database."""
-        weights = adapter_bytes(self.settings.model_name, self.settings.lora_rank)
-        state = 4 * (weights or 0) if self.session.service_address is None else 0  # with weights to sample from
-        require_room((self.directory.path, coderl_home()), state)
+        require_room(self._folders, self._state_bytes)
 
     async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
         return await self.engine.grade(self.pool[group["problem_id"][0]], group)
