@@ -424,6 +424,14 @@ RULES = (
 """The rows of the recipes' tables, and what this project met beside them. What ends a run has no metrics: see
 `memory_advice`."""
 
+ACTED_ON: dict[str, tuple[str, ...]] = {
+    "learning_rate": ("loss_explodes", "KL_spike", "rewards_oscillate", "reward_collapse", "format_rate_falls"),
+    "temperature": ("all_zero", "entropy_collapse"),
+    "max_steps": ("all_one",),
+}
+"""The signs that steer=act answers, by the setting that it changes for them: lowers, raises, ends the run. Of several
+that stand the first is named. Not all for which a remedy is known: an act has to help without anybody looking."""
+
 
 @dataclass(slots=True)
 class Episode:

@@ -122,18 +122,6 @@ class RunDirectory:
             raise
         return run
 
-    @property
-    def checkpoints_path(self) -> Path:
-        return self.path / "checkpoints.jsonl"
-
-    @property
-    def logs_path(self) -> Path:
-        return self.path / "logs.log"
-
-    @property
-    def report_path(self) -> Path:
-        return self.path / "report.html"
-
     def step(self, step: int) -> StepJournal:
         """The journal of `step` (from 0), whether it has begun or not."""
         if step < 0:

@@ -12,17 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from coderl_tasks.insight.warning_signs import QUIET, Watch
+from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_directory import STOP, RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.settings import TrainSettings
 
-SLOWER = ("loss_explodes", "KL_spike", "rewards_oscillate", "reward_collapse", "format_rate_falls")
-HOTTER = ("all_zero", "entropy_collapse")
-CONVERGED = "all_one"
-"""The warning signs, by name, that call for a lower learning rate, for a higher temperature, and for the end."""
 STANDS = QUIET + 1
 """Steps that a sign has to stand: one more than a single bad step stays in the shortest window of five."""
 PAUSE = 20
@@ -119,21 +115,23 @@ class Steering:
         start = step + 1 + self._settings.max_steps_off_policy
         temperature = temperature_at(self._settings, commits, start)
         # Another temperature than 1 makes a gap between sampler and trainer by itself.
-        slower = [name for name in SLOWER if name in standing and (name != "KL_spike" or temperature == 1)]
-        unstable = any(episode.over is None and episode.rule.name in SLOWER for episode in self._watch.episodes)
+        of_lr = ACTED_ON["learning_rate"]
+        slower = [name for name in of_lr if name in standing and (name != "KL_spike" or temperature == 1)]
+        unstable = any(episode.over is None and episode.rule.name in of_lr for episode in self._watch.episodes)
+        converged = next((name for name in ACTED_ON[STOP] if name in standing), None)
         if slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
             act = Act("learning_rate", LR_FACTOR, start, slower[0])
             factor = learning_rate_factor(self._settings, commits, start) * LR_FACTOR
             told = f"the learning rate is {factor:g} of what the settings say"
         elif (
-            (hotter := [name for name in HOTTER if name in standing])
+            (hotter := [name for name in ACTED_ON["temperature"] if name in standing])
             and may_be_hotter
             and temperature + WARMER <= HOTTEST + 1e-9
         ):
             act = Act("temperature", WARMER, start, hotter[0])
             told = f"temperature {temperature + WARMER:.3g}"
-        elif CONVERGED in standing and not unstable and self._at_its_height(step, standing[CONVERGED].begun):
-            act = Act(STOP, 0.0, start, CONVERGED)
+        elif converged and not unstable and self._at_its_height(step, standing[converged].begun):
+            act = Act(STOP, 0.0, start, converged)
             told = "the run ends: it has converged, and Pass@1 is at its height"
         else:
             return None

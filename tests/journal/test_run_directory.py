@@ -91,7 +91,7 @@ def test_resume_repairs_what_a_crash_left(tmp_path: Path, config: Config) -> Non
             {"step": -1, "eval/mean_correct": 0.25, "mean_reward": None},
             {"step": 0, "eval/mean_correct": None, "mean_reward": 0.0},
         ]
-        assert run.checkpoints_path.read_text() == '{"name": "a", "step": 0}\n'
+        assert (run.path / "checkpoints.jsonl").read_text() == '{"name": "a", "step": 0}\n'
         assert not list((run.path / "steps").glob(".*"))
 
 

@@ -97,7 +97,7 @@ def test_a_run_ends_where_it_has_converged_and_pass_at_1_is_at_its_height(tmp_pa
         ended = partial(has_ended, directory.path, last, max_steps=-1, eval_every=-1)
         assert not ended(steer="act"), "its checkpoint is missing"
         line = json.dumps({"name": "final", "step": last, "state_path": "tinker://x"})
-        directory.checkpoints_path.write_text(line + "\n")
+        (directory.path / "checkpoints.jsonl").write_text(line + "\n")
         assert read_checkpoints(directory.path) and ended(steer="act")
         assert not ended(steer="advise")
         # It went on with steer=advise: the end is void, and steer=act does not end it again at once.
