@@ -94,6 +94,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             loaded = LoadResult(list(filtered.kept.outlines()), filtered.dropped, filtered.read)
             checks = await _check_solutions(session, settings, filtered.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
+            # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
             fitting, long = drop_long_prompts(
                 sound,
                 session.renderer,

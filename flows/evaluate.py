@@ -61,6 +61,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     problems = _problems(settings)
+    # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
     before = compared_with(settings, policy.run)
     if before is not None and "compare_to" in settings.given and not shares_problems(before, problems):
         raise ConfigError(
@@ -82,6 +83,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
         if not found:
             display.say(f"not compared with {before.folder}: no problem was graded in both")
         summary |= found
+    # Again even if it was there: what it is compared with may be another one this time.
     journal.write(rollouts, summary)
     record = _record(journal, folder.name)
     markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
@@ -134,6 +136,7 @@ def taken_from_the_run(
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()
+    # With faults in it it would be taken over for good: here they are sampled and graded once more.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
     measured_with = TrainSettings.completed(policy.config)

@@ -71,6 +71,7 @@ async def _in_a_row(settings: PipelineSettings, folder: Path, display: Display) 
     if recorded.is_file() and Path(pool := read_json(recorded)["pool"]).is_dir():
         display.say(f"the pool {pool} is finished")
     else:
+        # Noted once it is made: a start after a crash trains on this very pool, and does not curate again.
         pool = await curate(_named(settings.curate, name=str(POOLS / folder.name)))
         write_json(recorded, {"pool": pool})
     make_folder(path := runs_root() / folder.name, private=True)  # so that it is no doubt a run's

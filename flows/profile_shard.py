@@ -33,6 +33,7 @@ async def profile_shard(
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()
     shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
+    # The slots first: a shard that waits for them must not hold the folder against the run that is to do it.
     async with concurrency(LIMITS), recorded_at(output) as folder:
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:

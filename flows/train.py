@@ -100,6 +100,7 @@ async def _run(settings: TrainSettings) -> str:
             sink=directory.metrics.append,
             advise=settings.steer != "off",
         )
+        # In this order, so that the log is still open while the servers end.
         with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [change.on_resume(directory.next_step) for change in directory.changes]
             if directory.added:
@@ -119,6 +120,7 @@ async def _run(settings: TrainSettings) -> str:
                     async with open_run(settings, directory, used) as run:
                         await _train(run, logger, display)
                 except Exception as error:
+                    # Here and not where it failed: which settings take less memory only a run knows.
                     if advice := memory_advice(error, directory.config):
                         _warn(advice, logger, display)
                     raise
@@ -153,6 +155,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         display.say(notice.line)
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
+    # From the last committed step on and not after it: its checkpoint or its evaluation may be what a crash left out.
     step = max(0, run.directory.last_committed_step)
     published, published_at = 0, -math.inf
     async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:

@@ -21,6 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 def _prepare_child() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
+        # Ignored signals are inherited, and the command has to hear SIGTERM.
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -50,6 +51,7 @@ def main(command: list[str]) -> int:
     stdin = subprocess.DEVNULL
     if command[0] == "-i":
         command, stdin = command[1:], subprocess.PIPE
+    # A session of its own: the terminal's Ctrl-C must not end a server that its starter still needs to stop in order.
     process = subprocess.Popen(command, bufsize=0, stdin=stdin, start_new_session=True, preexec_fn=_prepare_child)
     threading.Thread(target=_stop_when_pipe_closes, args=(process,), daemon=True).start()
     code = process.wait()

@@ -52,6 +52,7 @@ def available_bytes() -> int:
         for controller, limit, usage, cache in _LIMIT_FILES:
             if controller in controllers.split(","):
                 own = _CGROUPS / controller / path.lstrip("/")
+                # The groups above it too: the tightest limit holds, whoever set it.
                 for folder in (own, *own.parents):
                     if _CGROUPS in (folder, *folder.parents):
                         free = min(free, _group_bytes(folder, limit, usage, cache))
@@ -83,6 +84,7 @@ def limit_own_memory() -> None:
     limit = _meminfo("/proc/self/status", "VmData") + max(available_bytes(), _HEADROOM_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    # Only ever raised: lowering it takes a privilege, and who started this process may have set it higher.
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):  # read-only in some containers: there the kernel goes by size alone
         score.write_text(str(max(int(score.read_text()), _OOM_SCORE_ADJ)))

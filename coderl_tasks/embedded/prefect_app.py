@@ -63,6 +63,7 @@ class OwnRequestsOnly:
 
     def _refusal(self, headers: Headers) -> str | None:
         names, origins = headers.getlist("host"), headers.getlist("origin")
+        # Exactly one: of two, this check and the application behind it might each read another.
         if len(names) != 1 or names[0] not in self._names:
             return f"refused: this server is asked for as {self._names[0]}"
         if not all(origin in self._origins for origin in origins):

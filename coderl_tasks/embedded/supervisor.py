@@ -49,6 +49,7 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
     """`preferred` if nothing listens there, else any free port of `host`."""
     for port in (preferred, 0):
         with socket.socket() as probe:
+            # As servers do: else a port whose last connections are still winding down would count as taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
@@ -83,6 +84,7 @@ def is_ours(port: int) -> bool:
 def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
     """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
     try:
+        # In a header: urllib takes what stands before an @ for a part of the host's name.
         request = urllib.request.Request(without_credentials(url), headers=authorization(url))
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
             return response.status == 200 and expected in response.read(1000).decode(errors="replace")
@@ -142,6 +144,7 @@ class EmbeddedServer:
         start_timeout_s: float = 120.0,
     ) -> None:
         self.name = name
+        # Once, and kept over restarts: clients that retry have the address.
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = new_key() if closed else ""
@@ -185,6 +188,7 @@ class EmbeddedServer:
         return self._process.pid
 
     def _start(self) -> None:
+        # Appended: what the one before it said of its end is what people look for.
         with self._log_file.open("ab") as log:
             process = subprocess.Popen(
                 self._command,
@@ -217,6 +221,7 @@ class EmbeddedServer:
         if process is None or process.poll() is not None:
             return
         assert process.stdin is not None
+        # The guard sees it and ends the server, just as if this process had been killed: there is one way down.
         process.stdin.close()
         try:
             # The guard itself kills after GRACE_S: this ends a guard that hangs, and its server with it.
@@ -232,6 +237,7 @@ class EmbeddedServer:
             reason = self._wait_for_trouble()
             if self._stopping.is_set():
                 return
+            # Only those in a row count: a server that lived in between has worked, and may be restarted for days.
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             if quick_deaths >= MAX_QUICK_DEATHS:
                 self._give_up(f"the embedded {self.name} server keeps dying: see {self._log_file}{self._last_words()}")
@@ -256,6 +262,7 @@ class EmbeddedServer:
             try:
                 return f"ended (exit {process.wait(PROBE_S)})"
             except subprocess.TimeoutExpired:
+                # Silent once is busy, a training pass can hold it for seconds; silent for long it hangs.
                 if answers(self._health_url, timeout_s=PROBE_S):
                     answered = time.monotonic()
                 elif time.monotonic() - answered > SILENT_S and not self._stopping.is_set():
@@ -266,4 +273,5 @@ class EmbeddedServer:
         if not self._stopping.is_set():
             logger.error("%s", fault)
             self.fault = fault
+            # After `fault`: who sees it set reads why.
             self.down.set()

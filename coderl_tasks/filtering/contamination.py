@@ -57,6 +57,7 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
     faults = []
     for number, entry in enumerate(train):
         candidates = index.query(entry.signature) if entry.signature.words else []
+        # First: what is the same word for word is to be named rather than what resembles it.
         if entry.signature.statement in same:
             candidates.insert(0, same[entry.signature.statement])
         detail = overlaps.detail(entry)
@@ -92,6 +93,7 @@ class _Overlaps:
         shared = Counter(
             holder for window in entry.signature.windows.tolist() for holder in self._holders.get(window, ())
         )
+        # By share, then by place: of several the same one is named each time.
         for holder, count in sorted(shared.items(), key=lambda item: (-item[1] / self._own[item[0]], item[0])):
             own = self._own[holder]
             share = count / own

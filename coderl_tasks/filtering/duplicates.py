@@ -56,6 +56,7 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
         earlier = by_id.get(entry.problem_id)
+        # Before the content: an id that means two problems must not be kept for the second, whatever that is like.
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
             faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
             continue
@@ -85,6 +86,7 @@ def _near_duplicate(entry: Entry, candidates: Sequence[Entry], rules: DuplicateR
         tests = shared_tests(entry.signature, other.signature)
         if tests.agree:
             return f"{share:.0%} alike with {other.place}, {tests.equal} of {tests.of} tests the same"
+        # The same task with tests of its own is still the same task; tests that contradict show that it is another.
         if entry.signature.statement == other.signature.statement and not tests.contradict:
             return f"the statement of {other.place}, with other tests"
     return None

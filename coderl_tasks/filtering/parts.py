@@ -48,6 +48,7 @@ class ProblemTable:
         # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
         dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
         self._schema = schema
+        # Without statistics, which would hold the longest texts of a group once more.
         self._writer = pq.ParquetWriter(
             file, schema, compression=compression, use_dictionary=dictionaries, write_statistics=False
         )
@@ -123,6 +124,7 @@ class KeptProblems:
         starts: list[int] = []
         held = 0
         for number, more in enumerate(self.table["tests_bytes"]):
+            # By bytes too: a shard's tests are in memory together while it is worked on.
             if not starts or number - starts[-1] >= size or held + more > max_bytes:
                 starts.append(number)
                 held = 0

@@ -140,6 +140,7 @@ class NearDuplicateIndex:
     def add(self, number: int, signature: Signature) -> None:
         """Add a signature under a number of its own."""
         row = len(self._rows)
+        # Doubled when full: one array that numpy compares at once, and no copy for each problem.
         if row == len(self._sketches):
             self._sketches = np.concatenate([self._sketches, np.empty_like(self._sketches)])
         self._sketches[row] = signature.sketch
@@ -158,6 +159,7 @@ class NearDuplicateIndex:
 
 def _bands(threshold: float) -> tuple[int, int]:
     """Bands and rows of an LSH index: as many rows as still find a pair at the threshold with LEAST_RECALL."""
+    # From many rows down: the more of them, the fewer pairs that only look alike.
     for rows in range(16, 1, -1):
         bands = PERMUTATIONS // rows
         if 1 - (1 - threshold**rows) ** bands >= LEAST_RECALL:
@@ -208,6 +210,7 @@ def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> lis
 
 
 def _array(column: pa.LargeListArray, row: int) -> Any:
+    # A copy: a view would keep the whole table of its part in memory.
     return column[row].values.to_numpy(zero_copy_only=False).copy()
 
 
@@ -221,6 +224,7 @@ def _among(some: Hashes, known: Hashes) -> Hashes:
 
 def _sketch(shingles: Hashes) -> Sketch:
     minhash = _empty().copy()
+    # The upper half: this scheme takes 32 bits.
     minhash.update_batch((shingles >> np.uint64(32)).tolist())
     return np.asarray(minhash.hashvalues, dtype=np.uint32)
 
@@ -244,6 +248,7 @@ def _phrases(words: Hashes, length: int) -> Hashes:
 
 def _hash_tests(tests: tuple[Test, ...]) -> tuple[Hashes, Hashes, int]:
     """The known tests' inputs and outputs, and a hash of all tests whatever their order."""
+    # By input: a test that is given twice counts once, however often its author wrote it down.
     answers = {_hash(_plain(test.input)): _hash(_plain(test.expected)) for test in tests}
     inputs = np.array(sorted(answers), dtype=np.uint64)
     outputs = np.array([answers[int(given)] for given in inputs], dtype=np.uint64)

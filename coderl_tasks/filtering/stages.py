@@ -129,6 +129,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(0, 0, 0, "hashing"))
+    # Hashed each time, also where all parts are there: a file that was changed under its name is other data.
     indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
     described = {
         "format": FORMAT,
@@ -144,6 +145,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         described["test_share"] = request.test_share
     if request.environment != "code":  # earlier curations name none
         described["environment"] = request.environment
+    # Before anything is made: the folder says what its parts are of.
     _begin(folder, described)
     done = _finished(folder, described, request)
     if done is not None:
@@ -204,6 +206,7 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
         number = 0
         for file in source.files:
             index = indices[file]
+            # How many rows of such a file are of this split shows only as it is read: its limit cannot be shared out.
             whole = side.limit != -1 and source.only is not None
             for segment in (whole_file(file),) if whole else index.segments:
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
@@ -236,6 +239,7 @@ def _rows_of_each(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, i
 
 
 def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None) -> None:
+    # A part that is there is whole (`parts`): nothing in it is looked at again.
     missing = [job for job in jobs if not job.part.is_file()]
     total = sum(job.segment.size for job in jobs)
     rows_read = 0
@@ -323,6 +327,8 @@ def _finished(folder: Path, described: dict[str, Any], request: FilterRequest) -
         return None
     manifest = read_json(file)
     expected = described | _rules(request)
+    # Parts are of the rows' rules alone: with other rules for duplicates or overlap they serve, and only the end is
+    # done again.
     if {name: manifest.get(name) for name in expected} != expected:
         return None
     dropped = read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)

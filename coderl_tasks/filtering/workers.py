@@ -142,6 +142,7 @@ def make_part(job: PartJob) -> int:
 def workers_for(size: int, workers: int | None) -> int:
     """How many processes to share `size` bytes among: one per core if not said, fewer where there is little to do."""
     most = workers or min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    # A process has to start and to import first, which takes longer than reading less.
     return max(1, min(most, size // BYTES_WORTH_A_PROCESS))
 
 
@@ -172,9 +173,11 @@ def run_jobs(
     try:
         while len(done) < len(jobs):
             while len(running) < workers:
+                # Heavy ones first: alone they take longest, and light ones fill the time beside them.
                 heavy = bool(waiting[True]) and not any(heavy for _, heavy in running.values())
                 if not waiting[heavy]:
                     break
+                # Submitted one by one: a queue in the pool would let two heavy ones meet.
                 number = waiting[heavy].popleft()
                 with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
                     running[executor.submit(work, jobs[number])] = (number, heavy)
@@ -186,6 +189,7 @@ def run_jobs(
     except BrokenProcessPool as error:
         raise InfraError("a process that reads the data was killed, perhaps for want of memory") from error
     finally:
+        # Waited for: a worker that goes on would write a part while the next start makes it.
         executor.shutdown(cancel_futures=True)
     return [done[number] for number in range(len(jobs))]
 
@@ -215,11 +219,13 @@ def _start_worker(shared: _SharedCounter) -> None:
     _counter = shared
     parent = multiprocessing.parent_process()
     assert parent is not None
+    # The executor's own pipe tells a worker only between jobs, and one may take minutes.
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 
 def _end_with(sentinel: int) -> None:
     wait_for_end([sentinel])
+    # At once, without the cleaning up of an exit: the temporary file it was writing is removed by the next start.
     os._exit(1)
 
 

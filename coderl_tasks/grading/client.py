@@ -71,6 +71,7 @@ class SandboxClient:
         return tuple(map(without_credentials, self._urls))
 
     async def __aenter__(self) -> Self:
+        # No limit of its own: the slots bound the requests, and a ping must not queue behind them.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
         self._session = session = aiohttp.ClientSession(connector=connector)
         self._links = [
@@ -117,6 +118,8 @@ class SandboxClient:
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None
                     exhausted = failures >= self._attempts
+                    # With jitter: requests that failed together would come back together, and find the next server
+                    # full.
                     pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
                 except Refused as refusal:  # by this server, for good, and perhaps not by another
                     problem = refusal

@@ -126,6 +126,7 @@ class Judge:
         """
         every = list(range(len(problem.tests)))
         indices = every if priority is None else list(priority)
+        # Said before anything runs: tests left out would pass a program unseen.
         if not every or sorted(indices) != every:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
@@ -194,6 +195,7 @@ class _Run:
                 result = self._judged(results[0])
                 if not result.reason.startswith(_DRIVER_FAILED):
                     return result
+            # Else the server is quarantined now, and the same test goes to another one.
             if await self._driver_works():
                 return result
 
@@ -219,6 +221,8 @@ class _Run:
 
     async def _send(self, indices: Sequence[int], limits: Limits, patience: int = 1) -> list[TestResult] | None:
         """The results of the first of these tests (at least one), not judged yet; None where there is no report."""
+        # For all of its tests in turn, and the interpreter's start: the driver stops before that and reports what it
+        # has.
         run_timeout_s = patience * (limits.cpu_s + 1) * len(indices) + 5
         while True:
             request_id = secrets.token_hex(8)
@@ -303,6 +307,7 @@ async def require_sandbox(client: SandboxClient) -> None:
     found = {url: fault for url, fault in faults.items() if fault is not None}
     if len(found) == len(faults):
         raise InfraError("; ".join(found.values()))
+    # Only once all are known: nothing is quarantined where no other server is up.
     for url, fault in found.items():
         client.quarantine(url, fault)
         logger.warning("%s; the other sandboxes are used", fault)
@@ -389,6 +394,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
 def _reported_test(index: int, test: dict[str, Any], limits: Limits) -> TestResult:
     ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
     answer = base64.b64decode(test["answer"], validate=True)
+    # The type itself, as True is an int to isinstance, and JSON's true no exit status.
     if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int or len(answer) > limits.output_bytes:
         raise ValueError("not a record of the driver")
     if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:

@@ -88,6 +88,7 @@ class RewardFunction:
 
         A text that comes twice is rewarded once. Raises InfraError where the sandbox failed.
         """
+        # The same text is worth the same, and short answers come many times in a group.
         distinct = list(dict.fromkeys(completions))
         size = max(1, int(_LONGEST_REQUEST_S / _wall_s(timeout_s)))
         found: dict[str, Reward] = {}

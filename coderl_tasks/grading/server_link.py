@@ -232,6 +232,7 @@ class ServerLink:
         return max([turn.since, *(other.since + other.takes_s for other in earlier)]) + turn.takes_s
 
     async def _post(self, body: bytes) -> RunResult:
+        # No total: `_wait` says how long, by whose turn it is. A connection that does not come up has no turn.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         headers = {"Content-Type": "application/json"}
         try:
@@ -255,6 +256,7 @@ class ServerLink:
         try:
             return parse_answer(answer, self.url)
         except NoResult as error:
+            # One may be its program's doing; only several in a row open the circuit for everybody.
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise self._failed(str(error)) from error

@@ -152,6 +152,7 @@ async def score_group(
     test is run, and a program that passes some has that share of the reward. Never raises for an outage: such a
     completion has the verdict `infra_error` and no reward. Raises DataError as `Judge.grade` does.
     """
+    # Here and not in the sandbox: what counts as an answer is decided in one place, for every sandbox.
     codes = [extract_code(text) for text in texts]
     distinct = list(dict.fromkeys(code for code in codes if code is not None))
     graded = await asyncio.gather(*(judge.grade(problem, one, priority=priority, run_all=fraction) for one in distinct))

@@ -139,6 +139,7 @@ def read_parquet(
 def set_aside(path: Path) -> Path:
     """Rename a damaged file to NAME.damaged-N in its folder and return the new path."""
     number = 1
+    # Numbered: work that was repeated may be damaged again, and what was set aside before it is kept too.
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     path.rename(target)
@@ -204,6 +205,7 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 def repair(path: Path) -> bool:
     """Cut off a torn last line; whether there was one. Only the directory's owner may do this."""
+    # A line that is damaged and not the last one raises: no crash of ours leaves that, and rows after it are good.
     rows, torn = _parse(path)
     if torn:
         write_rows(path, rows)
@@ -239,6 +241,7 @@ def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return True
+        # One byte and not the file: a long run appends thousands of rows, and would read more with each.
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
 
@@ -266,6 +269,8 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
         if not isinstance(row, dict):
             raise DamagedFileError(path, f"line {number} is not a JSON object")
         rows.append(row)
+    # A tail without its newline does not count even where it is whole: whoever wrote it was not told that it is on
+    # disk. So a reader needs no lock either.
     return rows, bool(tail)
 
 
@@ -356,6 +361,7 @@ def require_in_place(path: Path) -> None:
     # A copy, since other threads take and release locks meanwhile.
     for key, hold in list(_held.items()):
         folder = key.parent
+        # Not those of the process that this one was forked from: it has inherited their table, and not their locks.
         if hold.process != os.getpid() or not place.is_relative_to(folder) or _identity(folder) == hold.identity:
             continue
         now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()

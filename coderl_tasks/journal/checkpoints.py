@@ -119,6 +119,7 @@ def _submit(
         # Without overwrite a repeated save is answered with a 409, which the SDK retries five times in vain.
         pending["state_path"] = training_client.save_state(name, ttl_seconds=ttl_seconds, overwrite=True)
     if kind in ("sampler", "both"):
+        # A save that is repeated after a crash would clash with its own first try: these cannot be overwritten.
         unique = f"{name}-{secrets.token_hex(4)}"
         pending["sampler_path"] = training_client.save_weights_for_sampler(unique, ttl_seconds=ttl_seconds)
     return pending

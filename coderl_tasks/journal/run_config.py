@@ -60,6 +60,7 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
     if file is None or not file.is_file():
         return None
     config = read_json(file)
+    # Asked before anything else is read: what a newer version means by a key is not for this one to guess.
     written = config.get("format", 0)
     if not isinstance(written, int) or written > FORMAT:
         raise DataError(
@@ -77,6 +78,8 @@ def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> di
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
+    # Both with the defaults of today: a setting that came later differs only where it does not stand at the default
+    # that the run has had all along.
     before, after = (_flatten(_settings(TrainSettings.completed(config))) for config in (old, new))
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)

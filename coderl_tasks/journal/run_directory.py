@@ -102,6 +102,7 @@ class RunDirectory:
             recorded = recorded_config(folder) or {}
             # Under the lock only: a file that another process is just writing looks like a leftover.
             remove_leftovers(folder)
+            # The new start's settings do not have them, and to find them out again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
             added = added_settings(recorded, config) if resumed else {}
@@ -191,10 +192,12 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
     or those up to an act that ended it, the last checkpoint, the final evaluation."""
     if (max_steps == -1 or last < max_steps - 1) and not (steer == "act" and was_stopped(path, last)):
         return False
+    # The last checkpoint is saved after the last commit: a crash between the two leaves something to do.
     if not any(row["step"] == last for row in read_checkpoints(path)):
         return False
     if eval_every == -1:
         return True
+    # Its row of metrics.jsonl comes after its summary, and may be what is missing.
     summary = EvalJournal(path / "evals" / FINAL).read_summary()
     return (
         summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
@@ -228,9 +231,11 @@ def is_unstarted(path: Path) -> bool:
         return False
     if not names <= {*_WRITTEN_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
         return False
+    # Without one of its own marks a folder with such names in it may be anybody's.
     if names and not names & {"run.lock", "config.json"}:
         return False
     metrics = path / "metrics.jsonl"
+    # Damaged ones too: people may yet get out of them what was paid for.
     paid_for = (file for pattern in _PAID_FOR for file in path.rglob(pattern))
     return next(paid_for, None) is None and not (metrics.is_file() and metrics.stat().st_size)
 

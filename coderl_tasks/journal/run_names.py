@@ -65,6 +65,7 @@ def doubt(path: Path) -> str | None:
 def near_runs(path: Path) -> list[str]:
     """The runs that `path` may be meant for: beside it, or below the default root, as they are to be given."""
     root = runs_root()
+    # Named once: below the default root both searches would find the same runs.
     places = [] if path.parent.resolve() == root.resolve() else [path.parent]
     beside = [str(place / name) for place in places for name in near_names(path.name, place)]
     return [*beside, *near_names(path.name, root)][:3]

@@ -103,6 +103,7 @@ class GroupFiles:
 
     def discard(self, index: int) -> None:
         """Delete group `index`, which is to be sampled again. No error if it is not there."""
+        # Not synced: a group that a power cut brings back is looked at again, and discarded again.
         (self.folder / f"{index:02d}.parquet").unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -179,6 +180,7 @@ class StepJournal:
             logger.warning("%s; set aside as %s", error, set_aside(path).name)
             return None
         values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
+        # Keys that it does not know are of a newer version with the same format, which adds and changes none.
         return Commit(**{name: value for name, value in values.items() if name in names})
 
 
@@ -216,6 +218,7 @@ class EvalJournal:
     def keep_as(self, name: str) -> None:
         """Give this finished evaluation another name, with -2, -3, ... if taken, so that one of another policy may be
         recorded in its place."""
+        # Never over another one: each was sampled and graded, and a summary may name it as what it is compared with.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         self.folder.rename(next(path for name in names if not (path := self.folder.with_name(name)).exists()))
         sync_folder(self.folder.parent)

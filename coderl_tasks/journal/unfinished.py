@@ -27,6 +27,7 @@ def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> It
     """
     lock = DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead)
     try:
+        # Only once the folder is held: who is refused must not put its settings into another's work.
         if _read(folder) != settings:
             write_json(folder / SETTINGS_FILE, dict(settings))
         yield
@@ -61,6 +62,7 @@ def find_unfinished(
     started = [(file.stat().st_mtime_ns, folder) for folder in folders if (file := folder / SETTINGS_FILE).is_file()]
     for _, folder in sorted(started, reverse=True):
         is_same = recorded_settings(folder, kind) == settings
+        # Asked last, and without taking the lock: the process that works there must not find it taken.
         if is_same and not is_finished(folder) and held_by(folder, LOCK_FILE) is None:
             return folder
     return None

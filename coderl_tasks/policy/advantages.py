@@ -177,6 +177,7 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
     worth is not known.
     """
     groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    # An outage must not decide what is trained on: a group that it hit would be replaced for no fault of its own.
     known = [group for group in groups if not group["reward"].has_nulls()]
     return [group["group_index"][0] for group in known if not _has_signal(count(group))]
 

@@ -269,6 +269,7 @@ async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
         async with httpx.AsyncClient(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
+            # Without a key: a refusal is an answer too, and means that somebody is there.
             await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__
@@ -348,6 +349,7 @@ def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[No
     """
     try:
         yield
+    # First: a bug of ours inside the block would else be retried for minutes as the service's.
     except (CoderlError, *_BUGS):
         raise
     except Exception as error:

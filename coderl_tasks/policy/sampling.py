@@ -217,6 +217,7 @@ def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
     graded = rollouts.filter(
         pl.col("code").is_not_null() & ((pl.col("verdict") == Verdict.PASSED) | pl.col("first_failed").is_not_null())
     )
+    # The same code ran once: counted per completion, a test would look the better for clones.
     programs = graded.unique(["step", "group_index", "problem_id", "code"], maintain_order=True)
     by_problem = programs.group_by("problem_id", maintain_order=True).agg("first_failed")
     return dict(by_problem.iter_rows())
@@ -261,6 +262,7 @@ def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
 
 def _completion(sequence: tinker.SampledSequence) -> Completion:
     tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
     usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
     return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))
 

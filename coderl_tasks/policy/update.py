@@ -296,6 +296,7 @@ async def update_policy(
     """
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
+    # Worked out once, for the datums and for the loss that is reported: both must be of the same numbers.
     advantages: Sequence[Advantage] = list(rows["advantage"])
     kl_base: float | None = None
     if method.kl_penalty_coef:

@@ -125,6 +125,7 @@ class RolloutEngine:
         if request.max_tokens < 1:
             completions = [Completion([], [], TRUNCATED)] * request.num_samples
         else:
+            # Held for the request alone: who records or grades keeps no other group from being sampled.
             async with self._slots:
                 completions = await sample_group(
                     sampler,
@@ -160,6 +161,7 @@ class RolloutEngine:
         In training a completion without log-probabilities is left out: it cannot be trained on, and would move the mean
         of those that are. Never raises for an outage: such a completion has the verdict `infra_error` and no reward.
         """
+        # Before they are graded: the sandbox need not run what no update will learn from.
         trainable = sampled["logprobs"].is_not_null()
         wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
@@ -183,6 +185,7 @@ class GradedAhead:
 
     def start(self, group: pl.DataFrame) -> asyncio.Task[pl.DataFrame]:
         """Begin to grade `group` (SAMPLED_SCHEMA), unless that has begun."""
+        # By what it is a group of and not by the frame: read back from its file it is another object.
         key = (group["step"][0], group["group_index"][0])
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(self._grade(group))
@@ -190,6 +193,7 @@ class GradedAhead:
 
     async def graded(self, groups: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
         """The groups with their grades (ROLLOUT_SCHEMA), in order; raises what grading raised."""
+        # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
         return await asyncio.gather(*(self.start(group) for group in groups))
 
     async def release(self, step: int) -> None:

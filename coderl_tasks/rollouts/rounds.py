@@ -157,6 +157,7 @@ class _Rounds:
         n = n_correct = 0
         for number in range(len(self.sizes)):
             graded = await self._graded(index, number)
+            # Also where something of it could not be graded: `require_graded` counts that in what is returned.
             self.used[index] = number + 1
             if _has_infra_errors(graded):
                 return False
@@ -239,6 +240,7 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     but neither the concurrency nor when sampling stops."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(engine.settings)
+    # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}

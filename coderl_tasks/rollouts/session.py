@@ -100,8 +100,10 @@ class Session:
         finally:
             silence.cancel()
             if not task.done():
+                # A cancelled SDK call may hang on a server that is gone, so that it is waited for only so long.
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
+            # Closing ends a session's models and samplers, and other work may still use those of a released one.
             self._working -= 1
             if not self._working:
                 await self._close_released()
@@ -190,13 +192,16 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     """
     # Before the SDK is used, which tries a mistyped address for five minutes without a word.
     await require_answer(used.tinker_url)
+    # A thread, since reading a tokenizer takes seconds in which nothing else would go on.
     renderer = await asyncio.to_thread(model_renderer, settings.model_name, settings.renderer_name, settings.thinking)
     context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)
     if context is None:
         logger.warning("Tinker names no context length for %s: %d is assumed", settings.model_name, ASSUMED_CONTEXT)
+    # Said and no more: programs of these kinds may not be in the data at all.
     for trial in await try_programs(used.sandbox_urls):
         logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
+        # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
         await require_sandbox(client)
         judge = Judge(client, settings.reward_timeout)
         environment = environment_of(settings)

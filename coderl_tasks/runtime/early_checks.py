@@ -22,6 +22,7 @@ def check_place(folder: Path, setting: str) -> None:
         raise ConfigError(
             f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: choose another {setting}"
         )
+    # The nearest folder that is there: nothing is created by a look.
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")

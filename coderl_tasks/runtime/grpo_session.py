@@ -103,6 +103,7 @@ class GrpoSession:
     def __init__(self, settings: TrainSettings, say: Say) -> None:
         self._say = say
         self._opened: Future[tuple[TrainingRun, RunLogger]] = Future()
+        # A daemon: a script that ends without `close` is not held up; what was trained is recorded.
         self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(settings)), daemon=True)
         self._thread.start()
         try:

@@ -171,10 +171,12 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         raise ConfigError(f"a pipeline takes one base model, not several ({listed})")
     if named:
         model_name = next(iter(named.values()))
+        # Given to all: else the nano preset would take the place of what one part named.
         parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
     parts = {key: for_this_machine(part) for key, part in parts.items()}
     run = training_path(settings.train)
     record = run_record(run) or _pool_record(_named_pool(settings.curate))
+    # By training's, and once: the three parts have to be of one model, and the service is asked for it once.
     leading = await with_decided_model(parts["train"], record)
     whole = settings.model_copy(
         update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}

@@ -26,6 +26,7 @@ async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
 
 
 async def _suspend(error: InfraError, hours: float) -> None:
+    # Only a deployment can start the flow again, and of a flow and its parts only the whole.
     if not deployment.id or flow_run.parent_flow_run_id is not None:
         return
     display = Display()

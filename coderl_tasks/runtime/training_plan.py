@@ -113,6 +113,7 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
     """
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
+    # A run that is finished is shown again also when its model has been retired by then.
     if not (uses_tinker_service() and path is not None and nothing_is_left(settings, path)):
         settings = await with_decided_model(settings, run_record(path))
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
@@ -160,6 +161,7 @@ def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
     config = recorded_config(path)
     if config is None:
         return False
+    # With what it has recorded, so that looking changes nothing.
     with RunDirectory.open(path, config, is_finished=partial(is_finished, settings=settings)) as directory:
         return directory.finished
 

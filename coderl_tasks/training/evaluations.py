@@ -24,6 +24,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     """Evaluate the policy after `step` (-1: before training) as `name`; its summary, recorded or new."""
     journal = run.directory.evaluation(name)
     recorded = journal.read_summary()
+    # The step too: the final one of a run that was given more steps is of another policy.
     if recorded is not None and recorded.get("step") == step:
         return recorded
     # Renamed, not replaced: it is paid for, and `compare_to` may name it.
@@ -39,6 +40,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
             RolloutSettings(
                 purpose="evaluate",
                 policy=policy_name(run, step),
+                # Greedy: two evaluations of one policy agree, and a difference is the training's.
                 temperature=0.0,
                 max_tokens=settings.max_tokens,
                 context=run.session.context,

@@ -39,9 +39,11 @@ def frozen_orders(
         if wrong:
             raise DataError(f"{path} is not of the tests of this pool (problem {wrong[0]})")
         return recorded
+    # Begun without the file: another order from here on would name other failures than the steps before it.
     if directory.step(0).has("scored"):
         return {}
     orders = learned_orders(problems, pool, earlier_runs)
+    # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
     write_json(path, orders)
     logger.info("tests of %d of %d problems are run in a learned order: %s", len(orders), len(problems), path.name)
     return orders

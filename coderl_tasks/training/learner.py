@@ -106,6 +106,7 @@ class Learner:
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
         """A client that samples from the policy after so many updates."""
         opened = self._samplers.get(updates)
+        # Without the turn: with overlap the next step is sampled while an update holds it.
         if opened is None or not self._session.is_current(opened[0]):
             opened = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
             self._samplers[updates] = opened
@@ -134,6 +135,7 @@ class Learner:
             saved = {}
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
             if save is not None:
+                # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save_hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
@@ -230,6 +232,7 @@ class Learner:
 
     async def base_client(self) -> tinker.SamplingClient:
         """A client of the base model."""
+        # Anew each time: a client ends with its session, which a retry may have replaced.
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
     async def _named_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient] | None:
@@ -295,6 +298,7 @@ class Learner:
         # Dropped until the update succeeds: one that failed, or was cancelled, may have been applied all the same. So
         # may some of several optimizer steps: a step is repeated whole, from a state that holds none of them.
         self._trained = None
+        # Of the run and the step alone, so that a replay draws the same batches.
         seed = seed_for(self._settings.seed, "mini-batches", step)
         result = await update_policy(trained.client, scored, adam, method, seed)
         trained.updates = step + 1
@@ -313,6 +317,7 @@ class Learner:
             try:
                 return _Trained(await restore_training_client(service, state.path), service, state.updates)
             except ConfigError as error:
+                # A key that is refused is refused for every older state too.
                 if state is states[-1] or is_about_the_account(error):
                     raise
                 logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)

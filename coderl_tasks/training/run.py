@@ -152,6 +152,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, or there is nothing to
     evaluate on.
     """
+    # First what lies on this machine: a pool or a data set that cannot be used costs no session.
     problems = read_pool(Path(settings.pool))
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
     test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems)
@@ -218,6 +219,7 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem]) -> list[P
             f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
             "evaluation_dataset, or eval_every=-1"
         )
+    # Both: an id may be the data's own, and mean another problem in another data set.
     trained = {(problem.problem_id, problem.statement) for problem in pool}
     both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)
     if both:
@@ -233,6 +235,7 @@ def check_pool(path: Path) -> None:
     if path.suffix == ".jsonl":
         raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
+        # From the footer: the tests of a pool can be gigabytes, and are read when all else is known to be right.
         schema = pl.read_parquet_schema(path)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
     missing = [name for name in PROBLEM_SCHEMA if name not in schema]
@@ -302,6 +305,7 @@ def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[
         return problems, []
     if settings.validation_size >= len(problems):
         raise ConfigError(f"validation_size={settings.validation_size} leaves nothing of a pool of {len(problems)}")
+    # By a hash and not by place: what is held out stays so whatever order the pool has.
     ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
     held_out = {problem.problem_id for problem in ordered[: settings.validation_size]}
     return (

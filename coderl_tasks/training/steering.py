@@ -59,6 +59,7 @@ def learning_rate_factor(settings: TrainSettings, commits: Iterable[Commit], ste
 def temperature_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
     """The temperature that `step` is sampled at."""
     raised = sum(act.by for act in _in_effect(settings, commits, "temperature", step))
+    # Rounded: 0.1 added three times is no 0.3 in floating point, and the number is shown and compared.
     return round(settings.temperature + raised, 6) if raised else settings.temperature
 
 
@@ -92,6 +93,8 @@ class Steering:
         commits = self._directory.commits()[:step]
         earlier = acts_of(commits)
         first = max((act.from_step for act in earlier), default=0)
+        # What stood before an act is no reason for another one: the signs are looked for anew in the steps that it has
+        # changed.
         if first != self._first:
             self._first, self._watch = first, Watch(self._directory.config)
         judged = first + len(self._watch.history.steps)
@@ -126,6 +129,7 @@ class Steering:
         elif (
             (hotter := [name for name in ACTED_ON["temperature"] if name in standing])
             and may_be_hotter
+            # The epsilon is for the same: the last act up to HOTTEST is allowed.
             and temperature + WARMER <= HOTTEST + 1e-9
         ):
             act = Act("temperature", WARMER, start, hotter[0])
@@ -141,6 +145,7 @@ class Steering:
     def _at_its_height(self, step: int, since: int) -> bool:
         """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest by
         more than the standard error, or one problem. Those of as many problems are compared."""
+        # Up to the step before: its own evaluation comes after its commit.
         rows = [row for row in read_rows(self._directory.metrics.path) if is_eval_row(row) and row["step"] < step]
         if not rows or rows[-1]["step"] < since or not rows[-1].get("eval/n"):
             return False

@@ -82,6 +82,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     started = time.monotonic()
     if run.adaptive is not None and journal.read_problems() is None:
         journal.write_problems(step_problems(run, step))  # once: another version or machine might round otherwise
+    # What an earlier process sampled goes on as if it had just arrived, graded with the others.
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
@@ -213,6 +214,7 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
     settings = run.settings
     scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), _counted(run))
     if settings.kl_penalty_coef and scored["trained"].any():
+        # Before scored.parquet is written: a replay of the update must not need the base model.
         base = await run.learner.base_client()
         scored = await with_base_logprobs(base, scored, settings.sample_concurrency)
     journal.write_scored(scored)
@@ -234,6 +236,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
+    # In the commit, and so once: decided again after a kill it could fall out otherwise.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
         metrics["act"] = "; ".join(told for _, told in decided)
@@ -241,6 +244,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     commit = Commit(
         step=step,
         metrics=metrics,
+        # As it was done: a replay takes these, whatever a resume has made of the settings since.
         adam=run.learner.adam_params(step).model_dump(),
         method=run.learner.method.record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
@@ -339,6 +343,7 @@ def lost_scores(run: TrainingRun) -> list[int]:
     DataError, saying what can be done, for a step whose samples are lost too, and whose update is in no saved state.
     """
     committed = run.directory.next_step
+    # From an older state than the newest the next step may have to be sampled, where the policy lags.
     states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
     saved = max((state.updates for state in states), default=0)
     kept = max((state.updates for state in states if state.kept), default=0)

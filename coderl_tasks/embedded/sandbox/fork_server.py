@@ -128,6 +128,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
 
     `python_path` is the module search path for submissions.
     """
+    # Before the first import of a submission's: nothing of the server's own packages is to be found there.
     sys.path[:] = python_path
     setting = isolation.Setting(arguments["readable"], arguments["scratch"])
     level, reason = isolation.choose(setting)
@@ -145,6 +146,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     if level is None:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
+    # While the whole file system is there: in the submissions' own there is only what they may read.
     warm_up(arguments["rich"])
     isolation.enter(level, setting)
     control.send(json.dumps({"level": level, "reason": reason, "pid": os.getpid()}).encode())

@@ -42,6 +42,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _map_user(inside: int, uid: int, gid: int) -> None:
+    # First: without it the kernel refuses an ordinary user's gid_map.
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{inside} {uid} 1")
     _write("/proc/self/gid_map", f"{inside} {gid} 1")
@@ -60,6 +61,7 @@ def enter(level: str, setting: Setting) -> None:
 def _become_unprivileged(index: int) -> None:
     """From root to a user of this worker's own, so that limits hold and no other worker's process can be
     signalled."""
+    # While it is still root: afterwards nobody may.
     os.setgroups([])
     for uid in (_FIRST_UID + index, rootfs.NOBODY):
         try:
@@ -108,6 +110,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         _map_user(rootfs.NOBODY, outer_uid, outer_gid)
         sethostname("sandbox")
     else:
+        # Without a pid namespace: what a submission leaves behind comes to this worker, which can end it.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if not ordinary:
             uid = _FIRST_UID + index
@@ -141,6 +144,7 @@ def start_monitor(
     `kept` is the code of those jobs that come without.
     """
     namespaces = level == "namespaces"
+    # For each run anew: the limit counts what else this user has running just now.
     if confinement.shares_user:
         confinement = confinement._replace(base_processes=_processes_of(os.getuid()))
     pid = kernel.clone(_RUN_NAMESPACES) if namespaces else os.fork()
@@ -154,6 +158,7 @@ def start_monitor(
         except BaseException as error:
             print(f"sandbox: a run failed: {error!r}", file=sys.stderr, flush=True)
         finally:
+            # Never back into the worker's code: this is a copy of it.
             os._exit(status)
     return pid
 
@@ -243,5 +248,6 @@ def die_with(parent_pid: int) -> None:
     """Ask the kernel to kill this process when its parent's thread ends; exit at once if that has happened
     already."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the request was made, and then nothing would fire.
     if os.getppid() != parent_pid:
         os._exit(1)

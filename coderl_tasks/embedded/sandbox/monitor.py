@@ -42,6 +42,7 @@ class Output:
     def drain(self, descriptor: int) -> bool:
         """Read what is there; False at the end of the stream."""
         chunk = os.read(descriptor, _CHUNK)
+        # Read on beyond the cap: a pipe that nobody drains would stop the program, and its time run out.
         self.data += chunk[: self.cap - len(self.data)]
         return bool(chunk)
 
@@ -68,6 +69,7 @@ class Run:
         _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         error_read, error_write = os.pipe2(os.O_CLOEXEC)
+        # A file and no pipe: it need not be fed while the program runs, and a program that never reads blocks nobody.
         stdin_file = os.memfd_create("stdin")
         job_files.write_all(stdin_file, stdin)
         os.lseek(stdin_file, 0, os.SEEK_SET)
@@ -137,6 +139,7 @@ class Run:
         except BaseException:
             sys.__excepthook__(*sys.exc_info())
         finally:
+            # Never out of this function: what called it is the monitor's copy.
             os._exit(status)
 
 
@@ -152,6 +155,7 @@ def serve_job(
     # With the pid namespace's init the kernel kills all processes of the run; without one this process must live on to
     # do that, so it is asked to end (`_abandon`).
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL if namespaces else _signal.SIGTERM)
+    # Before the job is read: from then on there is something that the submission must not look into.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     job, blobs = frames.receive(connection)
     source, stdin, *contents = blobs
@@ -180,6 +184,7 @@ def serve_job(
         fetched: dict[str, bytes] = {}
         budget = MAX_FETCH_BYTES
         for name in job["fetch"]:
+            # A budget for all of them together: each alone may be as large as the disk allows.
             found = job_files.read_file(workdir, name, budget)
             if found is not None:
                 fetched[name] = found

@@ -80,9 +80,11 @@ def become(confinement: Confinement, limits: Limits, workdir: str, streams: tupl
     The order matters: another user can be taken on while there are capabilities, and /proc written before Landlock
     closes it; Landlock and seccomp need no_new_privs where there are none.
     """
+    # Its own session: signals to its group reach its own processes only.
     os.setsid()
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
+    # Nothing of the server's, not its sockets nor another run's pipes, may be reached from the submission.
     os.closerange(3, _LAST_DESCRIPTOR)
     os.chdir(workdir)
     os.umask(0o022)
@@ -110,6 +112,7 @@ def become(confinement: Confinement, limits: Limits, workdir: str, streams: tupl
 
 
 def _set_limits(confinement: Confinement, limits: Limits) -> None:
+    # A backstop above the wall clock's limit: whoever measures CPU time, as a grading driver does, comes first.
     cpu_seconds = int(limits.timeout_s) + 2
     wanted = {
         resource.RLIMIT_CPU: cpu_seconds,
@@ -154,6 +157,7 @@ def _fresh_interpreter(workdir: str, main_path: str) -> types.ModuleType:
     main.__dict__.update(__file__=main_path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     _open_streams()
+    # The fork server turned it off for its own objects, which are frozen and stay shared.
     gc.enable()
     return main
 
@@ -189,6 +193,7 @@ def run_main(workdir: str, code: Code) -> int:
         atexit._run_exitfuncs()
     except BaseException:
         sys.__excepthook__(*sys.exc_info())
+    # At the very end, as CPython does: exit handlers and threads may still have written.
     for stream in (sys.stdout, sys.stderr):
         if stream is None or getattr(stream, "closed", False):
             continue

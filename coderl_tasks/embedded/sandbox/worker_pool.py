@@ -96,6 +96,7 @@ class Worker:
         self.pid = pid
         self._reader = reader
         self._writer = writer
+        # By descriptor: a pid that has ended may be another process's by the time that it is to be killed.
         self._pidfd = os.pidfd_open(pid)
         self._last_code = self._kept_code = b""
 
@@ -156,6 +157,7 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 stderr=sys.stderr,
                 pass_fds=[theirs.fileno()],
+                # Ctrl-C is the server's to answer: it ends its workers in order.
                 start_new_session=True,
             )
             theirs.close()
@@ -243,6 +245,7 @@ class WorkerPool:
 
     async def start(self) -> None:
         """Start the fork servers; ConfigError where no isolation is to be had."""
+        # Both now: the first job is not to wait seconds for imports, and a machine without isolation is told at once.
         await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
 
     def stop(self) -> None:
@@ -286,6 +289,7 @@ class WorkerPool:
             for _ in range(2):
                 try:
                     worker = await self._worker(index, rich)
+                    # Before each job: the group is the slot's, and the limit was the last job's.
                     self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
                     # Not wait_for: until Python 3.12 it could lose the cancellation.
                     async with asyncio.timeout(job.timeout_s + _GRACE_SECONDS):

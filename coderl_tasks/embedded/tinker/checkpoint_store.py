@@ -196,6 +196,7 @@ class CheckpointStore:
                 raise damaged(
                     f"checkpoint {record.path} is damaged: {name} has {size} bytes instead of {expected.size}"
                 )
+            # Whole, though it costs a read: weights with one changed byte would load, and train on as if nothing were.
             if sha256_of(file) != expected.sha256:
                 raise damaged(
                     f"checkpoint {record.path} is damaged: the content of {name} has changed since it was saved"
@@ -236,6 +237,7 @@ class CheckpointStore:
         """Remove expired checkpoints, and what crashed writers left behind more than a day ago."""
         for run in self.runs():
             self.checkpoints(run.run_id)
+        # By age: a younger one may be what another server of this user is just writing.
         limit = time.time() - _LEFTOVER_AGE_S
         for leftover in (*self.root.glob(".tmp-*"), *self.root.glob("*:train:*/**/.tmp-*")):
             try:
@@ -264,6 +266,7 @@ class CheckpointStore:
             raise damaged(f"the checkpoint record {file} is damaged: {_first(error)}") from error
 
     def _drop_if_expired(self, record: CheckpointRecord) -> bool:
+        # On sight: an expired checkpoint must not be found between two sweeps.
         if record.expired():
             self.delete(record)
             return True

@@ -83,6 +83,7 @@ class TrainingModel:
     async def load(self, record: CheckpointRecord, *, optimizer: bool) -> None:
         """Take over a training checkpoint's weights, and its optimizer state if asked. Raises Refusal, BadRequest."""
         self._check_usable(needs_adapter=False)
+        # But for the seed, which only says what the weights were before these.
         if self.run.lora.model_copy(update={"seed": 0}) != record.lora.model_copy(update={"seed": 0}):
             raise BadRequest(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
         self.adapter = await self.host.train(
@@ -139,6 +140,7 @@ class TrainingModel:
                 adapter.grads = None
                 raise
             except Exception as error:
+                # Some tensors may have been updated and others not: no gradient makes that right.
                 self._broken = f"an optimizer step broke off ({type(error).__name__}: {error})"
                 raise
 

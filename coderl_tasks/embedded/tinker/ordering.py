@@ -65,6 +65,7 @@ class SequencedQueue:
             self._free_since = time.monotonic()
 
     async def _wait_for_arrival(self) -> None:
+        # Cleared before it is waited for, with nothing awaited in between: no arrival can be missed.
         self._arrival.clear()
         oldest = min((entry.arrived for entry in self._entries.values()), default=_GIVEN_UP)
         if oldest == _GIVEN_UP:

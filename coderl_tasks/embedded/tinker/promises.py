@@ -94,6 +94,7 @@ class PromiseTable:
             return None
         if promise.kind != kind:
             raise BadRequest(f"request {request_id} is a {promise.kind}, and cannot be reused for a {kind}")
+        # A resend of what was refused is told the same, and is not looked at anew.
         if promise.refusal is not None:
             raise promise.refusal
         return promise
@@ -143,6 +144,7 @@ class PromiseTable:
                 self._forget_oldest(spare=request_id)
 
     def _forget_oldest(self, spare: str) -> bool:
+        # Those that were fetched first: of the others a client may still be waiting for each.
         for group in (self._read, self._unread):
             oldest = next((request_id for request_id in group if request_id != spare), None)
             if oldest is not None:
@@ -171,6 +173,7 @@ class PromiseTable:
 
 def machine_fault(error: BaseException) -> str | None:
     """What to say and do where the server's machine is at fault, memory or disk; None for another error."""
+    # Told apart from a fault of the server: with room made, the same request succeeds.
     if (out_of_memory := as_out_of_memory(error)) is not None:
         return str(out_of_memory)
     # safetensors has the system's error in its text alone

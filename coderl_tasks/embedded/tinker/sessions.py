@@ -85,6 +85,7 @@ class SessionRegistry:
 
     def open(self, request: types.CreateSessionRequest) -> Session:
         """A new session under an id that no server has used before."""
+        # A name and a number would come again after a restart, and with them the runs on disk of another.
         session = Session(str(uuid.uuid4()), request.user_metadata, request.display_name, request.project_id)
         self._sessions[session.session_id] = session
         return session
@@ -98,6 +99,7 @@ class SessionRegistry:
         session = self._sessions.get(session_id)
         if session is None or session.finished is not None:
             raise gone(f"session {session_id}")
+        # Any request counts: a heartbeat may be late where the client's machine is busy.
         session.last_heartbeat = time.monotonic()
         return session
 
@@ -209,6 +211,7 @@ class SamplerRegistry:
         if len(snapshots) > KEPT_SNAPSHOTS:
             oldest = snapshots.popleft().sampler_id
             del self._samplers[oldest]
+            # Remembered, so that its client is told what to do, and not that the server was restarted.
             self._dropped.add(oldest)
 
     async def weights(self, sampler: Sampler) -> "Weights":

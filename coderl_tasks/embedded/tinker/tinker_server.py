@@ -68,6 +68,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(507, str(error))
     except CoderlError as error:
         return _error(400, str(error))
+    # In words: an SDK that is newer than this server asks for what it does not have.
     except web.HTTPNotFound:
         return _error(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
     except web.HTTPException as error:
@@ -107,6 +108,7 @@ async def _housekeeping(state: ServerState) -> None:
         for session in state.sessions.silent():
             logger.warning("session %s sent no heartbeat and is ended", session.session_id)
             session.finished = {"type": "cancelled", "detail": "no heartbeat"}
+            # Its models and snapshots hold memory, and a client that was killed says no goodbye.
             state.end_session(session.session_id, "its client sent no heartbeat")
         if number % SWEEP_EVERY == 0:
             try:
@@ -137,12 +139,15 @@ async def running(
         make_app(state, admit), access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=0.5
     )
     await runner.setup()
+    # Many groups are asked for at once: a connection beyond a short backlog would be dropped, and tried again only a
+    # second later.
     await web.SockSite(runner, listener, backlog=1024).start()
     housekeeping = asyncio.create_task(_housekeeping(state))
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         housekeeping.cancel()
+        # What waits is answered before the connections go: its clients then read why, and not a reset.
         for model in state.models.all():
             model.close("the server is stopping")
         await runner.cleanup()

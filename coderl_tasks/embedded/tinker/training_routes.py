@@ -46,9 +46,11 @@ def submit(
     if it was a backward pass. Runs without a pause, so that a resend cannot slip in between."""
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
+    # Counts as a sign of life, too: a client that submits is there.
     state.sessions.living(model.run.session_id)
     request_id = f"{model.run.run_id}:{seq_id}"
     if state.promises.find(request_id, kind) is None:
+        # Only of a new request: a resend of one that waits adds nothing.
         if model.queue.waiting >= MAX_WAITING:
             raise Refusal(429, f"model {model.run.run_id} has {MAX_WAITING} requests waiting")
         try:

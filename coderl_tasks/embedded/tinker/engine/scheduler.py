@@ -70,6 +70,7 @@ class SamplingScheduler:
                     if not isinstance(request.error, BadRequest):
                         logger.error("sampling failed", exc_info=request.error)
                     future.set_exception(request.error)
+        # What came in after the last round has a future too, and somebody waits for it.
         self._receive(waiting, idle=False)
         for future in [*futures.values(), *(future for _, _, future in waiting)]:
             if future.set_running_or_notify_cancel():
@@ -91,6 +92,7 @@ class SamplingScheduler:
         while waiting:
             weights, spec, future = waiting[0]
             held += self._engine.cache_bytes(spec)
+            # In order: a large request that is passed over would wait for ever while small ones keep coming.
             if batch.requests and held > self._max_cache_bytes:
                 return
             waiting.popleft()
