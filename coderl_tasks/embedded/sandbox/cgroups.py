@@ -87,6 +87,7 @@ class SlotGroup:
 
     def limit_memory(self, memory_mib: int, payload_bytes: int) -> None:
         """Allow the next job its memory, its files and our own part."""
+        # What the run's tmpfs holds counts as memory of the group, and so do the copies of a request on its way in.
         wanted = (memory_mib << 20) + SCRATCH_BYTES + 3 * payload_bytes + _OWN_BYTES
         if self.memory_file is not None and wanted != self.memory_bytes:
             # Refused while the pages of the run before are still being freed: then its limit stays for this one.
@@ -98,6 +99,7 @@ class SlotGroup:
         """Remove the groups once their processes, which must have been killed, are gone."""
         deadline = time.monotonic() + _END_SECONDS
         for folder in self.folders:
+            # A group with processes cannot be removed, and killed ones take a moment to go.
             while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
                 time.sleep(0.005)
             try:

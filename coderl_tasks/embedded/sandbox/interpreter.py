@@ -44,6 +44,7 @@ def command() -> list[str]:
     """The command line of the fork server, which reads `arguments_with` from standard input: every submission can read
     its command line, and nobody else's business stands there."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
+    # Without site: what a virtual environment or a user has installed is no part of a verdict.
     return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP]
 
 

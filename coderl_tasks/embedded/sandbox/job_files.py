@@ -70,6 +70,8 @@ def read_file(workdir: str, name: str, budget: int) -> bytes | None:
     it is not that."""
     try:
         parts = safe_parts(name, workdir)
+        # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe would block
+        # for ever.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with contextlib.ExitStack() as opened:
             folder = os.open(workdir, flags | os.O_DIRECTORY)
@@ -79,6 +81,7 @@ def read_file(workdir: str, name: str, budget: int) -> bytes | None:
                 opened.callback(os.close, folder)
             descriptor = os.open(parts[-1], flags, dir_fd=folder)
             opened.callback(os.close, descriptor)
+            # Of what was opened: asked by name, it could be another file by then.
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_size > budget:
                 return None

@@ -56,6 +56,7 @@ def restrict(readable: Sequence[str], devices: Sequence[str], writable: str) -> 
     abi = version()
     rights = (1 << _RIGHTS_OF_VERSION.get(abi, 16)) - 1
     attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SIGNALS_VERSION else 0)
+    # As long as this kernel's version knows: an older one refuses fields that it has no name for.
     size = 24 if abi >= SIGNALS_VERSION else 16 if abi >= 4 else 8
     calls = kernel.numbers()
     ruleset = kernel.syscall(calls.landlock_create_ruleset, ctypes.c_char_p(attributes), size, 0)
@@ -65,6 +66,7 @@ def restrict(readable: Sequence[str], devices: Sequence[str], writable: str) -> 
     for path, access in allowed:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):
+            # The kernel refuses rights of folders for a file.
             access &= _FILE_RIGHTS | _TRUNCATE | _IOCTL_DEV
         rule = struct.pack("=Qi", access & rights, parent)
         kernel.syscall(calls.landlock_add_rule, ruleset, _RULE_PATH_BENEATH, ctypes.c_char_p(rule), 0)

@@ -26,6 +26,7 @@ def set_command_line(title: bytes) -> None:
     """Put `title` in the place of this process's command line, which all that it forks show too."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
+    # The name, which is in brackets and may hold anything, is cut off before: fields are counted from behind it.
     start, end = int(fields[45]), int(fields[46])
     ctypes.memset(start, 0, end - start)
     ctypes.memmove(start, title, min(len(title), end - start - 1))
@@ -196,6 +197,7 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    # Only now: a monitor that has the pid can count on being able to end the run.
     os.write(report, str(pid).encode())
     os.close(report)
     os.read(alive, 1)  # the end of the stream is the signal: it comes also when the monitor was killed

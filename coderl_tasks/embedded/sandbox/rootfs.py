@@ -71,6 +71,7 @@ def enter(extra: Sequence[str]) -> None:
 
     Needs CAP_SYS_ADMIN and a mount namespace of its own. OSError if the kernel refuses a step.
     """
+    # First: where the host's mounts are shared, those below would appear there too.
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     paths = readable_paths(extra)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
@@ -109,7 +110,9 @@ def enter(extra: Sequence[str]) -> None:
 
 def mount_private(size_bytes: int) -> None:
     """Cover /tmp and /proc with fresh ones of this run's namespaces; /tmp holds at most `size_bytes`."""
+    # Inodes too: empty files take no space, and a million of them the kernel's memory.
     options = f"size={size_bytes},nr_inodes=20000,mode=700"
+    # Opened before /tmp is covered, and bound back into it.
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in _below_tmp}
     kernel.mount("run", "/tmp", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     for path, descriptor in kept.items():

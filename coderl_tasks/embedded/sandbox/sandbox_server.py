@@ -48,6 +48,7 @@ class BadRequest(ValueError):
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:
     value = body.get(name, default)
+    # JSON's true is an int to Python, and NaN, which its JSON parser takes, a number.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadRequest(f"{name} must be a number")
     return float(value)
@@ -134,6 +135,7 @@ async def run_code(request: web.Request) -> web.Response:
     except Busy as error:
         return _come_back(error)
     except InfraError as error:
+        # With 200, as Sandbox Fusion answers: its clients read the status and try again.
         return _reply("SandboxError", str(error), None)
     return _reply("Success" if outcome.return_code == 0 else "Failed", "", outcome)
 
@@ -212,6 +214,7 @@ async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool,
         finally:
             await runner.cleanup()
     finally:
+        # Last: a request that is still being answered uses a worker.
         pool.stop()
 
 

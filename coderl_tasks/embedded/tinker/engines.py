@@ -34,6 +34,7 @@ class EngineHost:
         self._engine: Engine | None = None
         self._scheduler: SamplingScheduler | None = None
         self._loading = asyncio.Lock()
+        # One thread: requests of all models on these weights take turns, and each has all lanes.
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix=f"train {name}")
 
     @property
@@ -44,6 +45,7 @@ class EngineHost:
     async def engine(self) -> "Engine":
         """The engine, loaded by the first caller. Raises ConfigError for a model it cannot run."""
         if self._engine is None:
+            # Requests that come while it loads wait for the one load, and do not begin their own.
             async with self._loading:
                 if self._engine is None:
                     engine, self._scheduler = await self._in_thread(_load_engine, self.folder)

@@ -36,6 +36,7 @@ def _cursor(limit: int, offset: int, total: int) -> dict[str, int]:
 
 def _live(state: ServerState, stored: RunRecord) -> RunRecord:
     model = state.models.get(stored.run_id)
+    # What is live is ahead of its record, which is written when a step is done.
     return model.run if model is not None else stored
 
 

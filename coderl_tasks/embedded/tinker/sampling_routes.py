@@ -30,6 +30,7 @@ async def create_sampling_session(request: web.Request) -> web.Response:
     sampler_id = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
     if state.samplers.get(sampler_id) is None:
         sampler = await _new_sampler(state, sampler_id, body)
+        # Loaded first, so that a damaged checkpoint is refused here, and not in every request for samples.
         await state.samplers.weights(sampler)
         if state.samplers.get(sampler_id) is None:  # a resend may have been faster
             state.samplers.add(sampler)
@@ -123,6 +124,7 @@ async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: 
         state.promises.resolve(promise, failure("the request was cancelled", "user"))
         raise
     finally:
+        # Also of one that failed or was cancelled: a client that reads the log would wait for it for ever.
         sampler.log(int(promise.request_id.rsplit(":", 1)[1]) // CLONE_BLOCK).add(promise)
 
 

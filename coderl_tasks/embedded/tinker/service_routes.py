@@ -149,6 +149,7 @@ async def retrieve_future(request: web.Request) -> web.Response:
         )
     if answer.content_type == PROTOBUF and PROTOBUF not in request.headers.get("Accept", ""):
         raise Refusal(406, f"the answer to a {promise.kind} is protobuf: send Accept: {PROTOBUF}")
+    # Marked, not deleted: the answer may get lost on the way, and is then asked for again.
     table.mark_read(promise.request_id)
     return web.Response(body=answer.body, content_type=answer.content_type)
 

@@ -53,6 +53,7 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
         probs = logits.softmax(dim=1)
         order = None
         if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
+            # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
             probs, order = probs.sort(dim=1, descending=True, stable=True)
             probs = _truncate(probs, spec)
         ranks = _invert(probs, torch.from_numpy(uniforms))
@@ -69,6 +70,7 @@ def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
         before = probs.double().cumsum(dim=1) - probs
         target = spec.top_p * probs.double().sum(dim=1, keepdim=True)
         keep = before < target
+        # However small top_p is: of an empty set nothing can be drawn.
         keep[:, 0] = True
         probs = probs * keep
     return probs
@@ -76,6 +78,7 @@ def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
 
 def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """The index (G,) at which the cumulative sum of probs (G or 1, V) passes each uniform (G,) times its total."""
+    # Double: float32 sums over a large vocabulary are too coarse for tokens of small probability.
     cdf = probs.double().cumsum(dim=1)
     total = cdf[:, -1:]
     target = uniforms[:, None] * total

@@ -63,6 +63,7 @@ def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
 
 def group_by_prefix(sequences: list[np.ndarray]) -> list[tuple[int, list[int]]]:
     """(prefix length, indices of the members) of groups that share a prefix; a sequence alone has its whole length."""
+    # By content: the same request packs the same, in whatever order its datums come.
     order = sorted(range(len(sequences)), key=lambda i: sequences[i].tolist())
     groups: list[tuple[int, list[int]]] = []
     for index in order:
@@ -164,6 +165,7 @@ def pack(sequences: list[np.ndarray], max_tokens: int, usual_tokens: int) -> lis
                     break
                 size += suffix
                 taken += 1
+            # A group stays whole where it can: split, its prefix is computed once more.
             if packer.rows and packer.rows + size > budget:
                 batches.append(packer.finish())
                 packer = _Packer()

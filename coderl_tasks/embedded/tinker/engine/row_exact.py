@@ -73,6 +73,7 @@ def choose_tiled_product(weights: list[torch.Tensor]) -> TiledProduct:
     Raises RuntimeError if none is: sampling could then not promise the same tokens at another load.
     """
     shapes = {weight.shape: weight for weight in weights}
+    # Tried on this machine and not looked up: which kernels a library picks follows from its version and the processor.
     for product in (batched_tiles, looped_tiles):
         if all(is_row_exact(product, weight) for weight in shapes.values()):
             logger.debug("row-exact product: %s", product.__name__)

@@ -68,6 +68,7 @@ class RunningRequest:
             start = self._cache.prompt_filled
             positions = list(range(start, start + self.rows))
             return [self.spec.prompt[i] for i in positions], positions
+        # As it grows: room for max_tokens at once would be refused though few completions get that long.
         self._cache.reserve()
         position = len(self.spec.prompt) + self._cache.generated
         return [self._tokens[i][-1] for i in self._running], [position] * len(self._running)
@@ -109,6 +110,7 @@ class RunningRequest:
             self._reasons[sample] = self._stop.reason(self._tokens[sample])
             if self._reasons[sample] is None:
                 keep.append(place)
+        # Cut as samples end: their part of the cache is what the next step would read in vain.
         if keep and len(keep) < len(self._running):
             self._cache.keep(keep)
         self._running = [self._running[place] for place in keep]
@@ -173,6 +175,8 @@ class SamplingBatch:
         for request in chosen:
             request.last_turn = self._turn
             by_weights.setdefault(id(request.weights), []).append(request)
+        # Together only where the weights are the same object: a step of the old policy and one of the new may run side
+        # by side.
         for requests in by_weights.values():
             self._run(requests)
         finished = [request for request in chosen if request.done]
@@ -228,6 +232,7 @@ class SamplingBatch:
             its_tokens, its_positions = request.inputs()
             tokens += its_tokens
             positions += its_positions
+        # Whole tiles, so that no row meets a kernel of another size.
         padding = [0] * (padded_rows(len(tokens)) - len(tokens))
         weights = requests[0].weights
         hidden = self._model.hidden(

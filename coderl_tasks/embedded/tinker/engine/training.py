@@ -74,6 +74,7 @@ def _unembed_backward(
     """The gradient of sum(slopes * target log-probabilities) for hidden (R, hidden); adds unembed's to
     `unembed_grad`."""
     grad = torch.zeros_like(hidden)
+    # Completions whose advantage is 0, and prompts, cost no row of the unembedding.
     live = slopes != 0
     rows, local = targets.rows[live].unique_consecutive(return_inverse=True)
     kept = _Targets(local, targets.tokens[live])
@@ -115,6 +116,7 @@ class _Lane:
         wanted = [scored_tokens(loss, datums[index], config) for index, _ in batch.datum_rows]
         rows = np.concatenate([its_rows[at] for (_, its_rows), (at, _) in zip(batch.datum_rows, wanted, strict=True)])
         tokens = np.concatenate([tokens for _, tokens in wanted])
+        # Stable: two tokens of one row keep their order, and the sum its bits.
         order = np.argsort(rows, kind="stable")
         targets = _Targets(torch.from_numpy(rows[order]), torch.from_numpy(tokens[order]))
         logprobs = np.empty(len(rows), dtype=np.float32)
@@ -160,6 +162,7 @@ def run_datums(
     batches = pack([datum.tokens for datum in datums], max_tokens, min(max_tokens, _CACHE_ROWS))
     merged = adapter.merged(model.weights)
     trained = set(adapter.targets()) if backward else set()
+    # A fixed number of them, and not one per core: which sums are added to which decides the last bits.
     lanes = [_Lane(model, merged, trained) for _ in batches[:LANES]]
 
     def run_lane(number: int) -> list[_Losses]:
@@ -173,5 +176,6 @@ def run_datums(
     if backward:
         adapter.add_grads([lane.grads() for lane in lanes])
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))
+    # In float64, and in the order of the datums, whichever lane they were in.
     total = float(sum(float(values.sum(dtype=np.float64)) for values in losses))
     return LossOutput(logprobs, losses, {"loss:sum": total})
