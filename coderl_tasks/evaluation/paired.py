@@ -32,6 +32,7 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     if pairs.is_empty():
         raise DataError("the two evaluations share no graded problem")
     before, after = pairs["before"].to_list(), pairs["after"].to_list()
+    # Shares of several completions fall into no cell of a table of four.
     if not all(share in (0.0, 1.0) for share in before + after):
         return paired_bootstrap(before, after, seed=seed)
     cells = Counter(zip(before, after, strict=True))

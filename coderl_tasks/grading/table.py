@@ -69,6 +69,7 @@ def grade_files(
     """
     client = SandboxClient(urls, max_concurrency)
     judge = Judge(client, timeout_s)
+    # Before anything is read or run: grading may take hours, and is nothing without a place for it.
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
@@ -111,6 +112,7 @@ async def _grade_rows(
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
     grades: dict[int, Grade] = {}
+    # One iterator for all: nobody is idle while another still has a queue.
     jobs = iter(rows_of.items())
 
     async def work() -> None:
@@ -163,6 +165,7 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
+    # Beside its place: a grading that was cut off leaves nothing that looks whole.
     partial = out_path.with_name(out_path.name + ".partial")
     try:
         if out_path.suffix == ".csv":

@@ -168,6 +168,7 @@ def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
         size += metadata.row_group(group).total_byte_size
         block = max(block, metadata.row_group(group).total_byte_size)
         number += metadata.row_group(group).num_rows
+        # Whole row groups only: parquet cannot be read from inside one.
         if size >= segment_bytes or group == metadata.num_row_groups - 1:
             segments.append(Segment(file, first_group, group + 1, first_row, rows, size, block))
             first_group, first_row, rows, size, block = group + 1, number, 0, 0, 0
