@@ -47,6 +47,7 @@ TRAIN = (
     "save_every=0",
     "max_steps=2",
 )
+WATCHER = "watch-"
 STEP_FILE, STEP, COMMIT, TRACED_STEP = "flows/train.py", "_step", "write_commit", 1
 DIRECTIVE = re.compile(r"#(!| ?(noqa|fmt|type|ruff|isort|mypy|pragma)\b)")
 NOT_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -105,6 +106,9 @@ class Tracer:
             return
         self.on_call(place)
         if self.on and not code.co_name.startswith("<") and code not in self._around:
+            # The supervisor's pings of its servers, which come at any moment, are no part of what is traced.
+            if threading.current_thread().name.startswith(WATCHER):
+                return
             (self._seen_after if self._committed else self._seen).add(code)
 
     def _place(self, code: CodeType) -> str | None:

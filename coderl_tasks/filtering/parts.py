@@ -48,7 +48,6 @@ class ProblemTable:
         # A dictionary is read whole, however few rows are wanted: one of long texts would undo the small groups.
         dictionaries = [name for name in SHORT_TEXTS if name in schema.names]
         self._schema = schema
-        # Without statistics, which would hold the longest texts of a group once more.
         self._writer = pq.ParquetWriter(
             file, schema, compression=compression, use_dictionary=dictionaries, write_statistics=False
         )

@@ -219,7 +219,7 @@ def _start_worker(shared: _SharedCounter) -> None:
     _counter = shared
     parent = multiprocessing.parent_process()
     assert parent is not None
-    # The executor's own pipe tells a worker only between jobs, and one may take minutes.
+    # Nothing else would end a worker whose parent was killed: it may be in a job of minutes.
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 

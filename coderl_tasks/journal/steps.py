@@ -180,7 +180,7 @@ class StepJournal:
             logger.warning("%s; set aside as %s", error, set_aside(path).name)
             return None
         values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
-        # Keys that it does not know are of a newer version with the same format, which adds and changes none.
+        # Keys that it does not know are of a newer version with the same format, which may add some and changes none.
         return Commit(**{name: value for name, value in values.items() if name in names})
 
 

@@ -46,7 +46,6 @@ def submit(
     if it was a backward pass. Runs without a pause, so that a resend cannot slip in between."""
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
-    # Counts as a sign of life, too: a client that submits is there.
     state.sessions.living(model.run.session_id)
     request_id = f"{model.run.run_id}:{seq_id}"
     if state.promises.find(request_id, kind) is None:

@@ -68,7 +68,7 @@ class RunningRequest:
             start = self._cache.prompt_filled
             positions = list(range(start, start + self.rows))
             return [self.spec.prompt[i] for i in positions], positions
-        # As it grows: room for max_tokens at once would be refused though few completions get that long.
+        # As it grows: room for max_tokens at once would often be refused, and few completions get that long.
         self._cache.reserve()
         position = len(self.spec.prompt) + self._cache.generated
         return [self._tokens[i][-1] for i in self._running], [position] * len(self._running)
