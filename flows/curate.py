@@ -1,6 +1,7 @@
 """curate: raw problems -> pass rates of the base model -> a mixed-difficulty pool in data/pools/."""
 
 import math
+import shlex
 import sys
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from coderl_tasks.problems import SHARD_SCHEMA, LoadResult
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.rollouts.session import Session, open_session
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
+from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
-from coderl_tasks.runtime.planning import plan_curation
+from coderl_tasks.runtime.planning import INHERITED, plan_curation
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
 from coderl_tasks.services import services
-from coderl_tasks.settings import CurateSettings
+from coderl_tasks.settings import CurateSettings, TrainSettings
+from coderl_tasks.settings.parsing import words_of
 
 
 def _mix(settings: CurateSettings) -> Mix:
@@ -71,7 +73,16 @@ async def curate(settings: CurateSettings) -> str:
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
+    if not is_part():
+        display.say(f"to train on it: {training_command(settings, folder)}")
     return str(folder)
+
+
+def training_command(settings: CurateSettings, folder: Path) -> str:
+    """The command that trains on the pool in `folder`, with the model and the environment that it was made with."""
+    shared = {"preset", *INHERITED} & TrainSettings.model_fields.keys()
+    same = {key: value for key, value in settings.changed().items() if key in shared}
+    return shlex.join(["coderl", "train", *words_of(same | {"pool": pool_name(folder)})])
 
 
 def pool_name(folder: Path) -> str:

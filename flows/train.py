@@ -22,7 +22,7 @@ from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display, saying_what_next
+from coderl_tasks.runtime.display import Display, is_part, saying_what_next
 from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.runtime.training_plan import (
@@ -153,6 +153,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
     evaluating = run.settings.eval_every > 0
     for notice in logger.reminders():
         display.say(notice.line)
+    if run.settings.steer == "act":
+        for commit in run.directory.commits():
+            if told := commit.metrics.get("act"):
+                display.say(f"act of step {commit.step}: {told}")
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     # From the last committed step on and not after it: its checkpoint or its evaluation may be what a crash left out.
@@ -245,6 +249,8 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     failed = [check.name for check in checks if not check.passed]
     if settings.smoke and failed:
         raise CoderlError(f"the smoke test did not pass: {', '.join(failed)}")
+    if not is_part():
+        display.say(f"to evaluate it: coderl evaluate checkpoint={shlex.quote(str(directory.path))}")
 
 
 if __name__ == "__main__":

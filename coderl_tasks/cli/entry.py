@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
@@ -65,9 +66,11 @@ class _WithoutPyTorch(PathFinder):
 def command(arguments: Sequence[str] | None = None) -> NoReturn:
     """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
 
-    It leaves out the interpreter's finalization. A daemon thread that is in native code by then is unwound by
-    pthread_exit (before Python 3.14), on which native code that does not expect it aborts: the exit code would be 134.
-    The Tinker SDK has such a thread, which parses answers, whenever a command ends.
+    It runs what is registered for the exit, and leaves out the interpreter's finalization. There a daemon thread that
+    is in native code is unwound by pthread_exit (before Python 3.14), on which native code that does not expect it
+    aborts: the exit code would be 134. The Tinker SDK has such a thread, which parses answers, whenever a command ends.
+    And Prefect's threads are waited for, which try for minutes to deliver logs to a server that is gone; to one that
+    is there, the command has delivered them before.
     """
     code = CoderlError.exit_code
     for stream in (sys.stdout, sys.stderr):
@@ -90,7 +93,10 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
         code = main(words)
     except SystemExit as leaving:  # of argparse's --help
         code = leaving.code if isinstance(leaving.code, int) else 0
-    sys.exit(code)
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()  # the last one is `leave`
+    raise AssertionError("leave() does not return")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

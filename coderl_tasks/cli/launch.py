@@ -78,7 +78,7 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
 
     Prefect's handler raises wherever the main thread is. If that is a callback or a side task, asyncio takes it for a
     failure of that one and goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s`
-    seconds to report how the flow ended; then the work is cancelled.
+    seconds to report how the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends.
     """
     told, running = asyncio.Event(), asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
@@ -93,8 +93,10 @@ async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGT
     finally:
         hearing.cancel()
         if not running.done():  # here SIGTERM's time is up, or Ctrl-C cancelled the waiting
-            running.cancel()
-            await asyncio.wait({running})
+            # Not once: of a Prefect server that is gone each report, of a task and of the flow, is tried for minutes.
+            while not running.done():
+                running.cancel()
+                await asyncio.wait({running}, timeout=grace_s)
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _end)
 

@@ -262,16 +262,21 @@ def what_next(command: str, error: BaseException) -> str:
 _in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
 
 
+def is_part() -> bool:
+    """Whether what runs is a pipeline's part, which the pipeline itself goes on from."""
+    return _in_a_block.get()
+
+
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
     """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Of a
     pipeline and its part only the pipeline does."""
-    is_part = _in_a_block.get()
+    part = is_part()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
-        if not is_part:
+        if not part:
             display.say(f"{stopped()}; {what_next(command, error)}")
         raise
     finally:

@@ -1,6 +1,7 @@
 """Prompts and a reward of the user's own, through the command: curated, trained on, stopped for, mended, evaluated."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -39,6 +40,7 @@ def custom_pool(coderl: Coderl, mine: Path) -> Path:
     data = (f"dataset={mine}/prompts.jsonl", f"reward_file={mine}/reward.py")
     done = coderl("curate", *CUSTOM, *data, *sizes, f"name={mine}/pool")
     assert done.returncode == 0, done.stderr
+    assert re.search("to train on it: coderl train .*environment=custom .*reward_file=.* pool=", done.stdout)
     return mine / "pool"
 
 

@@ -101,6 +101,8 @@ def test_what_steer_act_decided_is_in_force_and_ends_the_run(coderl: Coderl, run
 
     assert done.returncode == 0, done.stderr
     assert "steer: 'advise' -> 'act'" in done.stdout
+    assert "act of step 1: made up" in done.stdout
+    assert f"to evaluate it: coderl evaluate checkpoint={path}\n" in done.stdout
     last = json.loads((path / "steps/000002/commit.json").read_text())
     assert (last["adam"]["learning_rate"], last["metrics"]["lr"], "acts" in last) == (5e-4, 5e-4, False)
     assert abs(last["metrics"]["kl_sample_train"]) > 1e-3, "sampled at another temperature than it is trained at"
