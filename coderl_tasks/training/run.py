@@ -16,9 +16,11 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.adaptive import Adaptive
+from coderl_tasks.policy.cycle import cycle
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
-from coderl_tasks.policy.selection import SELECTIONS
+from coderl_tasks.policy.selection import Selection
+from coderl_tasks.policy.shuffle import shuffle
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.retries import PHASE
@@ -31,6 +33,8 @@ from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.steering import Steering, stopped_before
 
 logger = logging.getLogger(__name__)
+SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
+"""By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""
 
 
 class TrainingRun:

@@ -9,21 +9,23 @@
                overlong punishment): shorter is better before it is too late
 
 2. Whether they differ (`should_skip`): a group whose rewards are equal has no signal and is left out.
-3. How far each is off (`ESTIMATORS`). An estimator sees the gradable rewards of one group, at least two of them, and
-   only where they differ: the rule is asked before it, on deviations that nothing is divided by.
+3. How far each is off (`ESTIMATORS`, one per file). An estimator sees the gradable rewards of one group, at least two
+   of them, and only where they differ: the rule is asked before it, on deviations that nothing is divided by.
 
 The column `reward` stays as it was graded; advantages follow from what is said here.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError
 from coderl_tasks.policy.adaptive import Outcome, outcome
+from coderl_tasks.policy.advantages.leave_one_out import leave_one_out
+from coderl_tasks.policy.advantages.maxrl import maxrl
+from coderl_tasks.policy.advantages.mean_centred import compute_advantages
+from coderl_tasks.policy.advantages.std_normalised import std_normalised
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget
 
@@ -35,7 +37,6 @@ OVERLONG_SHARE = 5
 NO_SIGNAL = 1e-8
 MIN_GRADABLE = 2
 """A group with fewer graded members has no mean to deviate from."""
-EPS = 1e-6
 Estimator = Callable[[list[float]], list[float]]
 
 
@@ -84,60 +85,6 @@ def counted_rewards(kind: str, *, max_tokens: int, context: int, overlong_tokens
 def should_skip(advantages: list[float]) -> bool:
     """Whether a group has no signal: all |advantage| <= 1e-8 (or it is empty)."""
     return all(abs(advantage) <= NO_SIGNAL for advantage in advantages)
-
-
-def compute_advantages(rewards: list[float]) -> list[float]:
-    """Deviation of each reward (G,) from the mean of its group, without division by the standard deviation: that would
-    give nearly solved and nearly hopeless problems more weight (Liu et al., "Understanding R1-Zero-Like Training").
-
-        A_i = r_i - mean(r)
-    """
-    if not rewards:
-        return []
-    mean = sum(rewards) / len(rewards)
-    return [reward - mean for reward in rewards]
-
-
-def std_normalised(rewards: list[float], eps: float = EPS) -> list[float]:
-    """Deviations of at least two rewards (G,) from their mean in units of their standard deviation: GRPO as first
-    published (Shao et al., "DeepSeekMath"). Every group that is trained on then pulls about equally hard, however
-    little its rewards differ.
-
-        A_i = (r_i - mean(r)) / (std(r) + eps)          std with ddof 1, as torch.std
-    """
-    deviations = compute_advantages(rewards)
-    std = math.sqrt(math.fsum(deviation**2 for deviation in deviations) / (len(rewards) - 1))
-    return [deviation / (std + eps) for deviation in deviations]
-
-
-def leave_one_out(rewards: list[float]) -> list[float]:
-    """Deviation of each of at least two rewards (G,) from the mean of the other ones: RLOO (Ahmadian et al., "Back to
-    Basics"). A completion is not part of its own baseline, which keeps the estimate unbiased. It is the mean-centred
-    advantage times G / (G - 1): the same directions, with more weight for small groups.
-
-        A_i = r_i - mean of r_j over j != i
-    """
-    total, others = math.fsum(rewards), len(rewards) - 1
-    return [reward - (total - reward) / others for reward in rewards]
-
-
-def maxrl(rewards: list[float]) -> list[float]:
-    """Deviations of rewards (G,) that are not all 0 from their mean, divided by it: MaxRL (Tajwar et al., "Maximum
-    Likelihood Reinforcement Learning"). With rewards of 0 and 1 a group's gradient is then the mean over its right
-    completions, an estimate of the gradient of log pass rate instead of the pass rate: hard problems weigh more.
-
-        A_i = (r_i - mean(r)) / mean(r)
-
-    Raises ConfigError for a reward below 0: the mean of such rewards may have either sign.
-    """
-    if min(rewards) < 0:
-        raise ConfigError(
-            f"advantage=maxrl divides by a group's mean reward, and there is one of {min(rewards):g}: it needs rewards "
-            "that are not negative (of code: format_coef=0), or another advantage"
-        )
-    # No epsilon: a mean of G such rewards is at least the greatest of them / G, so that no advantage exceeds G - 1.
-    mean = sum(rewards) / len(rewards)
-    return [deviation / mean for deviation in compute_advantages(rewards)]
 
 
 ESTIMATORS: dict[str, Estimator] = {
