@@ -1,6 +1,6 @@
 """Kills a curation at random moments and starts it again until it is done: same pool, nothing recorded sampled twice.
 
-    python benchmarks/curation_kills.py [--kills 10] [--problems 120] [--seed 0] [--json]
+    python benchmarks/curation_kills.py [--kills 10] [--problems 120] [--seed 0] [--screen] [--json]
 
 A real `coderl curate` of data/mini with the nano model is killed with SIGKILL at moments drawn from the seed: after so
 many sampling requests of that start, and then up to a second and a half later, so that starting up, sampling, grading
@@ -53,13 +53,17 @@ class Start:
 class Curation:
     """`coderl curate` of some problems in `folder`, as often as it takes."""
 
-    def __init__(self, folder: Path, gateway: Gateway, problems: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, gateway: Gateway, problems: int, environment: dict[str, str], *, screen: bool
+    ) -> None:
         self.folder = folder
         self.gateway = gateway
         self.environment = environment
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
-        passes = "label_samples=2"  # a second pass over shards that are finished
-        settings = ("preset=nano", "seed=0", *sizes, passes, f"name={folder}")
+        # Further passes over shards that are finished. The limits are such that some of few problems are left out.
+        passes = ("profile_mode=screen", "screen_skip=0.7", "screen_drop=0.5") if screen else ("label_samples=2",)
+        data = ("dataset=data/skewed",) if screen else ()
+        settings = ("preset=nano", "seed=0", *data, *sizes, *passes, f"name={folder}")
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
 
     def recorded(self) -> set[int]:
@@ -123,13 +127,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--problems", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--screen", action="store_true", help="with profile_mode=screen, on data/skewed")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON instead of tables")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     with environment() as (gateway, names), tempfile.TemporaryDirectory(prefix="curation-kills-") as temporary:
-        quiet = Curation(Path(temporary) / "quiet", gateway, arguments.problems, names)
+        quiet = Curation(Path(temporary) / "quiet", gateway, arguments.problems, names, screen=arguments.screen)
         undisturbed = quiet.start(None)
-        harmed = Curation(Path(temporary) / "harmed", gateway, arguments.problems, names)
+        harmed = Curation(Path(temporary) / "harmed", gateway, arguments.problems, names, screen=arguments.screen)
         starts: list[Start] = []
         first = len(gateway.seeds)
         for kills_left in range(arguments.kills, 0, -1):

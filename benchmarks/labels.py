@@ -1,6 +1,7 @@
-"""What difficulty labels are worth: agreement with 16 fresh samples, and whether they are right as often as they say.
+"""What few samples say: difficulty labels, their agreement with 16 fresh samples, and what profile_mode=screen loses.
 
     python benchmarks/labels.py [--draws benchmarks/nano_draws.csv]
+    python benchmarks/labels.py --screen
     python benchmarks/labels.py --record FOLDER
 
 No model runs: outcomes are replayed. Those of nano on data/mini are recorded in nano_draws.csv, 16 and 16 more of
@@ -15,6 +16,10 @@ mean        the same for labels by the samples' mean, as they were before they h
 two of 16   what the means of two sets of 16 samples agree on, of the same problems
 said        the label's probability, and how often it is the true one: known of simulated problems only. Of nano it is
             the chance that 16 fresh samples have that label, and how often they do.
+
+--screen replays the recorded samples of data/skewed (profile.jsonl) and data/mini (nano_draws.csv), in an order of each
+seed, by each profile_mode. A problem is learnable if 2 to 14 of its 16 samples pass, which is what fixed keeps. Means
+over seeds, [least, most]; "said" is what the manifest expects of the same number.
 """
 
 import argparse
@@ -32,8 +37,10 @@ from rich.table import Table
 
 from coderl_tasks.curation.difficulty import Band, difficulty
 from coderl_tasks.curation.labels import RATES, Prior, learn_prior, rules_for_labels, with_labels
+from coderl_tasks.curation.screen import DROP_BELOW, SKIP_BELOW, Screen
 from coderl_tasks.curation.stopping_rule import StoppingRule
-from coderl_tasks.problems import SHARD_SCHEMA
+from coderl_tasks.paths import DATA
+from coderl_tasks.problems import SHARD_SCHEMA, Problem, load_problems
 from coderl_tasks.rollouts.rounds import SamplingPlan
 
 RULE = StoppingRule(Band(0.1, 0.9))
@@ -44,6 +51,8 @@ FIXED = (2, 4, 8, 16)
 SAID = (0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.001)
 REPEATS, SIZE = 5, 1000
 DRAWS = Path(__file__).with_name("nano_draws.csv")
+ONE_ROUND = SamplingPlan(2, 2)
+OTHER_LIMITS = ((0.1, 0.05), (0.2, 0.15))
 
 
 @dataclass(frozen=True)
@@ -189,6 +198,106 @@ def tables(name: str, sets: list[Set]) -> Iterator[Table]:
     yield from (agreement, reliability)
 
 
+@dataclass(frozen=True)
+class Screening:
+    """What a rule did with the samples of one seed: how many it took of 16 per problem, and counts of problems."""
+
+    share: float
+    unsampled: int
+    kept: int
+    kept_learnable: int
+    lost: int
+    lost_unsampled: int
+    said_lost: float
+
+
+def recorded_profiles() -> dict[str, tuple[list[Problem], list[int], np.ndarray]]:
+    """By data set: its train problems, their prompts' tokens, and 16 recorded outcomes of each (P, 16)."""
+    skewed = pl.read_ndjson(DATA / "skewed" / "profile.jsonl").select("problem_id", "prompt_tokens", "passed")
+    mini = pl.read_csv(DRAWS, schema_overrides={"first": pl.String}).select("problem_id", "prompt_tokens", "first")
+    found = {}
+    for name, frame in {"skewed": skewed, "mini": mini}.items():
+        by_id = {problem.problem_id: problem for problem in load_problems(str(DATA / name), role="train").problems}
+        rows = [row for row in frame.iter_rows() if row[0] in by_id]
+        outcomes = np.array([[digit == "1" for digit in passed] for _, _, passed in rows])
+        found[f"data/{name}"] = [by_id[row[0]] for row in rows], [row[1] for row in rows], outcomes
+    return found
+
+
+def in_order_of(seed: int, outcomes: np.ndarray) -> np.ndarray:
+    """The recorded outcomes (P, 16), those of each problem in another order: other two come first."""
+    return np.random.default_rng(seed).permuted(outcomes, axis=1)
+
+
+def replayed(problems: list[Problem], tokens: list[int], outcomes: np.ndarray, plan: SamplingPlan) -> pl.DataFrame:
+    columns = {"problem_id": [p.problem_id for p in problems], "split": [p.split for p in problems]}
+    frame = pl.DataFrame(columns | {"prompt_tokens": tokens})
+    return profile_of(Set(frame, outcomes, outcomes), plan)
+
+
+def screened(
+    problems: list[Problem], tokens: list[int], outcomes: np.ndarray, seed: int, skip: float, drop: float
+) -> Screening:
+    """What profile_mode=screen does with these outcomes."""
+    screen = Screen(problems, tokens, RULE.band, N, seed)
+    place = {problem.problem_id: number for number, problem in enumerate(problems)}
+    wanted: list[int] = []
+    profile = pl.DataFrame(schema=SHARD_SCHEMA)
+    for part in screen.parts():
+        worth, _ = screen.split(part, profile, skip)
+        wanted = sorted([*wanted, *(place[problem.problem_id] for problem in worth)])
+        chosen = [problems[number] for number in wanted], [tokens[number] for number in wanted], outcomes[wanted]
+        profile = replayed(*chosen, SamplingPlan(2, 2))
+    chances = screen.beliefs(profile).chances
+    is_sampled = np.isin(np.arange(len(problems)), wanted)
+    return outcome_of(outcomes, 2.0 * is_sampled, is_sampled & (chances >= drop), chances)
+
+
+def outcome_of(
+    outcomes: np.ndarray, samples: np.ndarray, kept: np.ndarray, chances: np.ndarray | None = None
+) -> Screening:
+    learnable = np.array([RULE.band.has(int(passes), N) for passes in outcomes.sum(axis=1)])
+    unsampled = samples == 0
+    return Screening(
+        float(samples.sum() / outcomes.size),
+        int(unsampled.sum()),
+        int(kept.sum()),
+        int((kept & learnable).sum()),
+        int((learnable & ~kept).sum()),
+        int((learnable & unsampled).sum()),
+        float("nan") if chances is None else float(chances[~kept].sum()),
+    )
+
+
+def screen_tables(seeds: int) -> Iterator[Table]:
+    for name, (problems, tokens, recorded) in recorded_profiles().items():
+        columns = ("mode", "samples", "unsampled", "kept", "of them learnable", "learnable lost", "of them unsampled")
+        table = Table(title=f"{name}: {len(problems)} problems, {seeds} seeds")
+        for title in (*columns, "lost, said"):
+            table.add_column(title, justify="left" if title == "mode" else "right")
+        found: dict[str, list[Screening]] = {}
+        for seed in range(seeds):
+            outcomes = in_order_of(seed, recorded)
+            for mode, plan in (("fixed", SamplingPlan(N, N)), ("adaptive", PLAN), ("2 of each, 1 passes", ONE_ROUND)):
+                profile = replayed(problems, tokens, outcomes, plan)
+                counts = profile["n_correct"].to_numpy(), profile["n_samples"].to_numpy()
+                kept = np.array([RULE.band.has(k, n) for k, n in zip(*counts, strict=True)])
+                found.setdefault(mode, []).append(outcome_of(outcomes, counts[1].astype(float), kept))
+            for skip, drop in ((0.0, DROP_BELOW), (SKIP_BELOW, DROP_BELOW), *OTHER_LIMITS):
+                mode = f"screen, skip {skip:g}, drop {drop:g}"
+                found.setdefault(mode, []).append(screened(problems, tokens, outcomes, seed, skip, drop))
+        for mode, parts in found.items():
+            cells = []
+            for field in Screening.__annotations__:
+                values = [getattr(part, field) for part in parts]
+                form = ".1%" if field == "share" else ".1f"
+                mean = f"{np.mean(values):{form}}"
+                span = f" [{min(values)}, {max(values)}]" if field in ("kept", "lost") else ""
+                cells.append("" if mean == "nan" else mean + span)
+            table.add_row(mode, *cells)
+        yield table
+
+
 def record(folder: Path, file: Path) -> None:
     """Write the draws that adaptive_profiling.py left in `folder` to `file`."""
     columns = ["problem_id", "split", "group_index", "sample_index", "correctness_score", "prompt_tokens"]
@@ -214,12 +323,18 @@ def record(folder: Path, file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=Path, default=DRAWS, help="recorded outcomes of nano")
+    parser.add_argument("--screen", action="store_true", help="what profile_mode=screen takes, keeps and loses")
+    parser.add_argument("--seeds", type=int, default=10, help="of --screen")
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="write them from there")
     arguments = parser.parse_args()
     if arguments.record is not None:
         record(arguments.record, arguments.draws)
         return
     console = Console(width=170)
+    if arguments.screen:
+        for table in screen_tables(arguments.seeds):
+            console.print(table)
+        return
     sets = {
         "nano on data/mini": nano(arguments.draws),
         "skewed, simulated": simulated("skewed"),

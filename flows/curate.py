@@ -8,11 +8,13 @@ from pathlib import Path
 import polars as pl
 from prefect import flow
 
+from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.find_pool import is_finished, lacks_labels
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts
+from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
 from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
@@ -24,7 +26,7 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, POOLS, same_model
-from coderl_tasks.problems import SHARD_SCHEMA, LoadResult
+from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.rollouts.session import Session, open_session
@@ -114,21 +116,34 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 environment=session.environment,
             )
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
-            measured = await _profile(session, settings, whole, folder, display)
+            screen: Screen | None = None
+            hardly: list[Drop] = []
+            if settings.profile_mode == "screen":
+                screen = _screen(session, settings, fitting)
+                measured, hardly = await _screened_profile(session, settings, screen, whole, folder, display)
+            else:
+                measured = await _profile(session, settings, whole, folder, display)
             if rules := _rules_for_labels(settings, measured, display):
                 measured = await _profile(session, settings, whole, folder, display, rules.get)
     # A pool that an earlier version finished keeps its bytes: runs that were trained on it can be resumed.
     prior = None if lacks_labels(folder, settings.content()) and not settings.replace else learn_prior(measured)
-    if prior is not None:
+    screened = None
+    if screen is not None:
+        beliefs = screen.beliefs(measured)
+        prior = beliefs.prior
+        measured = with_labels(measured, prior, screen.distributions(beliefs))
+        screened = Screened(screen.by_id(beliefs), settings.screen_drop)
+    elif prior is not None:
         measured = with_labels(measured, prior)
     pool = build_pool(
         loaded,
         measured,
-        drops=[*unsound, *long],
+        drops=[*unsound, *long, *hardly],
         band_low=settings.band_low,
         band_high=settings.band_high,
         mix=_mix(settings),
         prior=prior,
+        screened=screened,
     )
     write_pool(folder, pool, settings.content(), inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
@@ -172,8 +187,10 @@ async def _profile(
     folder: Path,
     display: Display,
     rule_of: RuleOf | None = None,
+    sampled: frozenset[str] | None = None,
 ) -> pl.DataFrame:
-    """The profiles (SHARD_SCHEMA) of all `problems`, shard by shard; of some `rule_of` wants further rounds."""
+    """The profiles (SHARD_SCHEMA) of all `problems`, shard by shard, or of those `sampled` (by their ids); of some
+    `rule_of` wants further rounds."""
     shards = _shards(session, settings, problems, folder / "shards")
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
@@ -181,8 +198,40 @@ async def _profile(
     for number, shard in enumerate(shards):
         what = "sampling for labels" if rule_of else "profiling"
         with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
-            frames.append(await profile(shard, number, on_progress, rule_of))
+            frames.append(await profile(shard, number, on_progress, rule_of, sampled))
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
+
+
+def _screen(session: Session, settings: CurateSettings, problems: list[Problem]) -> Screen:
+    """What is known of the problems before a sample."""
+    lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
+    band = Band(settings.band_low, settings.band_high)
+    return Screen(problems, lengths, band, settings.profile_samples, settings.seed)
+
+
+async def _screened_profile(
+    session: Session,
+    settings: CurateSettings,
+    screen: Screen,
+    problems: KeptProblems,
+    folder: Path,
+    display: Display,
+) -> tuple[pl.DataFrame, list[Drop]]:
+    """The profiles (SHARD_SCHEMA) of the problems that are worth samples, and the drops of the others.
+
+    What is sampled in a shard grows from part to part; what a part decides depends on recorded samples alone.
+    """
+    wanted: set[str] = set()
+    drops: list[Drop] = []
+    profile = pl.DataFrame(schema=SHARD_SCHEMA)
+    for part in screen.parts():
+        worth, hardly = screen.split(part, profile, settings.screen_skip)
+        wanted |= {problem.problem_id for problem in worth}
+        drops += hardly
+        profile = await _profile(session, settings, problems, folder, display, sampled=frozenset(wanted))
+    if drops:
+        display.say(f"screened: {len(drops):,} of {len(problems):,} problems are hardly learnable, and not sampled")
+    return profile, drops
 
 
 def _rules_for_labels(settings: CurateSettings, profile: pl.DataFrame, display: Display) -> dict[str, StoppingRule]:

@@ -18,7 +18,8 @@ samples make of it (empirical Bayes).
    with the same labels. The weights are rounded before they are used, and the manifest has them.
 
 What it does not know: two samples of every problem tell two numbers of the distribution, and the rest is the
-Dirichlet's. Of a problem's features it uses the split and the prompt's length.
+Dirichlet's. Of a problem's features it uses the split and the prompt's length; with profile_mode=screen, which has
+little else to go by, the outcomes of problems with like statements too (`curation.screen`).
 
 Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird and Rubin 1977 (EM).
 """
@@ -89,7 +90,7 @@ class Prior:
 
     def distribution(self, group: str = ALL) -> Array:
         """The probability (J,) of each of RATES in a group."""
-        return np.asarray(self.weights[group]) @ _components()
+        return np.asarray(self.weights[group]) @ components()
 
     def as_dict(self) -> dict[str, Any]:
         """For a manifest: the prior in full, and what else decides the labels."""
@@ -127,7 +128,7 @@ def _fit(problems: pl.DataFrame, expected: Array) -> Array:
     states = problems.group_by("n_correct", "n_samples").len().sort("n_samples", "n_correct")
     weights = expected.copy()
     if len(states):
-        likelihood_SC = np.stack([_likelihood(k, n) @ _components().T for k, n, _ in states.iter_rows()])
+        likelihood_SC = np.stack([likelihood(k, n) @ components().T for k, n, _ in states.iter_rows()])
         # Scaled by state, which changes nothing: of 16 samples it is small.
         likelihood_SC /= likelihood_SC.max(axis=1, keepdims=True)
         counts_S = states["len"].to_numpy().astype(np.float64)
@@ -142,7 +143,7 @@ def _fit(problems: pl.DataFrame, expected: Array) -> Array:
 
 
 @cache
-def _components() -> Array:
+def components() -> Array:
     """The components on the grid (C, J), each adding up to 1."""
     inner = [RATES**i * (1 - RATES) ** (DEGREE - i) for i in range(DEGREE + 1)]
     for component in inner:
@@ -150,7 +151,7 @@ def _components() -> Array:
     return np.stack([(RATES == 0.0) * 1.0, *(component / component.sum() for component in inner), (RATES == 1.0) * 1.0])
 
 
-def _likelihood(n_correct: int, n: int) -> Array:
+def likelihood(n_correct: int, n: int) -> Array:
     """The probability (J,) of one sequence with `n_correct` of `n` passes at each of RATES. Which sequences a stopping
     rule lets happen is a factor that is the same at each, and cancels out."""
     return RATES**n_correct * (1 - RATES) ** (n - n_correct)
@@ -158,7 +159,7 @@ def _likelihood(n_correct: int, n: int) -> Array:
 
 def posterior(distribution: Array, n_correct: int, n: int) -> Posterior:
     """What `n_correct` of `n` samples say of a problem of a set whose pass rates have this `distribution` (J,)."""
-    by_rate = distribution * _likelihood(n_correct, n)
+    by_rate = distribution * likelihood(n_correct, n)
     by_rate /= by_rate.sum()
     below = by_rate.cumsum()
     tail = (1 - CONFIDENCE) / 2
@@ -178,19 +179,26 @@ _PARTS = (RATES < HARD_BELOW, (RATES >= HARD_BELOW) & (RATES < EASY_FROM), RATES
 _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
-def with_labels(profile: pl.DataFrame, prior: Prior) -> pl.DataFrame:
-    """`profile` with `difficulty` as the most probable one, and LABEL_COLUMNS; null where nothing was graded."""
+def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
+    """`profile` with `difficulty` as the most probable one, and LABEL_COLUMNS; null where nothing was graded.
+
+    `own` has, by problem_id, the distributions (J,) of problems of which more is known than their group.
+    """
     distributions = {group: prior.distribution(group) for group in prior.weights}
     known: dict[tuple[str, int, int], Posterior] = {}
     rows = []
-    for split, tokens, n, k in profile.select("split", "prompt_tokens", "n_samples", "n_correct").iter_rows():
+    columns = ["problem_id", "split", "prompt_tokens", "n_samples", "n_correct"]
+    for name, split, tokens, n, k in profile.select(columns).iter_rows():
         if not n:
             rows.append(dict.fromkeys(["difficulty", *LABEL_COLUMNS]))
             continue
         state = (prior.group(split, tokens), k, n)
-        if state not in known:
-            known[state] = posterior(distributions[state[0]], k, n)
-        found = known[state]
+        if own is not None and name in own:
+            found = posterior(own[name], k, n)
+        else:
+            if state not in known:
+                known[state] = posterior(distributions[state[0]], k, n)
+            found = known[state]
         shares = {f"{name}_probability": p for name, p in zip(DIFFICULTIES, found.by_difficulty, strict=True)}
         rows.append(
             {
@@ -263,10 +271,10 @@ class _FurtherRounds:
         self.kept = {state for state in self.states if rule.band.has(*state)}
         self.ahead: dict[State, list[tuple[float, State]]] = {}
         for k, n in self.states:
-            by_rate = distribution * _likelihood(k, n)
+            by_rate = distribution * likelihood(k, n)
             by_rate /= by_rate.sum()
             more = self.next_round[n]
-            chances = [comb(more, m) * float(by_rate @ _likelihood(m, more)) for m in range(more + 1)]
+            chances = [comb(more, m) * float(by_rate @ likelihood(m, more)) for m in range(more + 1)]
             self.ahead[k, n] = [(chance, (k + m, n + more)) for m, chance in enumerate(chances)]
 
     def best(self, price: float) -> tuple[frozenset[State], dict[State, float]]:

@@ -17,6 +17,7 @@ import polars as pl
 from coderl_tasks.curation.difficulty import DIFFICULTIES, EASY_FROM, HARD_BELOW
 from coderl_tasks.curation.labels import Prior
 from coderl_tasks.curation.mix import EVERYTHING, Mix, select
+from coderl_tasks.curation.screen import Screened, in_words
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
@@ -47,7 +48,7 @@ class Pool:
 
     `band` is the lowest and highest pass rate kept, `mix` what was asked of the pool's make-up and `short` what of it
     there was too little of, by cell. `prior` is what the labels rest on; without one they are those of the samples'
-    means, and the tables lack LABEL_COLUMNS.
+    means, and the tables lack LABEL_COLUMNS. `screened` is what decided, where pass rates did not.
     """
 
     pool: pl.DataFrame
@@ -58,6 +59,7 @@ class Pool:
     mix: Mix = EVERYTHING
     short: Mapping[str, int] = field(default_factory=dict)
     prior: Prior | None = None
+    screened: Screened | None = None
 
     def __post_init__(self) -> None:
         if self.pool.height + self.dropped.height != self.read:
@@ -79,13 +81,15 @@ def build_pool(
     band_high: float = BAND_HIGH,
     mix: Mix = EVERYTHING,
     prior: Prior | None = None,
+    screened: Screened | None = None,
 ) -> Pool:
     """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
     these the ones that `mix` takes.
 
     `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
-    between loading and profiling; it may lack LABEL_COLUMNS. `prior` is the one of its labels. Raises ValueError if a
-    problem is in neither or in both.
+    between loading and profiling; it may lack LABEL_COLUMNS. `prior` is the one of its labels. With `screened` the
+    chance that a problem is learnable decides in place of its pass rate. Raises ValueError if a problem is in neither
+    or in both.
     """
     earlier = list(drops)
     left = {problem.problem_id: problem for problem in loaded.problems}
@@ -97,7 +101,7 @@ def build_pool(
     in_band: list[Problem] = []
     out: list[Drop] = []
     for problem in left.values():
-        drop = band_drop(problem, measured[problem.problem_id], band_low, band_high)
+        drop = band_drop(problem, measured[problem.problem_id], band_low, band_high, screened)
         if drop is None:
             in_band.append(problem)
         else:
@@ -120,19 +124,28 @@ def build_pool(
         mix=mix,
         short=selection.short,
         prior=prior,
+        screened=screened,
     )
 
 
-def band_drop(problem: Problem, measured: Mapping[str, Any], low: float, high: float) -> Drop | None:
+def band_drop(
+    problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None = None
+) -> Drop | None:
     """Why a profiled problem lies outside the band; None if it does not.
 
     One with infra errors is not judged by the rest: its sampling was not brought to an end.
     """
     if measured["infra_errors"]:
         return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
+    detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
+    if screened is not None:
+        chance = screened.chances[problem.problem_id]
+        if chance >= screened.drop_below:
+            return None
+        is_hard = measured["posterior_mean"] < (low + high) / 2
+        return Drop.of(problem, "band", "too_hard" if is_hard else "too_easy", f"{detail}, {in_words(chance)}")
     if low <= measured["pass_rate"] <= high:
         return None
-    detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
     return Drop.of(problem, "band", "too_hard" if measured["pass_rate"] < low else "too_easy", detail)
 
 
@@ -181,6 +194,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES},
         **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": _expected(pool.pool)}}),
+        **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
         "mix": pool.mix.as_dict(),
         "short": dict(pool.short),
@@ -200,6 +214,19 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _expected(pool: pl.DataFrame) -> dict[str, float]:
     """How many problems of each difficulty there are, by the probabilities of their labels."""
     return {name: round(math.fsum(pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
+
+
+def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:
+    """How many learnable problems are expected to be kept, dropped after a sample, and not sampled at all."""
+    parts = {
+        "kept": pool.pool,
+        "dropped": pool.dropped.filter(stage="band"),
+        "unsampled": pool.dropped.filter(stage="screen"),
+    }
+    return {
+        name: round(math.fsum(screened.chances[problem_id] for problem_id in part["problem_id"]), 2)
+        for name, part in parts.items()
+    }
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:

@@ -72,7 +72,7 @@ async def profile_shard(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade completions of each problem: a frame of SHARD_SCHEMA, one row per problem, in order.
+    """Sample and grade completions of each problem: a frame of SHARD_SCHEMA, one row per problem sampled, in order.
 
     With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
     same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
@@ -107,7 +107,7 @@ async def profile_shard(
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: SHARD_SCHEMA, one row per problem, in order.
+    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: SHARD_SCHEMA, one row per problem that has any, in order.
 
     Infra errors are counted, and nothing else is made of them. A prompt is counted once per round, since each round is
     a request of its own.
@@ -129,6 +129,7 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
     rows = [
         _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []), prices)
         for problem in problems
+        if problem.problem_id in measured
     ]
     return pl.DataFrame(rows, schema=SHARD_SCHEMA)
 

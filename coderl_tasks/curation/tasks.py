@@ -75,10 +75,17 @@ async def check_shard(shard: Shard, number: int, on_progress: Progress) -> pl.Da
 
 @task(name="profile", task_run_name="profile-shard-{number}", **PHASE)
 @supervised
-async def profile(shard: Shard, number: int, on_progress: Progress, rule_of: RuleOf | None = None) -> pl.DataFrame:
+async def profile(
+    shard: Shard,
+    number: int,
+    on_progress: Progress,
+    rule_of: RuleOf | None = None,
+    sampled: frozenset[str] | None = None,
+) -> pl.DataFrame:
     """The profile (SHARD_SCHEMA) of one shard: how often the base model solves each problem.
 
-    `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids.
+    `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids;
+    `sampled` has the ids of those that are sampled at all (see `curation.screen`), None for all.
     """
     settings, session = shard.settings, shard.session
     return await profile_shard(
@@ -98,15 +105,20 @@ async def profile(shard: Shard, number: int, on_progress: Progress, rule_of: Rul
             ),
             environment=session.environment,
         ),
-        profile_plan(settings, rule_of),
+        profile_plan(settings, rule_of, sampled),
         prices=Prices(settings.price_prompt, settings.price_completion),
         folder=shard.folder,
         on_progress=on_progress,
     )
 
 
-def profile_plan(settings: CurateSettings, rule_of: RuleOf | None = None) -> SamplingPlan:
+def profile_plan(
+    settings: CurateSettings, rule_of: RuleOf | None = None, sampled: frozenset[str] | None = None
+) -> SamplingPlan:
     """How many samples of a problem `settings` want, where it has no rule of its own."""
+    if settings.profile_mode == "screen":
+        one_round = min(settings.profile_round, settings.profile_samples)
+        return SamplingPlan(one_round, settings.profile_round, sampled=sampled)
     band = Band(settings.band_low, settings.band_high)
     rule = StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
     adaptive = settings.profile_mode == "adaptive"

@@ -30,6 +30,7 @@ STAGES = (
     "decontaminate",
     "solution",
     "prompt",
+    "screen",
     "profile",
     "band",
     "mix",

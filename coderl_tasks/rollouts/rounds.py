@@ -56,13 +56,15 @@ RuleOf = Callable[[str], Rule | None]
 class SamplingPlan:
     """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all.
 
-    `rule_of` is asked by problem_id for a problem's own rule in place of `rule`; None where it has none.
+    `rule_of` is asked by problem_id for a problem's own rule in place of `rule`; None where it has none. Only the
+    problems of `sampled` are sampled at all; None: every one.
     """
 
     max_samples: int
     round_size: int = ROUND_SIZE
     rule: Rule | None = None
     rule_of: RuleOf | None = None
+    sampled: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.max_samples < 1 or self.round_size < 1:
@@ -98,15 +100,19 @@ async def sample_in_rounds(
 ) -> pl.DataFrame:
     """Graded completions of each problem, as many as `plan` wants: ROLLOUT_SCHEMA in problem and sample order.
 
-    group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
-    earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
+    group_index is the problem's place in `problems`, attempt the round; a problem that `plan` does not sample has no
+    row. With `groups`, rounds recorded there by an earlier, unfinished call with the same `fingerprint` are used;
+    recorded ones of any other call are deleted.
     `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
     prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
     or too much could not be graded, and CoderlError as `require_rewards` does; what arrived stays recorded.
     """
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress)
     rounds.take(recorded)
-    unclear: Sequence[int] = range(len(problems))
+    unclear: Sequence[int] = [
+        index for index, problem in enumerate(problems) if plan.sampled is None or problem.problem_id in plan.sampled
+    ]
+    rounds.total = len(unclear)
     # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
     for _ in range(GRADING_PASSES):
         clear = await try_all(rounds.of_problem, unclear)
@@ -139,7 +145,7 @@ class _Rounds:
         self.rounds = self._recorded(fingerprint(problems, engine, plan))
         """Sampled so far, graded or not, by (problem, round)."""
         self.used: dict[int, int] = {}  # problem: how many of its rounds count
-        self.done = 0
+        self.done, self.total = 0, len(problems)
 
     def take(self, recorded: pl.DataFrame | None) -> None:
         """Use rounds that were recorded elsewhere, where there is nothing newer."""
@@ -167,7 +173,7 @@ class _Rounds:
                 break
         self.done += 1
         if self.on_progress is not None:
-            self.on_progress(self.done, len(self.problems))
+            self.on_progress(self.done, self.total)
         return True
 
     def in_use(self) -> pl.DataFrame:

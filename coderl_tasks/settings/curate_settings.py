@@ -79,8 +79,10 @@ class CurateSettings(FlowSettings):
     max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
         3, ge=1, description="reference solutions tried per problem, until one passes"
     )
-    profile_mode: Annotated[Literal["adaptive", "fixed"], Setting(gsm8k="fixed")] = Field(
-        "adaptive", description="sample until it is clear whether a problem lies in the band, or profile_samples each"
+    profile_mode: Annotated[Literal["adaptive", "screen", "fixed"], Setting(gsm8k="fixed")] = Field(
+        "adaptive",
+        description="sample until it is clear whether a problem lies in the band; screen: one round of each, none of "
+        "those that are hardly learnable by others like them; or profile_samples each",
     )
     profile_samples: Annotated[
         int, Setting(gsm8k=1, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
@@ -91,6 +93,12 @@ class CurateSettings(FlowSettings):
     )
     profile_risk_drop: float = Field(
         0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
+    )
+    screen_skip: float = Field(
+        0.15, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not sampled"
+    )
+    screen_drop: float = Field(
+        0.1, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not kept"
     )
     label_samples: float = Field(
         0.0,
@@ -150,6 +158,14 @@ class CurateSettings(FlowSettings):
     def _labels_are_sampled_for_here(self) -> Self:
         if self.label_samples and self.shards == "deployment":
             raise ValueError("label_samples needs the profile of all shards before it goes on: use shards=here")
+        return self
+
+    @model_validator(mode="after")
+    def _screened_here(self) -> Self:
+        if self.profile_mode == "screen" and self.shards == "deployment":
+            raise ValueError(
+                "profile_mode=screen decides by the first shards what it samples of others: use shards=here"
+            )
         return self
 
     @model_validator(mode="after")

@@ -308,6 +308,29 @@ async def test_samples_for_labels_survive_a_kill_and_the_first_pass_that_follows
     assert (await profile(measuring, problems, folder=tmp_path, sampling=first)).equals(profiled)
 
 
+async def test_what_is_sampled_of_a_shard_grows_from_pass_to_pass(
+    measuring: Measuring, problems: list[Problem], tmp_path: Path
+) -> None:
+    """As profile_mode=screen goes: each pass samples what it adds, and sees what it would have seen alone."""
+    whole = await profile(measuring, problems, sampling=SamplingPlan(2, 2))
+    passes = [frozenset({"two"}), frozenset({"two", "three"}), frozenset({"one", "two", "three"})]
+    seen: list[tuple[int, int]] = []
+    for _ in range(2):  # and a curation that is started again does all passes again
+        for sampled, calls in zip(passes, (1, 1, 1) if not seen else (0, 0, 0), strict=True):
+            counting = CountingSampler(measuring.sampler)
+            plan = SamplingPlan(2, 2, sampled=sampled)
+            frame = await profile(
+                measuring, problems, counting, folder=tmp_path, sampling=plan, on_progress=lambda *of: seen.append(of)
+            )
+            assert frame.equals(whole.filter(pl.col("problem_id").is_in(sampled)))
+            assert counting.calls == calls
+            assert seen[-1] == (len(sampled), len(sampled))
+    # Another mode takes up what is recorded.
+    counting = CountingSampler(measuring.sampler)
+    assert (await profile(measuring, problems, counting, folder=tmp_path, sampling=SamplingPlan(4, 2))).height == 3
+    assert counting.calls == 3
+
+
 async def test_costs_are_tokens_by_price(measuring: Measuring, problems: list[Problem]) -> None:
     work = (problems[:1], measuring.sampler, RolloutEngine(measuring.judge, measuring.renderer, SETTINGS))
     free = await profile_shard(*work, SamplingPlan(2))

@@ -1,0 +1,234 @@
+"""profile_mode=screen: one round of samples per problem, or none, and a posterior decides what is kept.
+
+Sixteen samples of a problem that is never solved tell what its statement and two samples told nearly as well. So a
+problem has one round (profile_round) at most, and what is missing comes from the others:
+
+1. The prior of `curation.labels` (a mixture of never, always and beta distributions, by split and prompt length) gets
+   a level more: a problem's weights are drawn to those of the problems with the likest statements. Of each of these
+   NEIGHBOURS the weights are what its own samples say of it, and their part grows with the square of the similarity;
+   the group's weights count as GROUP_WORTH such problems.
+2. A problem is learnable if all of profile_samples samples would put its pass rate in the band: the decision that
+   profile_mode=fixed makes. The posterior says how probable that is, whatever is sampled so far, nothing included.
+3. Problems are taken in the order of a hash, in PARTS parts. All of the first are sampled. Of each later part those
+   whose chance to be learnable is below `skip_below`, by what the parts before it showed, are not; where sampling has
+   ended, those below `drop_below` are not kept.
+
+Two samples hardly tell a problem that is never solved from one that seldom is, so probabilities are too high where they
+are low: at the default limits far less is lost than they say (docs/measurements.md). What is not sampled tells nothing
+of others, so they are a little higher still than where all is: hence two limits.
+
+All of it is a function of the problems and of the recorded samples: a curation that was killed, or is started again,
+decides the same. Similarities are of whole numbers, and so are the same on every machine; weights are rounded.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import comb
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood
+from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems import Drop, Problem
+
+SKIP_BELOW, DROP_BELOW = 0.15, 0.1
+PARTS = 4
+NEIGHBOURS = 20
+GROUP_WORTH = 1.0
+EM_STEPS = 20
+"""Two failures of one problem hardly tell never from seldom; those of many like it do, a little more with each step."""
+BUCKETS = 2048
+"""Words and pairs of words are counted by a hash of so many values."""
+BLOCK = 512
+_TOKEN = re.compile(r"[^\W\d]+|\d+")
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What is known of the problems of a `Screen` (P): the `prior`, each one's distribution (P, J) of pass rates before
+    its own samples, and the probability (P,) that it is learnable, its own samples included."""
+
+    prior: Prior
+    distributions: Array
+    chances: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """By problem_id the probability that a problem is learnable, and the least with which it is kept."""
+
+    chances: Mapping[str, float]
+    drop_below: float
+
+
+def in_words(chance: float) -> str:
+    """What is said of a problem that is left out."""
+    return f"learnable with a probability of {chance:.3f}"
+
+
+class Screen:
+    """The `problems` of a curation, whose prompts have so many tokens, and what samples of some say of all.
+
+    `band` and `max_samples` say what is learnable.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], prompt_tokens: Sequence[int], band: Band, max_samples: int, seed: int
+    ) -> None:
+        self.problems = problems
+        self._place = {problem.problem_id: place for place, problem in enumerate(problems)}
+        self._prompt_tokens = prompt_tokens
+        self._band = band
+        self._max_samples = max_samples
+        self._seed = seed
+        self._vectors = _vectors([f"{problem.statement}\n{problem.starter_code}" for problem in problems])
+
+    def parts(self) -> list[list[Problem]]:
+        """The problems in PARTS parts, of a size, by the order of a hash."""
+        ranked = sorted(
+            self.problems, key=lambda problem: (seed_for(self._seed, "screen", problem.problem_id), problem.problem_id)
+        )
+        edges = [len(ranked) * part // PARTS for part in range(PARTS + 1)]
+        return [ranked[edges[part] : edges[part + 1]] for part in range(PARTS)]
+
+    def split(
+        self, part: Sequence[Problem], profile: pl.DataFrame, skip_below: float
+    ) -> tuple[list[Problem], list[Drop]]:
+        """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others, and the drops of the rest.
+
+        All of them are while nothing is profiled.
+        """
+        if not len(profile):
+            return list(part), []
+        chances = self.by_id(self.beliefs(profile))
+        worth = [problem for problem in part if chances[problem.problem_id] >= skip_below]
+        drops = [
+            Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
+            for problem in part
+            if chances[problem.problem_id] < skip_below
+        ]
+        return worth, drops
+
+    def by_id(self, beliefs: Beliefs) -> dict[str, float]:
+        """The chances by problem_id."""
+        return {name: float(beliefs.chances[place]) for name, place in self._place.items()}
+
+    def distributions(self, beliefs: Beliefs) -> Mapping[str, Array]:
+        """The distributions (J,) of pass rates by problem_id."""
+        return {name: beliefs.distributions[place] for name, place in self._place.items()}
+
+    def beliefs(self, profile: pl.DataFrame) -> Beliefs:
+        """What `profile` (SHARD_SCHEMA) of some of the problems says of all.
+
+        Problems without a graded sample, and those whose sampling was not brought to an end, tell nothing.
+        """
+        prior = learn_prior(profile)
+        told = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
+        columns = told.select("problem_id", "n_correct", "n_samples").iter_rows()
+        seen = sorted((self._place[name], k, n) for name, k, n in columns)  # in whatever order the profile has them
+        places = np.array([place for place, _, _ in seen], dtype=np.int64)
+        states = [(k, n) for _, k, n in seen]
+        groups = [
+            prior.weights[prior.group(problem.split, tokens)]
+            for problem, tokens in zip(self.problems, self._prompt_tokens, strict=True)
+        ]
+        base_PC = np.array(groups).reshape(len(self.problems), -1)
+        weights_PC = self._weights(base_PC, places, states)
+        distributions_PJ = weights_PC @ components()
+        chances = distributions_PJ @ _kept_by_all(self._band, 0, 0, self._max_samples)
+        for state in sorted(set(states)):
+            of_state = places[[other == state for other in states]]
+            by_rate = distributions_PJ[of_state] * likelihood(*state)
+            by_rate /= by_rate.sum(axis=1, keepdims=True)
+            chances[of_state] = by_rate @ _kept_by_all(self._band, *state, self._max_samples)
+        return Beliefs(prior, distributions_PJ, chances.round(DIGITS))
+
+    def _weights(self, base_PC: Array, seen: Ints, states: Sequence[tuple[int, int]]) -> Array:
+        """The weights (P, C) of each problem's components: its group's, drawn to what its neighbours' samples say."""
+        if not len(seen):
+            return base_PC
+        near_PK, similarity_PK = self._nearest(seen)
+        worth_PK = similarity_PK.astype(np.float64) ** 2
+        likelihood_SC = np.stack([likelihood(k, n) @ components().T for k, n in states])
+        weights_PC = base_PC
+        for _ in range(EM_STEPS):
+            share_SC = likelihood_SC * weights_PC[seen]
+            share_SC /= share_SC.sum(axis=1, keepdims=True)
+            told_PC = np.einsum("pk,pkc->pc", worth_PK, share_SC[near_PK])
+            weights_PC = (GROUP_WORTH * base_PC + told_PC) / (GROUP_WORTH + worth_PK.sum(axis=1, keepdims=True))
+            weights_PC = weights_PC.round(DIGITS)
+        return weights_PC
+
+    def _nearest(self, seen: Ints) -> tuple[Ints, npt.NDArray[np.float32]]:
+        """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1.
+
+        A problem is none of its own; of equally like ones the first in order are taken.
+        """
+        found, how_like = [], []
+        others = self._vectors.of(seen)
+        count = min(NEIGHBOURS, len(seen))
+        for start in range(0, len(self.problems), BLOCK):
+            block = np.arange(start, min(start + BLOCK, len(self.problems)))
+            like = self._vectors.similarity(block, seen, others)
+            like[block[:, None] == seen[None, :]] = 0.0
+            # A partition alone would leave ties to chance: one problem more or less, and another neighbour is taken.
+            least = np.partition(like, -count, axis=1)[:, -count]
+            for row, limit in zip(like, least, strict=True):
+                places = np.flatnonzero(row >= limit)
+                places = places[np.argsort(-row[places], kind="stable")[:count]]
+                found.append(places)
+                how_like.append(row[places])
+        return np.stack(found), np.stack(how_like)
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """Texts as sets of hashed words and pairs of words: `has` (P, BUCKETS) is 1 where a text has it, `worth` (BUCKETS,)
+    a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has.
+
+    Sums are of whole numbers below 2^24, which float32 holds exactly, in whatever order they are added.
+    """
+
+    has: npt.NDArray[np.float32]
+    worth: npt.NDArray[np.float32]
+    length: npt.NDArray[np.float32]
+
+    def of(self, places: Ints) -> npt.NDArray[np.float32]:
+        """The rows (P, BUCKETS) of some texts, weighted."""
+        return self.has[places] * self.worth
+
+    def similarity(self, of: Ints, among: Ints, weighted: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """How like texts are (P, S), from 0 to 1: what both have, over the geometric mean of what each has (cosine)."""
+        common = self.has[of] @ weighted.T
+        size = np.sqrt(self.length[of])[:, None] * np.sqrt(self.length[among])[None, :]
+        return np.divide(common, size, out=np.zeros_like(common), where=size > 0)
+
+
+def _vectors(texts: Sequence[str]) -> _Vectors:
+    has = np.zeros((len(texts), BUCKETS), dtype=np.float32)
+    for row, text in zip(has, texts, strict=True):
+        # Numbers are one word: which ones an example has says nothing of the kind of problem.
+        words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(text.lower())]
+        pairs = {f"{one} {other}" for one, other in pairwise(words)}
+        row[[crc32(term.encode()) % BUCKETS for term in {*words, *pairs}]] = 1.0
+    worth = np.round(4 * np.log2((1 + len(texts)) / (1 + has.sum(axis=0)))).astype(np.float32)
+    return _Vectors(has, worth, (has @ worth).astype(np.float32))
+
+
+@lru_cache(maxsize=1024)
+def _kept_by_all(band: Band, n_correct: int, n: int, max_samples: int) -> Array:
+    """The probability (J,), at each of RATES, that `max_samples` samples lie in the band, of which `n` are known."""
+    left = max_samples - n
+    chances = np.zeros_like(RATES)
+    for more in range(left + 1):
+        if band.has(n_correct + more, max_samples):
+            chances += comb(left, more) * likelihood(more, left)
+    return chances
