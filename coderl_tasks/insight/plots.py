@@ -143,6 +143,18 @@ def _groups(axes: Axes, metrics: pl.DataFrame) -> None:
     add_legend(axes)
 
 
+def _signal(axes: Axes, metrics: pl.DataFrame) -> None:
+    skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
+    if skipped is None or total is None:
+        return
+    share = pl.Series("signal", 1 - skipped / np.maximum(total, 1))
+    _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
+    _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
+    axes.set_ylim(-0.02, 1.04)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    add_legend(axes)
+
+
 def _times(axes: Axes, metrics: pl.DataFrame) -> None:
     series = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
     known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}
@@ -170,6 +182,7 @@ def _times(axes: Axes, metrics: pl.DataFrame) -> None:
     add_legend(axes, columns=4)
 
 
+SIGNAL = "Groups with a signal"
 PANELS = {
     "Mean reward": Panel("Mean reward"),
     CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
@@ -177,6 +190,7 @@ PANELS = {
         "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
     ),
     "Groups without signal": Panel("Groups skipped", _groups),
+    SIGNAL: Panel("Groups with a signal", _signal),
     "Sampler against trainer: mean log-probability gap": Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     "Loss": Panel("Loss, summed over tokens"),
     "Completion length": Panel("Completion length, tokens", limits=(0, None)),

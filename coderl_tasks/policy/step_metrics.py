@@ -366,7 +366,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
         "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",
         lambda step: _forecast(step, "signal"), Theme.GROUPS, line="expected {:.0%}",
-        column=("signal expected", ".0%"), panel="Groups expected to have a signal"),
+        column=("signal expected", ".0%"), panel="Groups with a signal", curve="expected"),
     Metric("problems_seen", "problems of the pool that the steps had sampled which decided on this one's",
         lambda step: _forecast(step, "seen"), Theme.GROUPS, INT, panel=_KNOWN, curve="seen"),
     Metric("problems_solved",

@@ -1,0 +1,170 @@
+"""What curation cost a run and what it brought: tokens by use, groups with a signal, problems left alone and revisited.
+
+A group has a signal if the update learned from it: the rewards of its completions differ.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from coderl_tasks.errors import DataError
+from coderl_tasks.insight.record import EvalRecord, RunRecord
+from coderl_tasks.insight.tables import Column, Table
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.paths import MANIFEST_FILE
+from coderl_tasks.policy.rollout import NO_COMPLETION
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What some `completions` were sampled for, their completion tokens, and these as a share of all."""
+
+    what: str
+    completions: int
+    tokens: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """How a run came by the problems of its pool, in groups.
+
+    `seen` problems were sampled of a pool of `pool` (None: not known). `revisited` groups were of problems whose last
+    group before had no signal, and `with_signal` of them had one. `solved` and `hopeless` problems looked so when the
+    last step's were chosen; None without selection=adaptive.
+    """
+
+    seen: int
+    pool: int | None
+    revisited: int
+    with_signal: int
+    solved: int | None
+    hopeless: int | None
+
+
+def uses(run: RunRecord) -> list[Use]:
+    """What the run's sampled completions were for, with a last row for all; empty before the first step.
+
+    The profile is that of the pool, which other runs may share. A step that recorded no share without a signal, as
+    earlier versions did not, counts as a use of its own.
+    """
+    if not len(run.metrics):
+        return []
+    counted = {"profile of the pool": _profile(run), **_training(run), "evaluations": _evaluations(run.evals.values())}
+    found = {what: count for what, count in counted.items() if count[0]}
+    completions, tokens = (sum(count[part] for count in found.values()) for part in (0, 1))
+    rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in found.items()]
+    return [*rows, Use("all", completions, tokens, 1.0)]
+
+
+def _manifest(run: RunRecord) -> dict[str, object]:
+    file = Path(str(run.config.get("pool", ""))).with_name(MANIFEST_FILE)
+    try:
+        return read_json(file) if file.is_file() else {}
+    except DataError:
+        return {}  # of a pool that was damaged since, a report of the run need not say more
+
+
+def _profile(run: RunRecord) -> tuple[int, int]:
+    spent = _manifest(run).get("spent")
+    return (int(spent["samples"]), int(spent["completion_tokens"])) if isinstance(spent, dict) else (0, 0)
+
+
+def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
+    """Completions and tokens of the groups with and without a signal: from the rollouts' small columns and the metrics,
+    since the tokens themselves can be gigabytes."""
+    completions = run.rollouts(["step", "group_index", "stop_reason", "trained"])
+    groups = (
+        completions.filter(pl.col("stop_reason") != NO_COMPLETION)
+        .group_by("step", "group_index")
+        .agg(n=pl.len(), has_signal=pl.col("trained").any())
+        .group_by("step", "has_signal")
+        .agg(n=pl.col("n").sum())
+        .collect()
+    )
+    by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
+    found = {"groups with a signal": [0, 0], "groups without": [0, 0], "groups, signal not recorded": [0, 0]}
+    for row in run.metrics.iter_rows(named=True):
+        sides = [by_step.get((row["step"], has_signal), 0) for has_signal in (True, False)]
+        total = round(sum(sides) * (row.get("mean_completion_tokens") or 0.0))
+        share = row.get("tokens_without_signal")
+        if share is None:
+            parts = {"groups, signal not recorded": (sum(sides), total)}
+        else:
+            lost = round(total * share)
+            parts = {"groups with a signal": (sides[0], total - lost), "groups without": (sides[1], lost)}
+        for name, (n, tokens) in parts.items():
+            found[name][0] += n
+            found[name][1] += tokens
+    return {name: (n, tokens) for name, (n, tokens) in found.items()}
+
+
+def _evaluations(evals: Iterable[EvalRecord]) -> tuple[int, int]:
+    lengths = [
+        pl.scan_parquet(record.rollouts).select(pl.len(), tokens=pl.col("completion_tokens").list.len().sum()).collect()
+        for record in evals
+        if record.rollouts is not None
+    ]
+    return sum(frame["len"].item() for frame in lengths), sum(frame["tokens"].item() or 0 for frame in lengths)
+
+
+def visits(run: RunRecord) -> Visits | None:
+    """How the run came by its problems; None before its first step."""
+    groups = (
+        run.rollouts(["step", "group_index", "problem_id", "trained"])
+        .group_by("step", "group_index")
+        .agg(pl.col("problem_id").first(), has_signal=pl.col("trained").any())
+        .collect()
+        .sort("step", "group_index")
+    )
+    if not len(groups) or not len(run.metrics):
+        return None
+    # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
+    steps = groups.group_by("problem_id", "step", maintain_order=True).agg(
+        n=pl.len(), signals=pl.col("has_signal").sum()
+    )
+    before = pl.col("signals").shift(1).over("problem_id")
+    again = steps.with_columns(before=before).filter(pl.col("before") == 0)
+    last = run.metrics.row(-1, named=True)
+    kept = _manifest(run).get("kept")
+    return Visits(
+        seen=groups["problem_id"].n_unique(),
+        pool=kept if isinstance(kept, int) else None,
+        revisited=int(again["n"].sum()),
+        with_signal=int(again["signals"].sum()),
+        solved=last.get("problems_solved"),
+        hopeless=last.get("problems_hopeless"),
+    )
+
+
+def uses_table(rows: Sequence[Use]) -> Table[Use]:
+    """The uses of tokens."""
+    return Table(
+        (
+            Column("completions sampled for", lambda row: row.what, style="name"),
+            Column("completions", lambda row: row.completions, ",", "num"),
+            Column("tokens", lambda row: row.tokens, ",", "num"),
+            Column("share", lambda row: row.share, ".1%", "num"),
+        ),
+        rows,
+        "dense",
+    )
+
+
+def visits_in_words(found: Visits) -> list[str]:
+    """What there is to say of the visits, a sentence each."""
+    of = f" of the pool's {found.pool:,}" if found.pool is not None else ""
+    said = [f"{found.seen:,}{of} problems were sampled."]
+    if found.solved is not None and found.hopeless is not None:
+        said.append(
+            f"When the last step's were chosen, {found.solved:,} looked solved and {found.hopeless:,} hopeless: "
+            "they are left alone until that is in doubt."
+        )
+    if found.revisited:
+        said.append(
+            f"{found.revisited:,} groups revisited a problem whose group before had no signal; "
+            f"{found.with_signal:,} of them had one ({found.with_signal / found.revisited:.0%})."
+        )
+    return said

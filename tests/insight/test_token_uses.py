@@ -1,0 +1,96 @@
+"""What a run's tokens went into, and how it came by its problems: counted again from the rollouts themselves."""
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coderl_tasks.insight.artifacts import step_history_markdown
+from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.report import render_report
+from coderl_tasks.insight.token_uses import Use, uses, visits
+
+
+@pytest.fixture(scope="module")
+def run(run_dir: Path, pool_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """The run, on a pool that there is, its last steps as selection=adaptive records them."""
+    path = shutil.copytree(run_dir, tmp_path_factory.mktemp("used") / "run")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"pool": str(pool_dir / "pool.parquet")}))
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    known = {"signal_expected": 0.8, "problems_seen": 20, "problems_solved": 7, "problems_hopeless": 3}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row | known) + "\n" for row in rows))
+    return load_run(path)
+
+
+def test_tokens_are_counted_by_use(run: RunRecord, pool_dir: Path) -> None:
+    found = {use.what: use for use in uses(run)}
+    spent = json.loads((pool_dir / "manifest.json").read_text())["spent"]
+    profile = found["profile of the pool"]
+    assert (profile.completions, profile.tokens) == (spent["samples"], spent["completion_tokens"])
+    rollouts = run.rollouts(["step", "group_index", "completion_tokens", "trained"]).collect()
+    groups = rollouts.group_by("step", "group_index").agg(
+        n=pl.len(), tokens=pl.col("completion_tokens").list.len().sum(), trained=pl.col("trained").any()
+    )
+    for what, trained in (("groups with a signal", True), ("groups without", False)):
+        part = groups.filter(trained=trained)
+        assert (found[what].completions, found[what].tokens) == (part["n"].sum(), part["tokens"].sum())
+        assert part.height
+    files = [record.rollouts for record in run.evals.values()]
+    evaluations = pl.concat(pl.read_parquet(file) for file in files if file is not None)
+    tokens = evaluations["completion_tokens"].list.len().sum()
+    assert (found["evaluations"].completions, found["evaluations"].tokens) == (evaluations.height, tokens)
+    everything = found.pop("all")
+    assert everything.tokens == sum(use.tokens for use in found.values()) and everything.share == 1
+    assert sum(use.share for use in found.values()) == pytest.approx(1)
+    assert "groups, signal not recorded" not in found
+
+
+def test_what_was_not_recorded_is_no_loss_and_no_gain(run: RunRecord, tmp_path: Path) -> None:
+    path = shutil.copytree(run.path, tmp_path / "run")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"pool": str(tmp_path / "gone" / "pool.parquet")}))
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row.pop("tokens_without_signal", None)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = {use.what: use for use in uses(load_run(path))}
+    before = {use.what: use for use in uses(run)}
+    assert set(found) == {"groups, signal not recorded", "evaluations", "all"}
+    of_groups = [before[what] for what in ("groups with a signal", "groups without")]
+    assert found["groups, signal not recorded"] == Use(
+        "groups, signal not recorded",
+        sum(use.completions for use in of_groups),
+        sum(use.tokens for use in of_groups),
+        pytest.approx(sum(use.tokens for use in of_groups) / found["all"].tokens),
+    )
+
+
+def test_visits_are_counted_by_what_the_last_group_showed(run: RunRecord, pool_dir: Path) -> None:
+    found = visits(run)
+    assert found is not None
+    last: dict[str, bool] = {}
+    seen, again, gained = set(), 0, 0
+    for step in run.rollouts(["step", "group_index", "problem_id", "trained"]).collect().partition_by("step"):
+        now: dict[str, list[bool]] = {}
+        for group in step.partition_by("group_index"):
+            now.setdefault(group["problem_id"][0], []).append(bool(group["trained"].any()))
+        for name, signals in now.items():
+            seen.add(name)
+            if last.get(name) is False:
+                again, gained = again + len(signals), gained + sum(signals)
+            last[name] = any(signals)
+    assert again > gained > 0
+    assert (found.seen, found.revisited, found.with_signal) == (len(seen), again, gained)
+    assert found.pool == json.loads((pool_dir / "manifest.json").read_text())["kept"]
+    assert (found.solved, found.hopeless) == (7, 3)
+
+
+def test_report_and_artifact_show_them(run: RunRecord) -> None:
+    page, markdown = render_report(run.path), step_history_markdown(run)
+    for text in (page, markdown):
+        for words in ("Tokens by use", "profile of the pool", "groups without", "7 looked solved and 3 hopeless"):
+            assert words in text
+    assert "Groups with a signal" in page and "expected when chosen" in page
