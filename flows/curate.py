@@ -9,7 +9,8 @@ import polars as pl
 from prefect import flow
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.find_pool import is_finished, lacks_labels
+from coderl_tasks.curation.find_pool import is_finished, lacks_labels, lacks_policy
+from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
@@ -18,7 +19,7 @@ from coderl_tasks.curation.screen import Screen, Screened
 from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
 from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
-from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, profile, profile_plan
+from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
@@ -94,6 +95,7 @@ def pool_name(folder: Path) -> str:
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
     """The finished pool, written to `folder`, which this process holds."""
+    policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
@@ -121,6 +123,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             if settings.profile_mode == "screen":
                 screen = _screen(session, settings, fitting)
                 measured, hardly = await _screened_profile(session, settings, screen, whole, folder, display)
+            elif policy is not None:
+                measured = await _refreshed_profile(session, settings, policy, whole, folder, display)
             else:
                 measured = await _profile(session, settings, whole, folder, display)
             if rules := _rules_for_labels(settings, measured, display):
@@ -145,7 +149,10 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         prior=prior,
         screened=screened,
     )
-    write_pool(folder, pool, settings.content(), inputs=filtered.manifest, whole=filtered.kept)
+    made_for = None
+    if settings.replace or not lacks_policy(folder, settings.content()):
+        made_for = base_policy(settings.model_name) if policy is None else policy.as_dict()
+    write_pool(folder, pool, settings.content(), policy=made_for, inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
     display.say(f"report: {write_report(folder)}")
     return pool
@@ -172,10 +179,16 @@ async def _check_solutions(
     return checks
 
 
-def _shards(session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path) -> list[Shard]:
+def _shards(
+    session: Session,
+    settings: CurateSettings,
+    problems: KeptProblems,
+    folder: Path,
+    policy: RunPolicy | None = None,
+) -> list[Shard]:
     """`problems` in shards, each recorded in a folder of its own below `folder`."""
     return [
-        Shard(session, settings, part, folder / f"{number:04d}")
+        Shard(session, settings, part, folder / f"{number:04d}", policy)
         for number, part in enumerate(problems.shards(settings.shard_size))
     ]
 
@@ -188,15 +201,16 @@ async def _profile(
     display: Display,
     rule_of: RuleOf | None = None,
     sampled: frozenset[str] | None = None,
+    policy: RunPolicy | None = None,
 ) -> pl.DataFrame:
     """The profiles (SHARD_SCHEMA) of all `problems`, shard by shard, or of those `sampled` (by their ids); of some
     `rule_of` wants further rounds."""
-    shards = _shards(session, settings, problems, folder / "shards")
+    shards = _shards(session, settings, problems, folder / "shards", policy)
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
     frames = []
     for number, shard in enumerate(shards):
-        what = "sampling for labels" if rule_of else "profiling"
+        what = "sampling for labels" if rule_of and policy is None else "profiling"
         with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await profile(shard, number, on_progress, rule_of, sampled))
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
@@ -234,10 +248,31 @@ async def _screened_profile(
     return profile, drops
 
 
+async def _refreshed_profile(
+    session: Session,
+    settings: CurateSettings,
+    policy: RunPolicy,
+    problems: KeptProblems,
+    folder: Path,
+    display: Display,
+) -> pl.DataFrame:
+    """The profile (SHARD_SCHEMA) of the problems for a run's policy, by its rollouts and what they leave open."""
+    told, plan = told_by(policy, problems, prices(settings)), profile_plan(settings)
+    names = problems.table["problem_id"].to_list()
+    unsettled = told.unsettled(names, plan)
+    display.say(
+        f"policy: {policy.run} after step {policy.step}; its rollouts tell of {len(told.counts):,} of {len(names):,} "
+        f"problems and settle {len(names) - len(unsettled):,}, the others are sampled"
+    )
+    rule_of = told.rule_of(plan)
+    sampled = await _profile(session, settings, problems, folder, display, rule_of, unsettled, policy)
+    return told.with_samples(names, sampled)
+
+
 def _rules_for_labels(settings: CurateSettings, profile: pl.DataFrame, display: Display) -> dict[str, StoppingRule]:
     """The rules of the problems that are worth further samples, of the `label_samples` per problem of this profile."""
     plan = profile_plan(settings)
-    if not settings.label_samples or not isinstance(plan.rule, StoppingRule):
+    if not settings.label_samples or not isinstance(plan.rule, StoppingRule) or settings.from_run is not None:
         return {}
     budget = settings.label_samples * len(profile)
     rules, expected = rules_for_labels(profile, learn_prior(profile), plan, plan.rule, budget)

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_names import did_you_mean, near_names
@@ -151,8 +152,15 @@ def lacks_labels(folder: Path, settings: Mapping[str, Any]) -> bool:
     return is_finished(folder, settings) and "labels" not in read_json(folder / MANIFEST_FILE)
 
 
+def lacks_policy(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the pool in `folder` was finished with these settings by a version that did not record the policy."""
+    return is_finished(folder, settings) and "policy" not in read_json(folder / MANIFEST_FILE)
+
+
 def recorded_model(folder: Path) -> str | None:
-    """The model that the curation in `folder`, finished or not, profiles with; None if it has recorded no samples."""
+    """The base model that the curation in `folder`, finished or not, profiles; None if it has recorded no samples."""
+    if (policy := recorded_policy(folder)) is not None:
+        return policy.model_name
     for shard in sorted(folder.glob("shards/*")):
         request = read_fingerprint(shard) or read_fingerprint(shard / "groups")
         if request is not None:

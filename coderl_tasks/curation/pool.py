@@ -25,6 +25,7 @@ from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems import (
     PROBLEM_SCHEMA,
     PROFILE_COLUMNS,
+    TOLD,
     Drop,
     LoadResult,
     Problem,
@@ -154,14 +155,15 @@ def write_pool(
     pool: Pool,
     settings: Mapping[str, Any],
     *,
+    policy: Mapping[str, str | int] | None = None,
     inputs: Mapping[str, Any] | None = None,
     whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
     """Write a finished pool to `folder` and return its manifest.
 
-    `settings` is recorded as it is, and must have `model_name` (see `find_pool`); so is `inputs`, which says what was
-    read (a data set's revision, files' hashes). `whole` are the problems that `pool` has only outlines of: pool.parquet
-    gets them with their tests.
+    `settings` is recorded as it is, and must have `model_name` (see `find_pool`); so are `policy`, which says whose
+    pass rates these are, and `inputs`, which says what was read (a data set's revision, files' hashes). `whole` are the
+    problems that `pool` has only outlines of: pool.parquet gets them with their tests.
     """
     make_folder(folder)
     for name in TABLES:
@@ -173,7 +175,8 @@ def write_pool(
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
-    manifest = pool_manifest(pool, settings) | {"inputs": dict(inputs or {}), "sha256": hashes}
+    made_for = {} if policy is None else {"policy": dict(policy)}
+    manifest = pool_manifest(pool, settings) | made_for | {"inputs": dict(inputs or {}), "sha256": hashes}
     # Last: from here on the pool counts as finished.
     write_json(folder / "manifest.json", manifest)
     return manifest
@@ -183,6 +186,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a pool is made of and from: model, settings, counts by split, difficulty and drop reason, what was spent."""
     low, high = pool.band
     profile = pool.profile
+    told = sum(profile[TOLD]) if TOLD in profile.columns else 0
     return {
         "model_name": settings["model_name"],
         "read": pool.read,
@@ -201,9 +205,10 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "dropped_by_reason": count_drops(pool.dropped),
         "infra_errors": int(profile["infra_errors"].sum()),
         "spent": {
-            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]),
+            "samples": sum(profile["n_samples"]) + sum(profile["infra_errors"]) - told,
             "prompt_tokens": sum(profile["prompt_tokens_spent"]),
             "completion_tokens": sum(profile["completion_tokens_spent"]),
+            **({"told": told} if TOLD in profile.columns else {}),
             "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
         },
         # Sorted: the same settings give the same bytes, in whatever order they came.

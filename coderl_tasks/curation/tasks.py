@@ -8,6 +8,7 @@ import polars as pl
 from prefect import task
 
 from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
 from coderl_tasks.curation.solution_check import SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions
@@ -23,6 +24,7 @@ from coderl_tasks.filtering import (
     filter_dataset,
 )
 from coderl_tasks.policy.clients import create_sampling_client
+from coderl_tasks.policy.rollout_frames import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
@@ -56,12 +58,16 @@ def filter_request(settings: CurateSettings) -> FilterRequest:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it."""
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it.
+
+    `policy` is the one of a run that is profiled, None for the base model.
+    """
 
     session: Session
     settings: CurateSettings
     problems: Iterable[Problem]
     folder: Path
+    policy: RunPolicy | None = None
 
 
 @task(name="check-solutions", task_run_name="check-solutions-{number}", **PHASE)
@@ -82,34 +88,43 @@ async def profile(
     rule_of: RuleOf | None = None,
     sampled: frozenset[str] | None = None,
 ) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of one shard: how often the base model solves each problem.
+    """The profile (SHARD_SCHEMA) of one shard: how often the policy solves each problem.
 
     `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids;
     `sampled` has the ids of those that are sampled at all (see `curation.screen`), None for all.
     """
-    settings, session = shard.settings, shard.session
+    settings, session, policy = shard.settings, shard.session, shard.policy
+    service = await session.service()
     return await profile_shard(
         list(shard.problems),
-        await create_sampling_client(await session.service(), base_model=settings.model_name),
+        await create_sampling_client(service, base_model=settings.model_name)
+        if policy is None
+        else await create_sampling_client(service, sampler_path=policy.sampler_path),
         RolloutEngine(
             session.judge,
             session.renderer,
             RolloutSettings(
                 purpose="profile",
-                policy=settings.model_name,
+                policy=settings.model_name if policy is None else policy.sampler_path,
                 temperature=settings.temperature,
                 max_tokens=settings.max_tokens,
                 context=session.context,
                 seed=settings.seed,
                 concurrency=settings.sample_concurrency,
+                sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
             ),
             environment=session.environment,
         ),
         profile_plan(settings, rule_of, sampled),
-        prices=Prices(settings.price_prompt, settings.price_completion),
+        prices=prices(settings),
         folder=shard.folder,
         on_progress=on_progress,
     )
+
+
+def prices(settings: CurateSettings) -> Prices:
+    """What `settings` say that tokens cost."""
+    return Prices(settings.price_prompt, settings.price_completion)
 
 
 def profile_plan(
@@ -119,7 +134,8 @@ def profile_plan(
     if settings.profile_mode == "screen":
         one_round = min(settings.profile_round, settings.profile_samples)
         return SamplingPlan(one_round, settings.profile_round, sampled=sampled)
-    band = Band(settings.band_low, settings.band_high)
-    rule = StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
-    adaptive = settings.profile_mode == "adaptive"
-    return SamplingPlan(settings.profile_samples, settings.profile_round, rule if adaptive else None, rule_of)
+    rule = None
+    if settings.profile_mode == "adaptive":
+        band = Band(settings.band_low, settings.band_high)
+        rule = StoppingRule(band, settings.profile_risk_keep, settings.profile_risk_drop)
+    return SamplingPlan(settings.profile_samples, settings.profile_round, rule, rule_of, sampled)

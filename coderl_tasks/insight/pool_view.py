@@ -10,6 +10,7 @@ import polars as pl
 
 from coderl_tasks.insight.record import DIFFICULTIES, STAGES, CurationRecord
 from coderl_tasks.insight.tables import Column, Noted, Table
+from coderl_tasks.problems import TOLD
 
 EXAMPLES = 10
 FIXED_SAMPLES = 16
@@ -210,7 +211,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
         Spending(
             split,
             len(part),
-            int(part["n_samples"].sum()),
+            int(part["n_samples"].sum() - (part[TOLD].sum() if TOLD in part.columns else 0)),
             _tokens(part),
             float(part["cost"].sum()) if "cost" in part.columns and part["cost"].count() else None,
         )

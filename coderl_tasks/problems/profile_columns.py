@@ -54,3 +54,7 @@ SHARD_SCHEMA: dict[str, pl.DataType] = {
     name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS
 }
 """The profile of a shard: labels need all of them."""
+
+TOLD = "n_told"
+"""A column that only profiles made with from_run have: how many of `n_samples` are what the run's completions are
+worth, and were not sampled for the profile."""

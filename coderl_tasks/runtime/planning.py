@@ -12,6 +12,7 @@ from typing import Any
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
+from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
@@ -54,6 +55,8 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
 async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]:
     """The settings, and the pool's folder, which may be there from an earlier start."""
     folder = _named_pool(settings)
+    if settings.from_run is not None:
+        settings = filled_from_run(settings)
     settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
     check_curation(settings, folder or POOLS)
     if folder is None:

@@ -46,6 +46,11 @@ UNRECORDED = Setting(decides_content=False)
 class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
+    from_run: str | None = Field(
+        None,
+        description="a run whose last checkpoint is profiled in place of the base model, by its rollouts and new "
+        "samples where they do not tell; other settings are by default those of the pool that it was trained on",
+    )
     splits: Names = Field(None, description="train splits to read; by default all the data set has")
     limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
@@ -166,6 +171,14 @@ class CurateSettings(FlowSettings):
             raise ValueError(
                 "profile_mode=screen decides by the first shards what it samples of others: use shards=here"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _run_is_told_here(self) -> Self:
+        if self.from_run is not None and self.shards == "deployment":
+            raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
+        if self.from_run is not None and self.profile_mode == "screen":
+            raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         return self
 
     @model_validator(mode="after")

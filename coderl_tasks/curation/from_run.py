@@ -1,0 +1,234 @@
+"""curate from_run=RUN: a pool for the policy that a run has come to, by what the run's own rollouts tell of it.
+
+A profile is of the policy it was made with, and training moves on. The run has graded a group of completions for each
+problem that it came by, most of them by a policy close to the one it has now: what these settle is not sampled again.
+
+1. The policy is that of the run's last checkpoint with weights to sample from. It is recorded in the pool's folder
+   (policy.json) before anything is sampled: a curation that goes on has the same one, whatever the run did meanwhile.
+2. The rollouts count up to that checkpoint's step. What is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it,
+   as for selection=adaptive; a problem's counts are rounded to whole completions.
+3. A problem is sampled from where its rollouts leave it: the stopping rule sees them and the new samples together, so
+   one that they settle gets none, and one that the run never came by gets all that the rule wants.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import polars as pl
+
+from coderl_tasks.curation.difficulty import difficulty
+from coderl_tasks.curation.profile import Prices, profile_frame
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.journal.atomic import make_folder, read_json, write_json
+from coderl_tasks.journal.checkpoints import get_last_checkpoint
+from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
+from coderl_tasks.paths import MANIFEST_FILE, file_sha256, local_model_folder, same_model
+from coderl_tasks.policy.adaptive import HALF_AGE
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.problems import SHARD_SCHEMA, TOLD, Problem
+from coderl_tasks.problems.sides import SIDES, same_source
+from coderl_tasks.rollouts.rounds import Rule, RuleOf, SamplingPlan
+from coderl_tasks.settings import CurateSettings, about
+from coderl_tasks.stats import jeffreys_interval
+
+POLICY_FILE = "policy.json"
+SAME_AS_RUN = ("model_name", "environment", *SIDES)
+"""Settings in which a pool and the run that it is made from cannot differ: rollouts of other data tell nothing."""
+
+AS_SAMPLED = (
+    "max_tokens",
+    "temperature",
+    "renderer_name",
+    "thinking",
+    "reward_file",
+    "reward_timeout",
+    "use_r1_zero_format",
+)
+"""Settings of the run, not of its pool, that new samples need to be like its rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """The policy of a checkpoint: its run's directory, the last step trained into it, its sampler weights and model."""
+
+    run: str
+    step: int
+    sampler_path: str
+    model_name: str
+
+    def as_dict(self) -> dict[str, str | int]:
+        """For a manifest, which names no folder of this machine."""
+        return asdict(self) | {"run": Path(self.run).name}
+
+
+def base_policy(model_name: str) -> dict[str, str | int]:
+    """The same of a base model; of a local folder with the hash of its configuration and weights."""
+    folder = local_model_folder(model_name)
+    known: dict[str, str | int] = {"model_name": model_name, "step": -1}
+    if folder is None:
+        return known
+    parts = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    hashes = "".join(f"{file.name} {file_sha256(file)}\n" for file in parts if file.is_file())
+    return known | {"sha256": sha256(hashes.encode()).hexdigest()}
+
+
+def filled_from_run(settings: CurateSettings) -> CurateSettings:
+    """`settings` where they were given, else those of the pool that the run in `from_run` was trained on.
+
+    Raises ConfigError if there is no such run, it has no checkpoint to sample from, or other data, another environment
+    or another model were given.
+    """
+    assert settings.from_run is not None
+    run = run_path(settings.from_run).resolve()
+    said = f"from_run={settings.from_run}"
+    config = recorded_config(run)
+    if config is None:
+        raise ConfigError(f"{said}: there is no run in {run}{did_you_mean(near_runs(run))} (coderl runs lists them)")
+    if get_last_checkpoint(run, "sampler_path") is None:
+        raise ConfigError(f"{said}: the run has no checkpoint to sample from yet (save_every= says when it has)")
+    for key in SAME_AS_RUN:
+        given, of_run = getattr(settings, key), config.get(key, getattr(CurateSettings(), key))
+        is_same = {"model_name": same_model, "dataset": same_source}.get(key, lambda one, other: one == other)
+        if key in settings.given and not is_same(given, of_run):
+            raise ConfigError(f"{said}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
+    manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
+    of_pool = CurateSettings.completed(read_json(manifest)["settings"]) if manifest.is_file() else {}
+    wanted = {key: value for key, value in of_pool.items() if key != "from_run" and _decides(key)}
+    if wanted.get("profile_mode") == "screen":  # by which a pool of few samples was made, where a run has many
+        del wanted["profile_mode"]
+    wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
+    return settings.filled_from(wanted).with_changes(from_run=str(run))
+
+
+def _decides(key: str) -> bool:
+    field = CurateSettings.model_fields.get(key)
+    return field is not None and about(field).decides_content
+
+
+def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:
+    """The policy that the curation in `folder` profiles: the recorded one, else that of the run's last checkpoint.
+
+    It is recorded, in place of one of another run. Raises ConfigError if the run has no checkpoint.
+    """
+    recorded = recorded_policy(folder)
+    assert settings.from_run is not None
+    if recorded is not None and recorded.run == settings.from_run:
+        return recorded
+    row = get_last_checkpoint(settings.from_run, "sampler_path")
+    if row is None:
+        raise ConfigError(f"from_run={settings.from_run}: the run has no checkpoint to sample from yet")
+    policy = RunPolicy(settings.from_run, int(row["step"]), str(row["sampler_path"]), settings.model_name)
+    # Before the first sample: a later start must not mix in those of a later checkpoint.
+    write_json(make_folder(folder) / POLICY_FILE, asdict(policy))
+    return policy
+
+
+def recorded_policy(folder: Path) -> RunPolicy | None:
+    """The policy of a run that the curation in `folder` was begun with; None if it profiles a base model."""
+    file = folder / POLICY_FILE
+    return RunPolicy(**read_json(file)) if file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run's rollouts say of problems: `counts` has (right, completions) by problem_id, discounted and rounded,
+    `profile` (SHARD_SCHEMA) the same with what else a profile has. Nothing was spent on it."""
+
+    counts: Mapping[str, tuple[int, int]]
+    profile: pl.DataFrame
+
+    def rule_of(self, plan: SamplingPlan) -> RuleOf:
+        """By problem_id the rule of `plan`, which counts the rollouts in."""
+        return lambda name: _Further(plan.rule, *self.counts.get(name, (0, 0)))
+
+    def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
+        """Those of the problems that `plan` wants samples of."""
+        rule_of = self.rule_of(plan)
+        return frozenset(
+            name
+            for name in problem_ids
+            if name not in self.counts or not _is_clear(rule_of(name), 0, 0, plan.max_samples)
+        )
+
+    def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
+        """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order.
+
+        Rates of format and truncation and lengths are those of the samples where there are any: they are of the policy
+        itself.
+        """
+        fresh = {row["problem_id"]: row for row in sampled.iter_rows(named=True)}
+        old = {row["problem_id"]: row for row in self.profile.iter_rows(named=True)}
+        rows = []
+        for name in problem_ids:
+            of_run = {TOLD: old[name]["n_samples"] if name in old else 0}
+            if name not in fresh:
+                rows.append(old[name] | of_run)
+                continue
+            row = fresh[name] | of_run
+            if name in old:
+                k, n = row["n_correct"] + old[name]["n_correct"], row["n_samples"] + old[name]["n_samples"]
+                both = {
+                    key: [one + other for one, other in zip(row[key], old[name][key], strict=True)]
+                    for key in ("test_runs", "test_catches")
+                    if len(row[key]) == len(old[name][key])
+                }
+                row = row | both | _rates(k, n)
+            rows.append(row)
+        return pl.DataFrame(rows, schema=SHARD_SCHEMA | {TOLD: pl.Int64()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Further:
+    """The rule of a problem of which `n_correct` of `n` completions are known beside its samples."""
+
+    rule: Rule | None
+    n_correct: int
+    n: int
+
+    def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
+        return _is_clear(self.rule, self.n_correct + n_correct, self.n + n, max_samples)
+
+
+def _is_clear(rule: Rule | None, n_correct: int, n: int, max_samples: int) -> bool:
+    return n >= max_samples or (n > 0 and rule is not None and rule.is_clear(n_correct, n, max_samples))
+
+
+def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
+    """What the rollouts of the policy's run, up to its step, say of `problems`, which have their tests.
+
+    Nothing of those that the run did not come by, or knew with other tests.
+    """
+    columns = [name for name in ROLLOUT_SCHEMA if name not in ("completion", "logprobs", "base_logprobs")]
+    files = [
+        file for file in sorted(Path(policy.run).glob("steps/*/scored.parquet")) if int(file.parent.name) <= policy.step
+    ]
+    if not files:
+        return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
+    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore")
+    graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
+    by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
+    nothing = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
+    counts, rows = {}, []
+    for problem in problems:  # one after the other: with their tests they may not all fit into memory
+        rollouts = by_problem.get((problem.problem_id,))
+        if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:
+            continue
+        worth = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
+        right = worth[(rollouts["correctness_score"] == 1.0).to_numpy()]
+        if n := round(math.fsum(worth)):  # else too old to tell anything
+            counts[problem.problem_id] = round(n * math.fsum(right) / math.fsum(worth)), n
+            row = profile_frame([problem], rollouts, prices).row(0, named=True)
+            rows.append(row | _rates(*counts[problem.problem_id]) | nothing)
+    return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
+
+
+def _rates(n_correct: int, n: int) -> dict[str, float | int | str]:
+    """What a profile says of `n_correct` of `n` completions."""
+    interval = jeffreys_interval(n_correct, n)
+    rate = n_correct / n
+    counts = {"n_correct": n_correct, "n_samples": n, "pass_rate": rate, "difficulty": difficulty(rate)}
+    return counts | {"ci_low": interval.low, "ci_high": interval.high}
