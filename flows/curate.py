@@ -272,9 +272,9 @@ async def _refreshed_profile(
 def _rules_for_labels(settings: CurateSettings, profile: pl.DataFrame, display: Display) -> dict[str, StoppingRule]:
     """The rules of the problems that are worth further samples, of the `label_samples` per problem of this profile."""
     plan = profile_plan(settings)
-    if not settings.label_samples or not isinstance(plan.rule, StoppingRule) or settings.from_run is not None:
+    if not settings.label_budget or not isinstance(plan.rule, StoppingRule) or settings.from_run is not None:
         return {}
-    budget = settings.label_samples * len(profile)
+    budget = settings.label_budget * len(profile)
     rules, expected = rules_for_labels(profile, learn_prior(profile), plan, plan.rule, budget)
     display.say(f"labels in doubt: about {expected:,.0f} further samples of {len(rules):,} problems")
     return rules

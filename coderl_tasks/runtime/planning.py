@@ -58,12 +58,28 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     if settings.from_run is not None:
         settings = filled_from_run(settings)
     settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
+    if folder is not None:
+        settings = as_begun(settings, folder)
     check_curation(settings, folder or POOLS)
     if folder is None:
-        content = settings.content()
-        unfinished = find_unfinished(POOLS.glob("*"), content, CurateSettings, partial(is_finished, settings=content))
-        folder = (unfinished or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
+        for begun in (settings, with_earlier_default(settings)):
+            content = begun.content()
+            found = find_unfinished(POOLS.glob("*"), content, CurateSettings, partial(is_finished, settings=content))
+            if found is not None:
+                return begun, found.resolve()
+        folder = (POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
     return settings, folder
+
+
+def as_begun(settings: CurateSettings, folder: Path) -> CurateSettings:
+    """`settings` as the curation in `folder` was begun with, if only a default is another one since then."""
+    earlier = with_earlier_default(settings)
+    return earlier if recorded_settings(folder, CurateSettings) == earlier.content() else settings
+
+
+def with_earlier_default(settings: CurateSettings) -> CurateSettings:
+    """`settings` as they were when label_samples was 0 unless it was given, whatever the mix."""
+    return settings if "label_samples" in settings.given else settings.with_changes(label_samples=0.0)
 
 
 def _named_pool(settings: CurateSettings) -> Path | None:
@@ -184,7 +200,8 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     whole = settings.model_copy(
         update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}
     )
-    check_curation(whole.curate, _named_pool(whole.curate) or POOLS)
+    named_pool = _named_pool(whole.curate)
+    check_curation(whole.curate if named_pool is None else as_begun(whole.curate, named_pool), named_pool or POOLS)
     check_training(whole.train, run)
     check_evaluation(whole.evaluate, None, is_planned=True)
     return whole

@@ -42,6 +42,9 @@ SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterV
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 
+LABEL_SAMPLES = 3.0
+"""Further completions per problem with which labels agree within 3 points as often as those of 16 samples do."""
+
 
 class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
@@ -105,11 +108,12 @@ class CurateSettings(FlowSettings):
     screen_drop: float = Field(
         0.1, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not kept"
     )
-    label_samples: float = Field(
-        0.0,
+    label_samples: float | None = Field(
+        None,
         ge=0,
         le=16,
-        description="adaptive: further completions, per profiled problem on average, where labels are in doubt",
+        description="adaptive: further completions, per profiled problem on average, where labels are in doubt; by "
+        "default 3 where mix asks for shares of difficulty, else 0",
     )
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
@@ -151,6 +155,17 @@ class CurateSettings(FlowSettings):
         False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
     )
 
+    @property
+    def label_budget(self) -> float:
+        """What `label_samples` is: only who asks for difficulties needs labels that are worth more samples."""
+        if self.label_samples is not None:
+            return self.label_samples
+        return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
+
+    def content(self) -> dict[str, Any]:
+        """The same, with the label_samples that it comes to: an earlier version recorded its default, 0."""
+        return super().content() | {"label_samples": self.label_budget}
+
     @model_validator(mode="after")
     def _reward_file_is_here(self) -> Self:
         if self.reward_file is not None and self.shards == "deployment":
@@ -161,8 +176,10 @@ class CurateSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _labels_are_sampled_for_here(self) -> Self:
-        if self.label_samples and self.shards == "deployment":
-            raise ValueError("label_samples needs the profile of all shards before it goes on: use shards=here")
+        if self.label_budget and self.shards == "deployment":
+            raise ValueError(
+                "label_samples needs the profile of all shards before it goes on: use shards=here, or label_samples=0"
+            )
         return self
 
     @model_validator(mode="after")

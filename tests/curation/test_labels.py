@@ -163,8 +163,21 @@ def test_further_samples_go_where_labels_are_in_doubt_within_the_budget() -> Non
     assert right[0] + 0.05 < right[1] < right[2] < right[3]
 
 
+def test_label_samples_are_spent_where_labels_are_asked_for() -> None:
+    def budget(**values: Any) -> float:
+        settings = CurateSettings.model_validate({"preset": "nano", **values})
+        assert settings.content()["label_samples"] == settings.label_budget
+        return settings.label_budget
+
+    mix = {"mix": "hard:0.5,easy:0.5"}
+    assert (budget(), budget(**mix), budget(**mix, label_samples=0), budget(label_samples=2)) == (0, 3, 0, 2)
+    assert budget(**mix, profile_mode="fixed") == budget(**mix, profile_mode="screen") == 0
+    assert budget(mix_splits="taco:1") == 0
+
+
 def test_label_samples_need_the_whole_profile_here() -> None:
     values: dict[str, Any] = {"preset": "nano", "label_samples": 2, "shards": "deployment"}
-    with pytest.raises(ValidationError, match="label_samples needs"):
-        CurateSettings.model_validate(values)
+    for asked in (values, {**values, "label_samples": None, "mix": "hard:1"}):
+        with pytest.raises(ValidationError, match="label_samples needs"):
+            CurateSettings.model_validate(asked)
     assert set(LABEL_COLUMNS) & set(SHARD_SCHEMA) == set()
