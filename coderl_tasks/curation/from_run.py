@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -147,11 +148,8 @@ class Told:
 
     def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
         """Those of the problems that `plan` wants samples of."""
-        rule_of = self.rule_of(plan)
         return frozenset(
-            name
-            for name in problem_ids
-            if name not in self.counts or not _is_clear(rule_of(name), 0, 0, plan.max_samples)
+            name for name in problem_ids if not _is_clear(plan.rule, *self.counts.get(name, (0, 0)), plan.max_samples)
         )
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
@@ -226,9 +224,10 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
 
 
-def _rates(n_correct: int, n: int) -> dict[str, float | int | str]:
+def _rates(n_correct: int, n: int) -> dict[str, Any]:
     """What a profile says of `n_correct` of `n` completions."""
     interval = jeffreys_interval(n_correct, n)
     rate = n_correct / n
-    counts = {"n_correct": n_correct, "n_samples": n, "pass_rate": rate, "difficulty": difficulty(rate)}
-    return counts | {"ci_low": interval.low, "ci_high": interval.high}
+    counts: dict[str, Any] = {"n_correct": n_correct, "n_samples": n}
+    of_rate = {"pass_rate": rate, "difficulty": difficulty(rate), "ci_low": interval.low, "ci_high": interval.high}
+    return counts | of_rate

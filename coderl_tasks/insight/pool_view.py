@@ -211,7 +211,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
         Spending(
             split,
             len(part),
-            int(part["n_samples"].sum() - (part[TOLD].sum() if TOLD in part.columns else 0)),
+            int(part["n_samples"].sum()) - (int(part[TOLD].sum()) if TOLD in part.columns else 0),
             _tokens(part),
             float(part["cost"].sum()) if "cost" in part.columns and part["cost"].count() else None,
         )
