@@ -53,6 +53,12 @@ class FoundPool:
         # A curation that names none is from before there were others.
         return str(settings.get("environment", "code")) if isinstance(settings, dict) else None
 
+    @property
+    def of_run(self) -> str | None:
+        """The run and step whose policy's pass rates chose the problems, in words; None for a base model's."""
+        policy = self.manifest.get("policy", {})
+        return f"{policy['run']} after step {policy['step']}" if "run" in policy else None
+
     def profiled_with(self) -> str | None:
         """The model whose pass rates chose the problems, as the manifest says; None if nothing says it."""
         name = self.manifest.get("model_name")
@@ -65,7 +71,8 @@ def find_pool(
     """The pool that `pool` names: "latest", the folder of a finished pool, or a parquet file of problems.
 
     "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` for `environment`
-    that kept `at_least` so many problems: a small experiment is not what a run means unless it names it.
+    that kept `at_least` so many problems: a small experiment is not what a run means unless it names it, nor is a pool
+    for the policy of another run.
     Raises ConfigError, saying what to do, if there is none.
     """
     if pool == LATEST:
@@ -93,6 +100,7 @@ def _latest(model_name: str, pools: Path, at_least: int, environment: str) -> Fo
         and (manifest := _readable(manifest_file)).get("kept")
         and same_model(str(manifest.get("model_name")), model_name)
         and (pool := FoundPool(file, manifest)).environment in (environment, None)
+        and pool.of_run is None
     ]
     if not found:
         made = "" if environment == "code" else f"of environment={environment} "

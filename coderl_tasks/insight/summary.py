@@ -41,7 +41,8 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     """Which pool a run takes, how large and how old (`now`: seconds since the epoch), and what a step takes of it."""
     kept = pool.kept
     size = [f"{kept:,} problems"] if kept is not None else []
-    about = ", ".join([*size, f"written {age(now - pool.written)} ago"])
+    policy = [f"for the policy of {pool.of_run}"] if pool.of_run else []
+    about = ", ".join([*size, *policy, f"written {age(now - pool.written)} ago"])
     taken = f"pool: {pool.file} ({about})"
     if pool.larger is not None:
         larger = pool.larger

@@ -177,14 +177,17 @@ def test_latest_is_the_newest_finished_pool_of_the_model(pool: Pool, tmp_path: P
     write_pool(tmp_path / "newer", pool, SETTINGS)
     write_pool(tmp_path / "other-model", pool, SETTINGS | {"model_name": "data/nano"})
     write_pool(tmp_path / "empty", empty, SETTINGS)
+    policy = {"model_name": SETTINGS["model_name"], "run": "demo", "step": 7, "sampler_path": "tinker://demo/x"}
+    write_pool(tmp_path / "of-a-run", pool, SETTINGS, policy=policy)
     write_pool(tmp_path / "damaged", pool, SETTINGS)
     (tmp_path / "damaged" / "manifest.json").write_text("{")
     (tmp_path / "unfinished").mkdir()
-    for age, name in enumerate(("damaged", "empty", "other-model", "newer", "older")):
+    for age, name in enumerate(("damaged", "empty", "of-a-run", "other-model", "newer", "older")):
         os.utime(tmp_path / name / "manifest.json", (2_000_000_000 - age, 2_000_000_000 - age))
     assert find_pool("latest", SETTINGS["model_name"], pools=tmp_path).name == "newer"
     assert find_pool("latest", "data/nano", pools=tmp_path).name == "other-model"
-    assert find_pool("older", SETTINGS["model_name"], pools=tmp_path).name == "older"
+    assert find_pool("older", SETTINGS["model_name"], pools=tmp_path).of_run is None
+    assert find_pool("of-a-run", SETTINGS["model_name"], pools=tmp_path).of_run == "demo after step 7"
     with pytest.raises(ConfigError, match="Run curate"):
         find_pool("latest", "Qwen/Qwen3-8B", pools=tmp_path)
     with pytest.raises(ConfigError, match="not a finished pool"):
