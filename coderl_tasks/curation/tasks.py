@@ -24,7 +24,7 @@ from coderl_tasks.filtering import (
     filter_dataset,
 )
 from coderl_tasks.policy.clients import create_sampling_client
-from coderl_tasks.policy.rollout_frames import OUTSIDE_TRAINING
+from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
