@@ -103,6 +103,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Word problems": {
         "words-on-policy": WORDS,
         "words-off-policy": (*WORDS, "epochs_per_rollout_batch=4", "train_batch_size=64"),
+        "words-off-policy-slow": (*WORDS, "epochs_per_rollout_batch=4", "train_batch_size=64", "learning_rate=2.5e-4"),
     },
     "A reward of one's own": {
         "own-reward": ("environment=custom",),
