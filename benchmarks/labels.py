@@ -6,8 +6,8 @@
 
 No model runs: outcomes are replayed. Those of nano on data/mini are recorded in nano_draws.csv, 16 and 16 more of
 another seed for each train problem, in their order (--record reads them from FOLDER, where adaptive_profiling.py --nano
-has sampled them). Simulated sets have 5 x 1000 problems: U shapes, and a skewed set of 55% never solved, 15% always
-and 30% Beta(1.2, 1.2).
+has sampled them), those on data/skewed likewise in its profile.jsonl. Simulated sets have 5 x 1000 problems: U shapes,
+and a skewed set of 55% never solved, 15% always and 30% Beta(1.2, 1.2).
 
 samples     per problem, on average, of at most 16; "+ 2" is label_samples=2
 agree       problems, all and those kept by the band of 0.1 to 0.9, whose label is the one that the mean of 16 fresh
@@ -19,7 +19,8 @@ said        the label's probability, and how often it is the true one: known of 
 
 --screen replays the recorded samples of data/skewed (profile.jsonl) and data/mini (nano_draws.csv), in an order of each
 seed, by each profile_mode. A problem is learnable if 2 to 14 of its 16 samples pass, which is what fixed keeps. Means
-over seeds, [least, most]; "said" is what the manifest expects of the same number.
+over seeds, [least, most]; "said" is what the manifest expects of the same number, and "by 16 others" counts those of
+which 2 to 14 of 16 samples of another seed pass, which fixed does not all keep either.
 """
 
 import argparse
@@ -106,6 +107,15 @@ def nano(file: Path) -> Iterator[Set]:
     frame = pl.read_csv(file, schema_overrides={"first": pl.String, "second": pl.String})
     problems = frame.select("problem_id", "split", "prompt_tokens")
     first, second = (np.array([[c == "1" for c in row] for row in frame[name]]) for name in ("first", "second"))
+    yield Set(problems, first, second)
+    yield Set(problems, second, first)
+
+
+def skewed() -> Iterator[Set]:
+    """The recorded problems of data/skewed, likewise."""
+    frame = pl.read_ndjson(DATA / "skewed" / "profile.jsonl")
+    problems = frame.select("problem_id", "split", "prompt_tokens")
+    first, second = (np.array([[c == "1" for c in row] for row in frame[name]]) for name in ("passed", "again"))
     yield Set(problems, first, second)
     yield Set(problems, second, first)
 
@@ -209,19 +219,16 @@ class Screening:
     lost: int
     lost_unsampled: int
     said_lost: float
+    lost_by_others: int
 
 
-def recorded_profiles() -> dict[str, tuple[list[Problem], list[int], np.ndarray]]:
-    """By data set: its train problems, their prompts' tokens, and 16 recorded outcomes of each (P, 16)."""
-    skewed = pl.read_ndjson(DATA / "skewed" / "profile.jsonl").select("problem_id", "prompt_tokens", "passed")
-    mini = pl.read_csv(DRAWS, schema_overrides={"first": pl.String}).select("problem_id", "prompt_tokens", "first")
-    found = {}
-    for name, frame in {"skewed": skewed, "mini": mini}.items():
+def recorded_profiles() -> Iterator[tuple[str, list[Problem], list[int], np.ndarray, np.ndarray]]:
+    """Data sets: the train problems, their prompts' tokens, and twice 16 recorded outcomes of each (P, 16)."""
+    for name, sets in (("skewed", skewed()), ("mini", nano(DRAWS))):
+        data = next(sets)
         by_id = {problem.problem_id: problem for problem in load_problems(str(DATA / name), role="train").problems}
-        rows = [row for row in frame.iter_rows() if row[0] in by_id]
-        outcomes = np.array([[digit == "1" for digit in passed] for _, _, passed in rows])
-        found[f"data/{name}"] = [by_id[row[0]] for row in rows], [row[1] for row in rows], outcomes
-    return found
+        problems = [by_id[problem_id] for problem_id in data.problems["problem_id"]]
+        yield f"data/{name}", problems, data.problems["prompt_tokens"].to_list(), data.first, data.fresh
 
 
 def in_order_of(seed: int, outcomes: np.ndarray) -> np.ndarray:
@@ -236,7 +243,13 @@ def replayed(problems: list[Problem], tokens: list[int], outcomes: np.ndarray, p
 
 
 def screened(
-    problems: list[Problem], tokens: list[int], outcomes: np.ndarray, seed: int, skip: float, drop: float
+    problems: list[Problem],
+    tokens: list[int],
+    outcomes: np.ndarray,
+    others: np.ndarray,
+    seed: int,
+    skip: float,
+    drop: float,
 ) -> Screening:
     """What profile_mode=screen does with these outcomes."""
     screen = Screen(problems, tokens, RULE.band, N, seed)
@@ -250,13 +263,15 @@ def screened(
         profile = replayed(*chosen, SamplingPlan(2, 2))
     chances = screen.beliefs(profile).chances
     is_sampled = np.isin(np.arange(len(problems)), wanted)
-    return outcome_of(outcomes, 2.0 * is_sampled, is_sampled & (chances >= drop), chances)
+    return outcome_of(outcomes, others, 2.0 * is_sampled, is_sampled & (chances >= drop), chances)
 
 
 def outcome_of(
-    outcomes: np.ndarray, samples: np.ndarray, kept: np.ndarray, chances: np.ndarray | None = None
+    outcomes: np.ndarray, others: np.ndarray, samples: np.ndarray, kept: np.ndarray, chances: np.ndarray | None = None
 ) -> Screening:
-    learnable = np.array([RULE.band.has(int(passes), N) for passes in outcomes.sum(axis=1)])
+    learnable, by_others = (
+        np.array([RULE.band.has(int(passes), N) for passes in draws.sum(axis=1)]) for draws in (outcomes, others)
+    )
     unsampled = samples == 0
     return Screening(
         float(samples.sum() / outcomes.size),
@@ -266,14 +281,15 @@ def outcome_of(
         int((learnable & ~kept).sum()),
         int((learnable & unsampled).sum()),
         float("nan") if chances is None else float(chances[~kept].sum()),
+        int((by_others & ~kept).sum()),
     )
 
 
 def screen_tables(seeds: int) -> Iterator[Table]:
-    for name, (problems, tokens, recorded) in recorded_profiles().items():
+    for name, problems, tokens, recorded, others in recorded_profiles():
         columns = ("mode", "samples", "unsampled", "kept", "of them learnable", "learnable lost", "of them unsampled")
         table = Table(title=f"{name}: {len(problems)} problems, {seeds} seeds")
-        for title in (*columns, "lost, said"):
+        for title in (*columns, "lost, said", "lost, by 16 others"):
             table.add_column(title, justify="left" if title == "mode" else "right")
         found: dict[str, list[Screening]] = {}
         for seed in range(seeds):
@@ -282,17 +298,17 @@ def screen_tables(seeds: int) -> Iterator[Table]:
                 profile = replayed(problems, tokens, outcomes, plan)
                 counts = profile["n_correct"].to_numpy(), profile["n_samples"].to_numpy()
                 kept = np.array([RULE.band.has(k, n) for k, n in zip(*counts, strict=True)])
-                found.setdefault(mode, []).append(outcome_of(outcomes, counts[1].astype(float), kept))
+                found.setdefault(mode, []).append(outcome_of(outcomes, others, counts[1].astype(float), kept))
             for skip, drop in ((0.0, DROP_BELOW), (SKIP_BELOW, DROP_BELOW), *OTHER_LIMITS):
                 mode = f"screen, skip {skip:g}, drop {drop:g}"
-                found.setdefault(mode, []).append(screened(problems, tokens, outcomes, seed, skip, drop))
+                found.setdefault(mode, []).append(screened(problems, tokens, outcomes, others, seed, skip, drop))
         for mode, parts in found.items():
             cells = []
             for field in Screening.__annotations__:
                 values = [getattr(part, field) for part in parts]
                 form = ".1%" if field == "share" else ".1f"
                 mean = f"{np.mean(values):{form}}"
-                span = f" [{min(values)}, {max(values)}]" if field in ("kept", "lost") else ""
+                span = f" [{min(values)}, {max(values)}]" if field in ("kept", "lost", "lost_by_others") else ""
                 cells.append("" if mean == "nan" else mean + span)
             table.add_row(mode, *cells)
         yield table
@@ -330,13 +346,14 @@ def main() -> None:
     if arguments.record is not None:
         record(arguments.record, arguments.draws)
         return
-    console = Console(width=170)
+    console = Console(width=190)
     if arguments.screen:
         for table in screen_tables(arguments.seeds):
             console.print(table)
         return
     sets = {
         "nano on data/mini": nano(arguments.draws),
+        "nano on data/skewed": skewed(),
         "skewed, simulated": simulated("skewed"),
         "U, Beta(0.5, 0.5)": simulated("0.5,0.5"),
         "steep U, Beta(0.3, 0.3)": simulated("0.3,0.3"),

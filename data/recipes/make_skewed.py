@@ -250,8 +250,12 @@ def record_candidates(folder: Path, train: dict[str, list[Row]]) -> None:
 
 
 def record_profile(folder: Path) -> None:
-    """Samples nano on the train problems with another seed, writes each outcome, and prints the card's shares."""
-    records = outcomes(load_problems(str(folder), role="train").problems, SEED + 1, "skewed-profile")
+    """Samples nano on the train problems with two other seeds, writes each outcome, and prints the card's shares, which
+    are the first one's."""
+    problems = load_problems(str(folder), role="train").problems
+    records = outcomes(problems, SEED + 1, "skewed-profile")
+    for record, other in zip(records, outcomes(problems, SEED + 2, "skewed-again"), strict=True):
+        record["again"] = other["passed"]
     (folder / PROFILE_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
     passes = [record["passed"].count("1") for record in records]
     for name, count in Counter(map(_class, passes)).items():
