@@ -61,7 +61,7 @@ class Curation:
         self.environment = environment
         sizes = (f"limit={problems}", f"shard_size={max(1, problems // 3)}", "max_tests=3", "sample_concurrency=8")
         # Further passes over shards that are finished. The limits are such that some of few problems are left out.
-        passes = ("profile_mode=screen", "screen_skip=0.35", "screen_drop=0.2") if screen else ("label_samples=2",)
+        passes = ("profile_mode=screen", "screen_skip=0.5", "screen_drop=0.3") if screen else ("label_samples=2",)
         data = ("dataset=data/skewed",) if screen else ()
         settings = ("preset=nano", "seed=0", *data, *sizes, *passes, f"name={folder}")
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "curate", *settings]
