@@ -54,7 +54,7 @@ def simulated(count: int, profile: int, steps: int, power: int | None, seed: int
         adaptive.SHARPNESS = power or 0
         select = shuffle if power is None else selection
         names = select(ids, seed=seed, step=step, count=PER_STEP)
-        expected.append(selection.forecast(step, names).signal)
+        expected.append(selection.forecast(step, names, [COMPLETIONS] * len(names)).signal)
         right = [int(rng.binomial(COMPLETIONS, 1 / (1 + np.exp(-odds[int(name[1:])])))) for name in names]
         signals += [0 < one < COMPLETIONS for one in right]
         outcomes.append([(name, float(one), COMPLETIONS) for name, one in zip(names, right, strict=True)])
@@ -78,7 +78,8 @@ def milliseconds(count: int, steps: int) -> list[float]:
     spent = []
     for step in range(steps - 20, steps):
         begun = time.process_time()
-        selection.forecast(step, selection(ids, seed=0, step=step, count=PER_STEP))
+        chosen = selection(ids, seed=0, step=step, count=PER_STEP)
+        selection.forecast(step, chosen, selection.group_sizes(step, chosen))
         spent.append(1000 * (time.process_time() - begun))
         outcomes.append(rows[step])
     return spent

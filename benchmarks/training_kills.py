@@ -8,9 +8,9 @@ once, at moments drawn from the seed, anywhere from starting up to the last writ
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
 state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
 second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller); one more
-with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems by what the
-steps before have shown, samples ahead and replaces groups. Two more train on word problems, and with a user's own
-reward.
+with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems and the
+sizes of their groups by what the steps before have shown, samples ahead and replaces groups. Two more train on word
+problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -76,7 +76,14 @@ VARIANTS = {
         "epochs_per_rollout_batch=3",
         "train_batch_size=32",
     ),
-    "adaptive": ("selection=adaptive", "refill=1.5", "batch_size=32", "group_size=4", "max_steps_off_policy=1"),
+    "adaptive": (
+        "selection=adaptive",
+        "group_size_adaptive=true",
+        "refill=1.5",
+        "batch_size=32",
+        "group_size=4",
+        "max_steps_off_policy=1",
+    ),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }

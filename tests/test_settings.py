@@ -143,6 +143,12 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         ),
         (TrainSettings, ("completions_per_problem=1",), "completions_per_problem='1': must be at least 2"),
         (TrainSettings, ("refill=1.1",), "refill=1.1 of problems_per_step=8 replaces no group: use 1.125 or more"),
+        (TrainSettings, ("group_size_adaptive=true",), "what selection=adaptive knows, and selection=shuffle: add"),
+        (
+            TrainSettings,
+            ("group_size_adaptive=true", "selection=adaptive", "completions_per_problem=2"),
+            "nothing to divide of completions_per_problem=2: a group needs two, use 3 or more",
+        ),
         (TrainSettings, ("refill=inf",), "refill='inf': not a finite number"),
         (TrainSettings, ("dynamic_sampling=true",), "unknown setting 'dynamic_sampling': did you mean refill?"),
         (TrainSettings, ("advantage=median",), "advantage='median': must be 'mean_centred', 'std_normalised', "),

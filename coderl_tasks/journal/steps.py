@@ -1,8 +1,13 @@
 """The journal of a step, and of an evaluation: what is recorded is done, and is never done again.
 
+<<<<<<< HEAD
     steps/NNNNNN/
     problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added;
                         else the settings decide
+=======
+    problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added,
+                        and with group_size_adaptive how many completions of each; else the settings decide
+>>>>>>> 65026ca (group_size_adaptive divides a step's completions so that as many groups as possible have a signal)
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
@@ -129,15 +134,24 @@ class StepJournal:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
         return self.path(phase).is_file()
 
-    def write_problems(self, problem_ids: Sequence[str]) -> None:
-        """Record what the step is sampled on, in group order, before anything of it is that the settings do not say."""
-        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids)})
+    def write_problems(self, problem_ids: Sequence[str], completions: Sequence[int] | None = None) -> None:
+        """Record what the step is sampled on, in group order, and how many completions of each where the settings do
+        not say so; before anything of it is sampled that they do not say."""
+        sizes = {} if completions is None else {"completions": list(completions)}
+        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids), **sizes})
 
     def read_problems(self) -> list[str] | None:
         """The problems that were recorded for the step, None where none were. DamagedFileError: without them what was
         sampled of the step belongs to nothing."""
         path = self.folder / PROBLEMS_FILE
         return [str(problem_id) for problem_id in read_json(path)["problem_ids"]] if path.is_file() else None
+
+    def read_group_sizes(self) -> list[int] | None:
+        """The completions that were recorded for each group of `read_problems`, None where the settings decide. Raises
+        as it does."""
+        path = self.folder / PROBLEMS_FILE
+        sizes = read_json(path).get("completions") if path.is_file() else None
+        return None if sizes is None else [int(size) for size in sizes]
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

@@ -22,6 +22,8 @@ MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
+LEAST_TO_DIVIDE = 3
+"""Completions per problem from which on some of a group's can go to another one (group_size_adaptive)."""
 ALLOWED = Setting(on_resume="allowed")
 """May change on resume. What changes only what is shown, or how fast, says decides_content=False too."""
 
@@ -100,6 +102,11 @@ class TrainSettings(FlowSettings):
         "shuffle",
         description="which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: "
         "those whose group is likely to have a signal, by the profile and by what the steps before have shown",
+    )
+    group_size_adaptive: bool = Field(
+        False,
+        description="adaptive: divide a step's completions so that as many groups as possible have a signal: up to "
+        "twice completions_per_problem for problems seldom right or seldom wrong, down to half for others",
     )
     refill: Annotated[
         float,
@@ -293,6 +300,20 @@ class TrainSettings(FlowSettings):
             raise ValueError(
                 f"refill={self.refill:g} of problems_per_step={problems} replaces no group: use "
                 f"{(problems + 1) / problems:.4g} or more, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_can_adapt(self) -> Self:
+        if self.group_size_adaptive and self.selection != "adaptive":
+            raise ValueError(
+                f"group_size_adaptive divides completions by what selection=adaptive knows, and selection="
+                f"{self.selection}: add selection=adaptive, or leave it out"
+            )
+        if self.group_size_adaptive and self.completions_per_problem < LEAST_TO_DIVIDE:
+            raise ValueError(
+                f"group_size_adaptive has nothing to divide of completions_per_problem={self.completions_per_problem}: "
+                f"a group needs two, use {LEAST_TO_DIVIDE} or more"
             )
         return self
 

@@ -81,7 +81,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         return Phase(recorded)
     started = time.monotonic()
     if run.adaptive is not None and journal.read_problems() is None:
-        journal.write_problems(step_problems(run, step))  # once: another version or machine might round otherwise
+        # Once: another version or machine might round otherwise.
+        _record_problems(run, step, [], step_problems(run, step))
     # What an earlier process sampled goes on as if it had just arrived, graded with the others.
     groups = journal.groups.read()
     for group in groups.values():
@@ -114,7 +115,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if not further:
             break
         # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
-        journal.write_problems([*step_problems(run, step), *further])
+        _record_problems(run, step, step_problems(run, step), further)
     journal.write_sampled(sampled)
     return Phase(sampled, time.monotonic() - started)
 
@@ -175,15 +176,31 @@ def step_problems(run: TrainingRun, step: int) -> list[str]:
     return run.select_problems(step, run.settings.problems_per_step) if recorded is None else recorded
 
 
+def group_sizes(run: TrainingRun, step: int) -> list[int]:
+    """The completions of each of `step_problems`: those recorded, else what the settings say."""
+    recorded = run.directory.step(step).read_group_sizes()
+    return [run.settings.completions_per_problem] * len(step_problems(run, step)) if recorded is None else recorded
+
+
+def _record_problems(run: TrainingRun, step: int, taken: list[str], further: list[str]) -> None:
+    """Record that `step` is sampled on the problems `taken`, whose groups stay as they are, and on `further` ones."""
+    sizes = None
+    if run.adaptive is not None and run.settings.group_size_adaptive:
+        before = group_sizes(run, step) if taken else []
+        sizes = [*before, *run.adaptive.group_sizes(step, further)]
+    run.directory.step(step).write_problems([*taken, *further], sizes)
+
+
 def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
     """What `step` samples: one request per problem, in group order."""
     settings = run.settings
     temperature = temperature_at(settings, run.directory.commits(), step)
+    sizes = group_sizes(run, step)
     return [
         run.engine.request(
             run.pool[problem_id],
             group_index,
-            settings.completions_per_problem,
+            sizes[group_index],
             seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
             step=step,
             sampler_step=run.sampler_step(step),
@@ -274,7 +291,9 @@ def step_metrics(
     own_groups = run.settings.problems_per_step if run.settings.refill > 1 else None
     of_rollouts = rollout_metrics(scored, own_groups)  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
-    known = None if run.adaptive is None else run.adaptive.forecast(step, step_problems(run, step))
+    known = (
+        None if run.adaptive is None else run.adaptive.forecast(step, step_problems(run, step), group_sizes(run, step))
+    )
     updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent, known)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 

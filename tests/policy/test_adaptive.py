@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import product
 from math import comb
 
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.adaptive import EXPLORED, Adaptive, Outcome, expected_signal, outcome
+from coderl_tasks.policy.adaptive import EXPLORED, Adaptive, Outcome, expected_signal, group_sizes, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8
@@ -49,6 +50,18 @@ def test_the_expected_signal_is_the_integral_over_the_pass_rate(right: int, wron
     assert found[0] == pytest.approx(float(1 - equal), abs=1e-12)
 
 
+@pytest.mark.parametrize(("completions", "found"), [(3, [3, 4, 2]), (8, [13, 7, 4])])
+def test_completions_go_where_the_most_groups_are_then_expected_to_have_a_signal(
+    completions: int, found: list[int]
+) -> None:
+    right, wrong = np.array([1.0, 8.0, 0.1]), np.array([9.0, 8.0, 60.0])  # seldom right, in the middle, hopeless
+    least, most = (completions + 1) // 2, 2 * completions
+    possible = (sizes for sizes in product(range(least, most + 1), repeat=3) if sum(sizes) == 3 * completions)
+    best = max(possible, key=lambda sizes: expected_signal(right, wrong, sizes).sum())
+    assert group_sizes(right, wrong, completions) == list(best) == found
+    assert group_sizes(right[:1], wrong[:1], completions) == [completions]
+
+
 def test_an_outcome_is_of_what_counts_and_a_group_of_equal_rewards_is_pure() -> None:
     assert outcome([1.0, 0.0, None, 1.0]) == (2.0, 3)
     assert outcome([1.0, -0.1, -0.1]) == (1.0, 3), "what has no code is as wrong as any"
@@ -68,7 +81,9 @@ def test_solved_and_hopeless_problems_are_left_alone_and_come_back_as_their_evid
         assert least < share["between"] <= most
         # One in EXPLORED is of those least known, which here are any.
         assert share["solved"] > 0.15 / EXPLORED and share["hopeless"] > 0.15 / EXPLORED
-    now, later = adaptive(steps).forecast(2, POOL[20:24]), adaptive(quiet).forecast(402, POOL[20:24])
+    sizes = [G] * 4
+    now = adaptive(steps).forecast(2, POOL[20:24], sizes)
+    later = adaptive(quiet).forecast(402, POOL[20:24], sizes)
     assert (now.seen, now.solved, now.hopeless) == (40, 10, 10) and now.signal > 0.9
     assert later.seen == 40 and later.solved + later.hopeless < 20
 
@@ -97,7 +112,7 @@ def test_the_profile_is_evidence_that_grows_old() -> None:
     one_of_two = sum(times[name] for name in POOL[1::3]) / times.total()
     assert one_of_two > 0.6, "a third of the pool"
     assert fresh.beliefs(0).evidence[0] > 2 * old.beliefs(100).evidence[0] > 0
-    assert fresh.forecast(0, POOL).seen == 0, "by a step"
+    assert fresh.forecast(0, POOL, [G] * len(POOL)).seen == 0, "by a step"
     assert not adaptive([], {"another": (1, 2), POOL[0]: (0, 0)}).beliefs(0).evidence.any()
 
 

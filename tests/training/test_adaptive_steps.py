@@ -46,12 +46,20 @@ def without_clocks(commit: Commit) -> dict[str, Any]:
 async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_them(
     adapted: Refilled, tmp_path: Path
 ) -> None:
-    async with adapted.run(tmp_path / "quiet", Told(), POOL, **SETTINGS) as run:
+    sized = SETTINGS | {"group_size_adaptive": True, "completions_per_problem": 8}
+    async with adapted.run(tmp_path / "quiet", Told(), POOL, **sized) as run:
         quiet = [await train_step(run, step) for step in range(STEPS)]
+        sizes = [run.directory.step(step).read_group_sizes() or [] for step in range(STEPS)]
+    # A step's own groups share 24 completions, and those of a round of further ones 8 per group.
+    assert all(sum(row[:3]) == 24 and sum(row) == 8 * len(row) and 4 <= min(row) <= max(row) <= 16 for row in sizes)
+    assert any(len(set(row)) > 1 for row in sizes)
     for step, commit in enumerate(quiet):
         folder = tmp_path / "quiet" / "steps" / f"{step:06d}"
         scored = pl.read_parquet(folder / "scored.parquet")
-        assert commit.outcomes == [(name, 2.0 if name.startswith("signal") else 0.0, 4) for name in problems_of(scored)]
+        counts = zip(problems_of(scored), sizes[step], strict=True)
+        assert commit.outcomes == [
+            (name, (size + 1) // 2 if name.startswith("signal") else 0, size) for name, size in counts
+        ]
     known = [{name for commit in quiet[:step] for name, *_ in commit.outcomes} for step in range(STEPS)]
     assert [commit.metrics["problems_seen"] for commit in quiet] == [len(names) for names in known]
     assert all(0 < commit.metrics["signal_expected"] < 1 for commit in quiet)
@@ -64,20 +72,22 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
     for step, commit in enumerate(quiet):
         first, last = commit.outcomes[0][0], commit.outcomes[-1][0]
         for crashing in dict.fromkeys((first, last)):
-            async with adapted.run(killed, Told(crashing=crashing), POOL, sample_concurrency=1, **SETTINGS) as run:
+            async with adapted.run(killed, Told(crashing=crashing), POOL, sample_concurrency=1, **sized) as run:
                 with pytest.raises(ValueError, match="a crash"):
                     await train_step(run, step)
-        async with adapted.run(killed, Told(), POOL, **SETTINGS) as run:
+        async with adapted.run(killed, Told(), POOL, **sized) as run:
             redone = await train_step(run, step)
             assert redone.outcomes == commit.outcomes and without_clocks(redone) == without_clocks(commit)
             assert run.directory.commits()[step].outcomes == commit.outcomes, "as it is read"
 
     # What is recorded is not chosen again, and what is lost is chosen the same.
-    async with adapted.run(killed, Told(), POOL, **SETTINGS) as run:
+    async with adapted.run(killed, Told(), POOL, **sized) as run:
         later = run.select_problems(STEPS, 3)
         assert run.select_problems(2, 3) == [name for name, *_ in quiet[2].outcomes[:3]]
         run.directory.step(STEPS).write_problems(POOL[:3])
-        assert problems_of((await sample.fn(run, STEPS)).rollouts)[:3] == list(POOL[:3]) != later
+        rollouts = (await sample.fn(run, STEPS)).rollouts
+        assert problems_of(rollouts)[:3] == list(POOL[:3]) != later
+        assert (rollouts["group_index"] < 3).sum() == 24, "without sizes groups are as the settings say"
 
 
 async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted: Refilled, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ class Told(Environment):
             raise ValueError("a crash")
         await asyncio.sleep(0.002 * (7 * len(self.graded) % 5))  # the groups of a round are graded in any order
         self.graded.append(problem.problem_id)
-        return list(map(scored, self.grades[problem.problem_id.split()[0]]))
+        grades = cycle(self.grades[problem.problem_id.split()[0]])
+        return [scored(grade) for grade in islice(grades, len(texts))]
 
 
 class Refilled:
