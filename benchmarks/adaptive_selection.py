@@ -4,7 +4,8 @@
 
 Of the simulated problems 55% are hardly ever solved, 15% nearly always, 30% between; pass rates drift upwards. The
 share of groups of 16 with a signal, over all steps, without a profile and with one of two completions per problem, for
-selection=shuffle and for adaptive with several powers of the expected share. Then the milliseconds (of the processor)
+selection=shuffle and for adaptive with several powers of the expected share, with the last one also where a step's
+completions are divided by what is known (group_size_adaptive). Then the milliseconds (of the processor)
 of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
 """
 
@@ -40,8 +41,11 @@ def log_odds(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(kind, [rng.normal(-7, 1, count), rng.normal(6, 1, count), between])
 
 
-def simulated(count: int, profile: int, steps: int, power: int | None, seed: int) -> tuple[float, float]:
-    """The share of groups with a signal, and the expected one; `power` None is selection=shuffle."""
+def simulated(
+    count: int, profile: int, steps: int, power: int | None, seed: int, *, sized: bool = False
+) -> tuple[float, float]:
+    """The share of groups with a signal, and the expected one; `power` None is selection=shuffle, `sized`
+    group_size_adaptive."""
     rng = np.random.default_rng(seed)
     pool, odds = problems(count, rng), log_odds(count, rng)
     ids = [problem.problem_id for problem in pool]
@@ -54,10 +58,12 @@ def simulated(count: int, profile: int, steps: int, power: int | None, seed: int
         adaptive.SHARPNESS = power or 0
         select = shuffle if power is None else selection
         names = select(ids, seed=seed, step=step, count=PER_STEP)
-        expected.append(selection.forecast(step, names, [COMPLETIONS] * len(names)).signal)
-        right = [int(rng.binomial(COMPLETIONS, 1 / (1 + np.exp(-odds[int(name[1:])])))) for name in names]
-        signals += [0 < one < COMPLETIONS for one in right]
-        outcomes.append([(name, float(one), COMPLETIONS) for name, one in zip(names, right, strict=True)])
+        sizes = selection.group_sizes(step, names) if sized else [COMPLETIONS] * len(names)
+        expected.append(selection.forecast(step, names, sizes).signal)
+        groups = list(zip(names, sizes, strict=True))
+        right = [int(rng.binomial(size, 1 / (1 + np.exp(-odds[int(name[1:])])))) for name, size in groups]
+        signals += [0 < one < size for one, size in zip(right, sizes, strict=True)]
+        outcomes.append([(name, float(one), size) for (name, size), one in zip(groups, right, strict=True)])
         odds += rng.normal(DRIFT, WALK, count)
     return mean(signals), mean(expected)
 
@@ -96,11 +102,12 @@ def main() -> None:
     for title in ("profile", "selection", "with a signal", "expected"):
         table.add_column(title, justify="right")
     for profile in (0, 2):
-        for power in (None, *POWERS):
+        for power, sized in ((None, False), *((power, False) for power in POWERS), (POWERS[-1], True)):
             found = [
-                simulated(arguments.problems, profile, arguments.steps, power, seed) for seed in range(arguments.seeds)
+                simulated(arguments.problems, profile, arguments.steps, power, seed, sized=sized)
+                for seed in range(arguments.seeds)
             ]
-            name = "shuffle" if power is None else f"adaptive, power {power}"
+            name = "shuffle" if power is None else f"adaptive, power {power}" + ", sizes too" * sized
             shares = (f"{mean(column):.0%}" for column in zip(*found, strict=True))
             table.add_row(str(profile), name, *shares)
     Console().print(table)
