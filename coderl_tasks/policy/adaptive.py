@@ -7,15 +7,18 @@ with the probability p^G + (1-p)^G. What is known of a problem's p is a beta dis
    it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it. This is the weight of an
    observation of something that walks at random. A power of the age, gamma^age, forgets all of it in the end, and a
    problem that was never solved would then be a blank again.
-2. The mean of problems like it (split, kind, length of the statement): how often these are solved, shrunk towards the
-   whole pool's. So an unseen problem is no blank. The profiled pass rate makes no problems alike: it is evidence of the
-   problem itself, and would count twice.
+2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
+   statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
+   each need problems of their own before the first says anything. The profiled pass rate makes no problems alike: it is
+   evidence of the problem itself, and would count twice.
 3. How much that mean is worth, in completions: little where problems are mostly always or never solved (as for a small
    model they are), which the groups themselves show.
 
 A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)^G]^SHARPNESS (Efraimidis and Spirakis,
 "Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. Solved problems and
-hopeless ones are so left alone without a list of them, and come back as their evidence fades.
+hopeless ones are so left alone without a list of them, and come back as their evidence fades. What the last RESTS steps
+sampled rests: the first problems found to have a signal would otherwise be most of every later step, and a policy that
+goes over a few problems again and again has learned less of the others than one that takes them as they come.
 
 With `group_size_adaptive` a step's completions go to its problems one by one, each to the group whose expected share
 gains most by it. That is how the expected number of groups with a signal is greatest: E[1 - p^n - (1-p)^n] is concave
@@ -46,11 +49,14 @@ SMALLEST, LARGEST = 0.5, 2.0
 """Bounds of a group's completions with `group_size_adaptive`, in those of completions_per_problem."""
 EXPLORED = 16
 """One problem in so many is drawn from those that least is known of."""
-LENGTHS = 4
-"""Parts of equal size that the pool is cut into by the length of the statement."""
+RESTS, RESTING = 4, 1e-3
+"""Steps for which a problem that was sampled rests, and the factor of its weight meanwhile: small against an unseen
+one's, and large against that of a hopeless one, for a pool that has no others."""
 LIKE_WORTH, POOL_WORTH, SPREAD_WORTH = 8.0, 2.0, 8.0
-"""Problems, well known ones, that it takes to outweigh the pool's mean in that of problems alike; the mean 1/2 in the
-pool's; and a prior worth of one completion in the measured one."""
+"""Problems, well known ones, that it takes to outweigh the pool's mean in that of a split or a kind; the mean 1/2 in
+the pool's; and a prior worth of one completion in the measured one."""
+LEAST_MEAN = 0.02
+"""Of problems alike, and as far below 1: a regression is a straight line, which may lead beyond 0 and 1."""
 KNOWN = 4.0
 """Completions that make a problem count half of a well known one for the means."""
 LEAST_SPREAD, MOST_SPREAD = 0.1, 0.8
@@ -155,7 +161,7 @@ class Adaptive:
     ) -> None:
         self._ids = [problem.problem_id for problem in problems]
         self._place = {problem_id: place for place, problem_id in enumerate(self._ids)}
-        self._alike = _alike(problems)
+        self._features = _features(problems)
         self._outcomes = outcomes
         self._completions = completions
         self._lag = lag
@@ -175,6 +181,7 @@ class Adaptive:
             raise ValueError("adaptive chooses of the pool that it was made with")
         beliefs = self.beliefs(step)
         weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
+        weights[self._resting(step)] *= RESTING
         # Of the bit generator itself, whose stream numpy keeps; that of a Generator's methods it may change.
         bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
         uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
@@ -207,11 +214,7 @@ class Adaptive:
         rate = rights / np.maximum(evidence, 1e-12)
         known = evidence / (evidence + KNOWN)
         pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
-        cells = int(self._alike.max()) + 1
-        like = (LIKE_WORTH * pool + _sums(self._alike, known * rate, cells)) / (
-            LIKE_WORTH + _sums(self._alike, known, cells)
-        )
-        mean = like[self._alike]
+        mean = np.clip(pool + self._like(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
         # Two completions of one group differ with the probability 2p(1-p): its mean over problems, against that of one
         # pass rate for all, says how far from 0 and 1 pass rates are.
         pairs = graded >= 2
@@ -225,6 +228,20 @@ class Adaptive:
         worth = spread / (1 - spread)
         seen = len(np.unique(where[when >= 0]))
         return Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen)
+
+    def _like(self, known: Floats, above: Floats) -> Floats:
+        """How far above the pool's mean problems like each (N,) are solved, where those `known` (N,) are `above` it."""
+        seen = np.flatnonzero(known)
+        features, weights = self._features[seen], known[seen]
+        # By einsum, which adds up in one order whatever number of threads there are.
+        precision = np.einsum("nf,n,ng->fg", features, weights, features) + np.eye(features.shape[1])
+        slopes = np.linalg.solve(precision, np.einsum("nf,n->f", features, weights * above[seen]))
+        return np.einsum("nf,f->n", self._features, slopes)
+
+    def _resting(self, step: int) -> Ints:
+        """The places of the problems that the last steps which count for `step` sampled."""
+        when, where, _, _ = self._known(step)
+        return where[(when >= 0) & (when >= step - self._lag - RESTS)]
 
     def group_sizes(self, step: int, problem_ids: Sequence[str]) -> list[int]:
         """The completions of each of `problem_ids`, which were chosen for `step`, as `group_size_adaptive` divides
@@ -271,13 +288,17 @@ class Adaptive:
         self._evidence = np.concatenate([self._evidence, np.array(found, dtype=np.float64).reshape(-1, 4)])
 
 
-def _alike(problems: Sequence[Problem]) -> Ints:
-    """Of each problem, the number of those that it is like."""
-    lengths = np.argsort(np.argsort([len(problem.statement) for problem in problems], kind="stable"), kind="stable")
-    parts = lengths * LENGTHS // max(1, len(problems))
-    keys = [(problem.split, problem.kind, int(part)) for problem, part in zip(problems, parts, strict=True)]
-    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
-    return np.array([numbers[key] for key in keys], dtype=np.int64)
+def _features(problems: Sequence[Problem]) -> Floats:
+    """What problems are compared by (N, F): the rank of their length, -1 to 1, its square, their split and their kind.
+    Each is as large as the pass rate may change with it, by one standard deviation."""
+    lengths = np.array([len(problem.statement) for problem in problems])
+    ordered = np.sort(lengths)
+    shorter, not_longer = (np.searchsorted(ordered, lengths, side) for side in ("left", "right"))
+    length = (shorter + not_longer) / len(problems) - 1  # equal lengths have one rank
+    columns = [length, length**2 - 1 / 3]
+    for values in ([problem.split for problem in problems], [problem.kind for problem in problems]):
+        columns += [np.array([value == one for value in values]) / math.sqrt(LIKE_WORTH) for one in sorted(set(values))]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def _sums(places: Ints, values: Floats, size: int) -> Floats:

@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.adaptive import EXPLORED, Adaptive, Outcome, expected_signal, group_sizes, outcome
+from coderl_tasks.policy.adaptive import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, group_sizes, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8
@@ -103,6 +103,26 @@ def test_what_is_not_seen_is_explored_and_is_worth_what_problems_like_it_are() -
     chosen = [seen(POOL, seed=seed, step=1, count=EXPLORED) for seed in range(20)]
     assert all(POOL[0] in names for names in chosen)
     assert drawn(adaptive([[]]), 1).keys() == set(POOL), "nothing is known: any of them"
+
+
+def test_long_statements_are_worth_what_those_nearly_as_long_were() -> None:
+    problems = [problem(name, length=100 + number) for number, name in enumerate(POOL)]
+    steps = [[(name, G / 2 if number < 20 else 0.0, G) for number, name in enumerate(POOL) if number % 2]]
+    unseen = adaptive(steps, problems=problems).beliefs(1).mean[::2]
+    assert min(unseen[:8]) > 0.3 and max(unseen[13:]) < 0.18
+
+
+def test_what_was_sampled_rests_for_some_steps() -> None:
+    steps = [[(name, G / 2, G) for name in POOL[:8]], *([] for _ in range(2 * RESTS))]
+    shares = [
+        sum(times[name] for name in POOL[:8]) / times.total()
+        for times in (drawn(adaptive(steps), step) for step in (1, RESTS, RESTS + 1))
+    ]
+    assert max(shares[:2]) < 0.05 and shares[2] > 0.25, "nothing is known of the others"
+    # Where all rest, they are drawn as if none did.
+    every = [[(name, 0.0 if number < 20 else G / 2, G) for number, name in enumerate(POOL)]]
+    times = drawn(adaptive(every), 1)
+    assert sum(times[name] for name in POOL[20:]) > 0.8 * times.total()
 
 
 def test_the_profile_is_evidence_that_grows_old() -> None:

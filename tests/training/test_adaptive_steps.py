@@ -4,6 +4,7 @@ environment, and what the problems' names say, are those of test_refill."""
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from coderl_tasks.training.run import TrainingRun, profiled_counts
 from coderl_tasks.training.step import SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
-from tests.training.test_refill import Refilled, Told, problems_of
+from tests.training.test_refill import SIGNAL, ZERO, Refilled, Told, problems_of
 
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
+SELDOM = "PWWWWWWW"
+GRADES = {"signal": SIGNAL, "zero": ZERO, "seldom": SELDOM}
+SIZED_POOL = tuple(f"{word} {number}" for number in range(6) for word in GRADES)
 SETTINGS: dict[str, Any] = {"selection": "adaptive", "refill": 2.0}
 STEPS = 6
 
@@ -47,7 +51,7 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
     adapted: Refilled, tmp_path: Path
 ) -> None:
     sized = SETTINGS | {"group_size_adaptive": True, "completions_per_problem": 8}
-    async with adapted.run(tmp_path / "quiet", Told(), POOL, **sized) as run:
+    async with adapted.run(tmp_path / "quiet", Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
         quiet = [await train_step(run, step) for step in range(STEPS)]
         sizes = [run.directory.step(step).read_group_sizes() or [] for step in range(STEPS)]
     # A step's own groups share 24 completions, and those of a round of further ones 8 per group.
@@ -56,37 +60,38 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
     for step, commit in enumerate(quiet):
         folder = tmp_path / "quiet" / "steps" / f"{step:06d}"
         scored = pl.read_parquet(folder / "scored.parquet")
-        counts = zip(problems_of(scored), sizes[step], strict=True)
-        assert commit.outcomes == [
-            (name, (size + 1) // 2 if name.startswith("signal") else 0, size) for name, size in counts
-        ]
+        counts = list(zip(problems_of(scored), sizes[step], strict=True))
+        right = {name: [*islice(cycle(GRADES[name.split()[0]]), size)].count("P") for name, size in counts}
+        assert commit.outcomes == [(name, right[name], size) for name, size in counts]
     known = [{name for commit in quiet[:step] for name, *_ in commit.outcomes} for step in range(STEPS)]
     assert [commit.metrics["problems_seen"] for commit in quiet] == [len(names) for names in known]
     assert all(0 < commit.metrics["signal_expected"] < 1 for commit in quiet)
     assert {commit.metrics["problems_solved"] for commit in quiet} == {0}
     again = [name for step in range(1, STEPS) for name, *_ in quiet[step].outcomes if name in known[step]]
-    assert len(again) > 2 and sum(name.startswith("signal") for name in again) > len(again) / 2
+    assert len(again) > 2 and sum(name.startswith("zero") for name in again) < len(again) / 3
 
     # Killed while each step is graded, and once it is recorded what it is sampled on, and after each commit.
     killed = tmp_path / "killed"
     for step, commit in enumerate(quiet):
         first, last = commit.outcomes[0][0], commit.outcomes[-1][0]
         for crashing in dict.fromkeys((first, last)):
-            async with adapted.run(killed, Told(crashing=crashing), POOL, sample_concurrency=1, **sized) as run:
+            async with adapted.run(
+                killed, Told(crashing, seldom=SELDOM), SIZED_POOL, sample_concurrency=1, **sized
+            ) as run:
                 with pytest.raises(ValueError, match="a crash"):
                     await train_step(run, step)
-        async with adapted.run(killed, Told(), POOL, **sized) as run:
+        async with adapted.run(killed, Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
             redone = await train_step(run, step)
             assert redone.outcomes == commit.outcomes and without_clocks(redone) == without_clocks(commit)
             assert run.directory.commits()[step].outcomes == commit.outcomes, "as it is read"
 
     # What is recorded is not chosen again, and what is lost is chosen the same.
-    async with adapted.run(killed, Told(), POOL, **sized) as run:
+    async with adapted.run(killed, Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
         later = run.select_problems(STEPS, 3)
         assert run.select_problems(2, 3) == [name for name, *_ in quiet[2].outcomes[:3]]
-        run.directory.step(STEPS).write_problems(POOL[:3])
+        run.directory.step(STEPS).write_problems(SIZED_POOL[:3])
         rollouts = (await sample.fn(run, STEPS)).rollouts
-        assert problems_of(rollouts)[:3] == list(POOL[:3]) != later
+        assert problems_of(rollouts)[:3] == list(SIZED_POOL[:3]) != later
         assert (rollouts["group_index"] < 3).sum() == 24, "without sizes groups are as the settings say"
 
 
