@@ -18,7 +18,11 @@ were fixed before any of these runs, by the pilot's: --pilot trains `shuffle` wi
 
 Counted are completion tokens: of the profile, and of all steps up to that evaluation. Evaluations are not counted, nor
 prompts. Ratios to `shuffle` are paired by seed; intervals are 95%, by Student's t of the log ratios. A run that did not
-reach the threshold counts with all its tokens, and its row says so.
+reach the threshold counts with all its tokens, and its row says so. Of an arm that was not run the row has what its
+profile alone would cost: the ratio is at least that.
+
+Groups with signal are those that are trained on. Of a problem that is never solved, some of them only tell code from no
+code; mixed groups have right completions and wrong ones.
 
 What DIR holds already is not done again. Seeds are outermost, and a seed's runs come in an order drawn from it. One
 embedded Tinker server and one sandbox serve all.
@@ -224,12 +228,13 @@ def train(bench: Bench, environment: dict[str, str], data: str, arm: str, seed: 
 @dataclass(frozen=True)
 class Result:
     """Of one run: steps and tokens until it reached the threshold (or ended), tokens of the profile, per step the share
-    of groups with a signal, and the last evaluation."""
+    of groups with a signal and the share of mixed ones, and the last evaluation."""
 
     steps: int
     reached: bool
     tokens: int
     profile_tokens: int
+    signal: tuple[float, ...]
     mixed: tuple[float, ...]
     pass_at_1: float
 
@@ -247,12 +252,16 @@ def result(bench: Bench, data: str, arm: str, seed: int) -> Result | None:
     rows = {row["step"]: row for row in read_rows(run / "metrics.jsonl") if "groups_total" in row}
     files = [run / "steps" / f"{step:06d}" / "scored.parquet" for step in range(steps)]
     last = evaluations(run)[steps]
+    right = pl.col("correctness_score") == 1.0
+    rollouts = pl.scan_parquet(files)
+    groups = rollouts.group_by("step", "group_index").agg(mixed=right.any() & ~right.all())
     return Result(
         steps,
         last >= threshold,
-        pl.scan_parquet(files).select(pl.col("completion_tokens").list.len().sum()).collect().item(),
+        rollouts.select(pl.col("completion_tokens").list.len().sum()).collect().item(),
         profiled(data, arm, seed)[1],
         tuple(1 - rows[step]["groups_skipped"] / rows[step]["groups_total"] for step in range(steps)),
+        tuple(groups.group_by("step").agg(pl.col("mixed").mean()).sort("step").collect()["mixed"]),
         last,
     )
 
@@ -278,18 +287,18 @@ def run_all(bench: Bench, data: Sequence[str], arms: Sequence[str], seeds: int) 
                     assert found is not None
                     print(
                         f"{name}, {arm}, seed {seed}: {found.pass_at_1:.0%} after {found.steps} steps, "
-                        f"{found.total:,} tokens, {statistics.fmean(found.mixed):.0%} mixed, "
+                        f"{found.total:,} tokens, {statistics.fmean(found.signal):.0%} of the groups with signal, "
                         f"{time.monotonic() - begun:.0f} s",
                         flush=True,
                     )
     return failed
 
 
-def ratio_cell(results: Sequence[Result], first: Sequence[Result]) -> str:
+def ratio_cell(tokens: Sequence[int], first: Sequence[int]) -> str:
     """Tokens over those of the first arm: the median, and the geometric mean with its interval."""
     from scipy.special import stdtrit
 
-    logs = [math.log(one.total / other.total) for one, other in zip(results, first, strict=True)]
+    logs = [math.log(one / other) for one, other in zip(tokens, first, strict=True)]
     median = math.exp(statistics.median(logs))
     if len(logs) < 2:
         return f"{median:.2f}"
@@ -310,31 +319,38 @@ def table(bench: Bench, data: str, seeds: int) -> Table | None:
         box=MARKDOWN,
         title_justify="left",
     )
-    headings = ("arm", "seeds", "reached", "steps", "tokens by seed, thousands", "profile", "ratio to shuffle")
-    for heading in (*headings, "mixed groups", "in the first, last third", "Pass@1 at the end"):
+    headings = ("arm", "reached", "steps", "thousand tokens", "profile", "ratio to shuffle", "groups with signal")
+    for heading in (*headings, "mixed groups", "in the first, last third of the steps", "Pass@1 at the end"):
         shown.add_column(heading, no_wrap=True)
     for arm in ARMS:
         seeds_of = [seed for seed in done[arm] if seed in done["shuffle"]]
         results = [done[arm][seed] for seed in seeds_of]
-        if not results:
-            continue
-        thirds = [
-            [statistics.fmean(one.mixed[part]) for one in results for part in [cut(len(one.mixed))]]
-            for cut in (lambda n: slice(0, max(1, n // 3)), lambda n: slice(n - max(1, n // 3), n))
-        ]
-        shown.add_row(
-            arm,
-            str(len(results)),
-            f"{sum(one.reached for one in results)}",
-            " ".join(str(one.steps) for one in results),
-            " ".join(f"{one.total / 1000:.0f}" for one in results),
-            f"{statistics.fmean(one.profile_tokens for one in results) / 1000:.0f}",
-            "" if arm == "shuffle" else ratio_cell(results, [done["shuffle"][seed] for seed in seeds_of]),
-            f"{statistics.fmean(share for one in results for share in one.mixed):.0%}",
-            ", ".join(f"{statistics.fmean(shares):.0%}" for shares in thirds),
-            " ".join(f"{100 * one.pass_at_1:.0f}" for one in results),
-        )
+        if results:
+            ratio = ratio_cell([one.total for one in results], [done["shuffle"][seed].total for seed in seeds_of])
+            shown.add_row(arm, *cells(results, "" if arm == "shuffle" else ratio))
+        elif ARMS[arm].profile is not None:
+            costs = [profiled(data, arm, seed)[1] for seed in done["shuffle"]]
+            ratio = ratio_cell(costs, [one.total for one in done["shuffle"].values()])
+            shown.add_row(arm, "not run", "", "", f"{statistics.fmean(costs) / 1000:.0f}", f"at least {ratio}")
     return shown
+
+
+def cells(results: Sequence[Result], ratio: str) -> list[str]:
+    """Of the runs of an arm: where there is a number per seed, in the order of the seeds."""
+    thirds = [max(1, len(one.mixed) // 3) for one in results]
+    first = statistics.fmean(statistics.fmean(one.mixed[:third]) for one, third in zip(results, thirds, strict=True))
+    last = statistics.fmean(statistics.fmean(one.mixed[-third:]) for one, third in zip(results, thirds, strict=True))
+    return [
+        f"{sum(one.reached for one in results)} of {len(results)}",
+        " ".join(str(one.steps) for one in results),
+        " ".join(f"{one.total / 1000:.0f}" for one in results),
+        f"{statistics.fmean(one.profile_tokens for one in results) / 1000:.0f}",
+        ratio,
+        f"{statistics.fmean(statistics.fmean(one.signal) for one in results):.0%}",
+        f"{statistics.fmean(statistics.fmean(one.mixed) for one in results):.0%}",
+        f"{first:.0%}, {last:.0%}",
+        " ".join(f"{100 * one.pass_at_1:.0f}" for one in results),
+    ]
 
 
 def pilot(bench: Bench, data: Sequence[str]) -> None:

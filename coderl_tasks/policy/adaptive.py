@@ -84,12 +84,13 @@ class Forecast:
 @dataclass(frozen=True, slots=True)
 class Beliefs:
     """Of each problem of the pool: its beta distribution, and the evidence in it, in completions of today. `seen` is
-    how many of them a step has sampled."""
+    how many of them a step has sampled, `resting` has the places of those that one of the last RESTS steps did."""
 
     right: Floats
     wrong: Floats
     evidence: Floats
     seen: int
+    resting: Ints
 
     @property
     def mean(self) -> Floats:
@@ -181,7 +182,7 @@ class Adaptive:
             raise ValueError("adaptive chooses of the pool that it was made with")
         beliefs = self.beliefs(step)
         weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
-        weights[self._resting(step)] *= RESTING
+        weights[beliefs.resting] *= RESTING
         # Of the bit generator itself, whose stream numpy keeps; that of a Generator's methods it may change.
         bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
         uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
@@ -227,21 +228,19 @@ class Adaptive:
         spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
         worth = spread / (1 - spread)
         seen = len(np.unique(where[when >= 0]))
-        return Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen)
+        # Of the steps that count: one step ahead nobody knows what the step before sampled.
+        resting = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
+        return Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen, resting)
 
     def _like(self, known: Floats, above: Floats) -> Floats:
         """How far above the pool's mean problems like each (N,) are solved, where those `known` (N,) are `above` it."""
         seen = np.flatnonzero(known)
-        features, weights = self._features[seen], known[seen]
+        features = self._features[seen]
+        weighted = features * known[seen, None]
         # By einsum, which adds up in one order whatever number of threads there are.
-        precision = np.einsum("nf,n,ng->fg", features, weights, features) + np.eye(features.shape[1])
-        slopes = np.linalg.solve(precision, np.einsum("nf,n->f", features, weights * above[seen]))
+        precision = np.einsum("nf,ng->fg", features, weighted) + np.eye(features.shape[1])
+        slopes = np.linalg.solve(precision, np.einsum("nf,n->f", weighted, above[seen]))
         return np.einsum("nf,f->n", self._features, slopes)
-
-    def _resting(self, step: int) -> Ints:
-        """The places of the problems that the last steps which count for `step` sampled."""
-        when, where, _, _ = self._known(step)
-        return where[(when >= 0) & (when >= step - self._lag - RESTS)]
 
     def group_sizes(self, step: int, problem_ids: Sequence[str]) -> list[int]:
         """The completions of each of `problem_ids`, which were chosen for `step`, as `group_size_adaptive` divides
