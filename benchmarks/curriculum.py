@@ -50,8 +50,7 @@ from rich.table import Table
 
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
-from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
-from coderl_tasks.journal.json_lines import read_rows
+from coderl_tasks.journal.atomic import make_folder, read_json, read_rows, write_parquet
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.problems.problem import problems_frame
