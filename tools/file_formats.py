@@ -1,11 +1,13 @@
 """Writes the tables of metrics and rollout columns into docs/file-formats.md, from their entries: `make docs`."""
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the checkout that the document is in, whatever is installed
 from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
 from coderl_tasks.policy.step_metrics import METRICS
 

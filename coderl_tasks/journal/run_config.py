@@ -71,9 +71,10 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `config` that did not exist when `recorded` was written, with the defaults that the run takes for
-    them; such a default leaves everything as it was."""
+    them; such a default leaves everything as it was. Not those that are given another value: that is a change."""
     complete = TrainSettings.completed(recorded)
-    return {key: complete[key] for key in config if key in complete and key not in recorded}
+    changed = {change.key for change in config_changes(recorded, config)}
+    return {key: complete[key] for key in config if key in complete and key not in recorded and key not in changed}
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:

@@ -157,6 +157,9 @@ def test_runs_from_before_there_was_a_setting_go_on(tmp_path: Path, config: Conf
         assert (run.changes, run.added) == ([], {"thinking": None, "test_share": None})
     with RunDirectory.open(tmp_path / "run", now) as run:
         assert run.added == {}  # it is recorded from then on
+    with RunDirectory.open(tmp_path / "run", now | {"refill": 1.0, "steer": "act"}) as run:
+        assert [str(change) for change in run.changes] == ["steer: 'advise' -> 'act'"]
+        assert run.added == {"refill": 1.0}  # what is given another value is at no default
 
 
 def test_a_run_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path, config: Config) -> None:
