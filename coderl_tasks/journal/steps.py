@@ -1,13 +1,8 @@
 """The journal of a step, and of an evaluation: what is recorded is done, and is never done again.
 
-<<<<<<< HEAD
     steps/NNNNNN/
-    problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added;
-                        else the settings decide
-=======
     problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added,
                         and with group_size_adaptive how many completions of each; else the settings decide
->>>>>>> 65026ca (group_size_adaptive divides a step's completions so that as many groups as possible have a signal)
     groups/NN.parquet   one group, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
