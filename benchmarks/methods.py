@@ -338,7 +338,7 @@ def main() -> None:
     for group in GROUPS:
         table = group_table(bench, group, options.seeds)
         if table is not None:
-            Console(width=300).print(table)
+            Console(width=400).print(table)
     sys.exit(1 if failed else 0)
 
 
