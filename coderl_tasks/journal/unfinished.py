@@ -44,7 +44,8 @@ def recorded_settings(folder: Path, kind: Kind) -> dict[str, Any] | None:
 def _read(folder: Path) -> dict[str, Any] | None:
     try:
         return read_json(folder / SETTINGS_FILE)
-    except (FileNotFoundError, DamagedFileError):
+    # A folder below a file: nothing is recorded there, and whoever is to work in it says what is wrong.
+    except (FileNotFoundError, NotADirectoryError, DamagedFileError):
         return None
 
 
