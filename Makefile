@@ -1,7 +1,7 @@
 # Two commands: `make demo` and `make test`. Both set up .venv first; a second run skips what is done.
 # The demo takes the embedded Tinker server and sandbox whatever the environment or .env say: empty means not set.
 # INDEX=URL installs PyTorch from another package index (a CPU-only build, say), PYTHON=... takes another interpreter
-# than tools/pythons.sh chooses: see README.
+# than tools/pythons.sh chooses: see docs/installing.md.
 
 PYTHON ?=
 INDEX ?=
