@@ -4,9 +4,14 @@ import hashlib
 import os
 from pathlib import Path
 
-PROJECT_ROOT = Path(__file__).resolve().parents[1]
+CODE_ROOT = Path(__file__).resolve().parents[1]
+"""The folder of the packages flows and coderl_tasks: a checkout, or site-packages."""
+IS_CHECKOUT = (CODE_ROOT / "pyproject.toml").is_file()
+PROJECT_ROOT = CODE_ROOT if IS_CHECKOUT else CODE_ROOT / "coderl_tasks" / "bundled"
+"""The project's own files: data, prefect.yaml, sandbox_config. A wheel brings a copy of them (setup.py)."""
 DATA = PROJECT_ROOT / "data"
-POOLS = DATA / "pools"
+POOLS = DATA / "pools" if IS_CHECKOUT else Path("~/code-rl-pools").expanduser()
+"""Where pools are: in a checkout with its data, else beside the runs, as site-packages is no place for it."""
 POOL_FILE, MANIFEST_FILE = "pool.parquet", "manifest.json"
 """What a finished pool's folder has."""
 PRIVATE = 0o700

@@ -6,6 +6,7 @@ from argparse import Namespace
 from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.filtering import DuplicateRules, RowRules
 from coderl_tasks.grading.table import grade_files
 from coderl_tasks.insight.row_report import print_row_report, row_report
 from coderl_tasks.services import services
@@ -17,8 +18,15 @@ def validate(options: Namespace) -> int:
     """1 if curate would drop a row."""
     if options.min_tests is not None and options.environment != "code":
         raise ConfigError("--min-tests is of --environment=code: other rows have no tests")
-    usual = environment_defaults(CurateSettings, options.environment).get("min_tests", CurateSettings().min_tests)
-    rows = row_report(options.dataset, options.min_tests or usual, options.limit, options.environment)
+    # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
+    usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)
+    rows = row_report(
+        options.dataset,
+        RowRules(min_tests=options.min_tests or usual["min_tests"]),
+        DuplicateRules(usual["near_duplicate"]),
+        options.limit,
+        options.environment,
+    )
     print_row_report(rows, Console(), options.format)
     return 0 if rows["kept"].all() else 1
 

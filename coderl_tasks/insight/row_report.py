@@ -13,7 +13,7 @@ from rich.text import Text
 
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering import FilterRequest, FilterResult, RowRules, filter_dataset
+from coderl_tasks.filtering import DuplicateRules, FilterRequest, FilterResult, RowRules, filter_dataset
 from coderl_tasks.insight.console import Output, printable, write_frame
 
 ROWS_SCHEMA: dict[str, pl.DataType] = {
@@ -32,7 +32,9 @@ ROWS_SCHEMA: dict[str, pl.DataType] = {
 MOST_LINES = 200
 
 
-def row_report(source: str, min_tests: int, limit: int = -1, environment: str = "code") -> pl.DataFrame:
+def row_report(
+    source: str, rules: RowRules, duplicates: DuplicateRules, limit: int = -1, environment: str = "code"
+) -> pl.DataFrame:
     """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
 
     `limit` and `environment` as in `FilterRequest`. Raises DataError for a source that cannot be read or has no rows.
@@ -41,7 +43,8 @@ def row_report(source: str, min_tests: int, limit: int = -1, environment: str = 
         request = FilterRequest(
             source,
             limit=limit,
-            rows=RowRules(min_tests=min_tests),
+            rows=rules,
+            duplicates=duplicates,
             environment=environment,
             reader=ROWS[environment],
         )

@@ -19,7 +19,7 @@ from typing import Any
 from coderl_tasks.embedded import guard
 from coderl_tasks.embedded.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 from coderl_tasks.errors import CoderlError, InfraError
-from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime.prefect_server import QUIET
 
 WORK_POOL = "local-pool"
@@ -34,7 +34,7 @@ def deploy_all() -> None:
     Nothing else of a pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words.
     """
     asyncio.run(_provide_work_pool())
-    _prefect("--no-prompt", "deploy", "--all")
+    _prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml"))
 
 
 async def _provide_work_pool() -> None:
@@ -117,7 +117,7 @@ def _one_worker(name: str, stop: threading.Event) -> int:
     environment = {**defaults, **os.environ, **QUIET, WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
-    worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=PROJECT_ROOT)
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)
     while worker.poll() is None and not stop.wait(0.2):
         continue
     assert worker.stdin is not None
@@ -178,7 +178,7 @@ async def _crash_runs_of(worker: str) -> list[str]:
 def _prefect(*arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "prefect", *arguments],
-        cwd=PROJECT_ROOT,
+        cwd=CODE_ROOT,  # which prefect.yaml's entrypoints are relative to
         env={**os.environ, **QUIET},
         capture_output=True,
         text=True,

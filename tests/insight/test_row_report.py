@@ -44,16 +44,19 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
 def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [{"question": "6 x 7?", "answer": "#### 42"}, {"question": "6 x 7?", "answer": "42"}]
     assert main(["validate", write(tmp_path / "words.jsonl", words), "--environment=gsm8k"]) == 1
-    prompts = [{"prompt": "Which month?", "ground_truth": "May"}, {"prompt": "Which?"}, {"text": "", "ground_truth": 1}]
+    # Alike, with one answer: curate keeps both, as prompts of one kind are, and so does this.
+    alike = [{"prompt": f"Which month comes {count} months after May?", "ground_truth": "July"} for count in (2, 14)]
+    prompts = [*alike, {"prompt": "Which?"}, {"text": "", "ground_truth": 1}]
     assert main(["validate", write(tmp_path / "mine.jsonl", prompts), "--environment", "custom"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "row 0  kept",
         "row 1  dropped, parse/no_ground_truth: no #### before the final number in answer",
         "2 rows: 1 kept, 1 dropped (1 parse/no_ground_truth)",
         "row 0  kept",
-        "row 1  dropped, parse/no_ground_truth: nothing in ground_truth; columns: prompt",
-        "row 2  dropped, parse/no_prompt: no text in prompt; columns: text, ground_truth",
-        "3 rows: 1 kept, 2 dropped (1 parse/no_ground_truth, 1 parse/no_prompt)",
+        "row 1  kept",
+        "row 2  dropped, parse/no_ground_truth: nothing in ground_truth; columns: prompt",
+        "row 3  dropped, parse/no_prompt: no text in prompt; columns: text, ground_truth",
+        "4 rows: 2 kept, 2 dropped (1 parse/no_ground_truth, 1 parse/no_prompt)",
     ]
     assert main(["validate", str(tmp_path / "mine.jsonl"), "--environment=custom", "--min-tests=2"]) == 2
     assert "--min-tests is of --environment=code" in capsys.readouterr().err
