@@ -10,6 +10,8 @@ adaptive            all train problems, selection=adaptive, without a profile
 curated pool        those that `coderl curate` keeps (adaptive profile, band 0.1 to 0.9), shuffled
 open-r1 band        those of which 0.1 to 0.6 of 8 samples were right, shuffled
 dynamic sampling    all train problems, shuffled, groups without a signal replaced (refill=2)
+first 4             all train problems, shuffled, groups begun with 4 completions (first_completions=4)
+adaptive, first 4   both
 
 Profiles are replayed from recorded samples of nano, 16 per problem, in an order drawn from the seed; what they would
 have sampled counts. Every third step the policy is evaluated greedily on the same 100 test problems, which no arm
@@ -22,7 +24,8 @@ reach the threshold counts with all its tokens, and its row says so. Of an arm t
 profile alone would cost: the ratio is at least that.
 
 Groups with signal are those that are trained on. Of a problem that is never solved, some of them only tell code from no
-code; mixed groups have right completions and wrong ones.
+code; mixed groups have right completions and wrong ones. Begun are all groups; whole are those with 16 completions,
+which with first_completions are fewer.
 
 What DIR holds already is not done again. Seeds are outermost, and a seed's runs come in an order drawn from it. One
 embedded Tinker server and one sandbox serve all.
@@ -57,7 +60,8 @@ from coderl_tasks.problems.problem import problems_frame
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import CONFIDENCE
 
-SIZES = ("problems_per_step=8", "completions_per_problem=16")
+WHOLE = 16
+SIZES = ("problems_per_step=8", f"completions_per_problem={WHOLE}")
 EVAL_EVERY, VALIDATION = 3, 100
 PILOT_SEED = 1000
 MINI_TOKENS = 45
@@ -108,6 +112,8 @@ ARMS = {
     "curated pool": Arm(profile=as_curated),
     "open-r1 band": Arm(profile=as_open_r1),
     "dynamic sampling": Arm(("refill=2",)),
+    "first 4": Arm(("first_completions=4",)),
+    "adaptive, first 4": Arm(("selection=adaptive", "first_completions=4")),
 }
 
 
@@ -144,7 +150,7 @@ class Bench:
         return self.folder / data / f"seed-{seed}"
 
     def run(self, data: str, arm: str, seed: int) -> Path:
-        return self.seed(data, seed) / arm.replace(" ", "-")
+        return self.seed(data, seed) / arm.replace(", ", "-").replace(" ", "-")
 
     def pool(self, data: str, arm: str, seed: int) -> Path:
         return self.run(data, arm, seed).with_suffix(".parquet")
@@ -227,7 +233,7 @@ def train(bench: Bench, environment: dict[str, str], data: str, arm: str, seed: 
 @dataclass(frozen=True)
 class Result:
     """Of one run: steps and tokens until it reached the threshold (or ended), tokens of the profile, per step the share
-    of groups with a signal and the share of mixed ones, and the last evaluation."""
+    of groups with a signal, the share of mixed ones and that among whole groups, and the last evaluation."""
 
     steps: int
     reached: bool
@@ -235,6 +241,7 @@ class Result:
     profile_tokens: int
     signal: tuple[float, ...]
     mixed: tuple[float, ...]
+    mixed_of_whole: tuple[float, ...]
     pass_at_1: float
 
     @property
@@ -253,14 +260,19 @@ def result(bench: Bench, data: str, arm: str, seed: int) -> Result | None:
     last = evaluations(run)[steps]
     right = pl.col("correctness_score") == 1.0
     rollouts = pl.scan_parquet(files)
-    groups = rollouts.group_by("step", "group_index").agg(mixed=right.any() & ~right.all())
+    groups = rollouts.group_by("step", "group_index").agg(mixed=right.any() & ~right.all(), is_whole=pl.len() == WHOLE)
+
+    def mixed(groups: pl.LazyFrame) -> tuple[float, ...]:
+        return tuple(groups.group_by("step").agg(pl.col("mixed").mean()).sort("step").collect()["mixed"])
+
     return Result(
         steps,
         last >= threshold,
         rollouts.select(pl.col("completion_tokens").list.len().sum()).collect().item(),
         profiled(data, arm, seed)[1],
         tuple(1 - rows[step]["groups_skipped"] / rows[step]["groups_total"] for step in range(steps)),
-        tuple(groups.group_by("step").agg(pl.col("mixed").mean()).sort("step").collect()["mixed"]),
+        mixed(groups),
+        mixed(groups.filter("is_whole")),
         last,
     )
 
@@ -319,7 +331,8 @@ def table(bench: Bench, data: str, seeds: int) -> Table | None:
         title_justify="left",
     )
     headings = ("arm", "reached", "steps", "thousand tokens", "profile", "ratio to shuffle", "groups with signal")
-    for heading in (*headings, "mixed groups", "in the first, last third of the steps", "Pass@1 at the end"):
+    mixed = ("mixed of those begun", "in the first, last third of the steps", "mixed of those whole")
+    for heading in (*headings, *mixed, "Pass@1 at the end"):
         shown.add_column(heading, no_wrap=True)
     for arm in ARMS:
         seeds_of = [seed for seed in done[arm] if seed in done["shuffle"]]
@@ -348,6 +361,7 @@ def cells(results: Sequence[Result], ratio: str) -> list[str]:
         f"{statistics.fmean(statistics.fmean(one.signal) for one in results):.0%}",
         f"{statistics.fmean(statistics.fmean(one.mixed) for one in results):.0%}",
         f"{first:.0%}, {last:.0%}",
+        f"{statistics.fmean(statistics.fmean(one.mixed_of_whole) for one in results):.0%}",
         " ".join(f"{100 * one.pass_at_1:.0f}" for one in results),
     ]
 

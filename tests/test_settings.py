@@ -149,6 +149,12 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
             ("group_size_adaptive=true", "selection=adaptive", "completions_per_problem=2"),
             "nothing to divide of completions_per_problem=2: a group needs two, use 3 or more",
         ),
+        (TrainSettings, ("first_completions=16",), "first_completions=16 of completions_per_problem=16: use from 2"),
+        (
+            TrainSettings,
+            ("first_completions=4", "group_size_adaptive=true", "selection=adaptive"),
+            "both decide a group's size: leave out one",
+        ),
         (TrainSettings, ("refill=inf",), "refill='inf': not a finite number"),
         (TrainSettings, ("dynamic_sampling=true",), "unknown setting 'dynamic_sampling': did you mean refill?"),
         (TrainSettings, ("advantage=median",), "advantage='median': must be 'mean_centred', 'std_normalised', "),

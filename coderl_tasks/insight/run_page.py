@@ -70,6 +70,8 @@ def facts(run: RunRecord) -> dict[str, str]:
     if {"batch_size", "group_size"} <= run.config.keys():
         prompts = int(run.config["group_size"])
         known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
+        if run.config.get("first_completions"):
+            known["batch"] += f", first {run.config['first_completions']}"
         if run.config.get("refill", 1) > 1:
             known["batch"] += f", refill={run.config['refill']:g}"
     if "learning_rate" in run.config:

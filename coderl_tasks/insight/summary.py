@@ -56,6 +56,11 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
         step = f"warning: {step}: the pool has fewer, which repeat within a step (problems_per_step={kept})"
     elif kept is not None and kept == problems and settings.refill > 1:
         step = f"warning: {step}: all of the pool, so that refill={settings.refill:g} replaces no group"
+    elif settings.first_completions:
+        step += (
+            f", begun with {settings.first_completions}: a group without a signal ends there, and makes room for "
+            f"others (at most {settings.most_completions:,} completions)"
+        )
     elif settings.refill > 1:
         step += f", and up to {settings.most_groups - problems} problems in place of those without a signal (refill)"
     return [taken, step]

@@ -110,7 +110,11 @@ def _no_signal(history: History) -> float | None:
     if skipped is None or not total:
         return None
     groups = total * min(WINDOW, len(history.steps))
-    return skipped / total if skipped / total > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
+    share = skipped / total
+    if history.recent("groups_refilled") is not None:
+        # What counts is what they cost: with first completions, which is little.
+        share = min(share, history.recent("tokens_without_signal") or 0.0)
+    return share if share > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
 
 
 def _equal_groups(history: History, name: str, hard: bool, verdict: str) -> Sign | None:

@@ -177,19 +177,28 @@ class RolloutEngine:
 
 
 class GradedAhead:
-    """Groups that are graded while others are still being sampled, each at most once until its step is released."""
+    """Groups that are graded while others are still being sampled, each completion at most once until its step is
+    released."""
 
     def __init__(self, grade: Grade) -> None:
         self._grade = grade
         self._tasks: dict[Key, asyncio.Task[pl.DataFrame]] = {}
+        self._heights: dict[Key, int] = {}
 
     def start(self, group: pl.DataFrame) -> asyncio.Task[pl.DataFrame]:
-        """Begin to grade `group` (SAMPLED_SCHEMA), unless that has begun."""
+        """Begin to grade `group` (SAMPLED_SCHEMA), unless that has begun; of one that has grown, what it grew by."""
         # By what it is a group of and not by the frame: read back from its file it is another object.
         key = (group["step"][0], group["group_index"][0])
         if key not in self._tasks:
             self._tasks[key] = asyncio.ensure_future(self._grade(group))
+        elif self._heights[key] < group.height:
+            grown = self._and_the_rest(self._tasks[key], group.slice(self._heights[key]))
+            self._tasks[key] = asyncio.ensure_future(grown)
+        self._heights[key] = group.height
         return self._tasks[key]
+
+    async def _and_the_rest(self, begun: asyncio.Task[pl.DataFrame], rest: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat([await begun, await self._grade(rest)])
 
     async def graded(self, groups: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
         """The groups with their grades (ROLLOUT_SCHEMA), in order; raises what grading raised."""

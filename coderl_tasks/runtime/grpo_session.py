@@ -126,6 +126,8 @@ class GrpoSession:
             settings, _, path = await plan_training(settings)
             if settings.refill > 1:  # of a run that goes on, too
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
+            if settings.first_completions:
+                raise ConfigError("first_completions: here the caller chooses a step's problems; leave it out")
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
             if settings.selection == "adaptive":

@@ -108,6 +108,12 @@ class TrainSettings(FlowSettings):
         description="adaptive: divide a step's completions so that as many groups as possible have a signal: up to "
         "twice completions_per_problem for problems seldom right or seldom wrong, down to half for others",
     )
+    first_completions: int = Field(
+        0,
+        ge=0,
+        description="completions that each group is begun with; only one whose rewards differ gets the rest of "
+        "completions_per_problem, and what the others save goes to groups of further problems (0: all at once)",
+    )
     refill: Annotated[
         float,
         Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor")),
@@ -116,7 +122,8 @@ class TrainSettings(FlowSettings):
         ge=1,
         allow_inf_nan=False,
         description="groups without a signal (of equal rewards) are replaced by groups of further problems, until a "
-        "step has sampled so many times problems_per_step; passes over the pool do not count them (1: not replaced)",
+        "step has sampled so many times problems_per_step (with first_completions: so many times its completions); "
+        "passes over the pool do not count them (1: not replaced)",
     )
     learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
@@ -293,10 +300,27 @@ class TrainSettings(FlowSettings):
         """How many groups a step may sample, those in place of others included."""
         return math.floor(self.refill * self.problems_per_step + 1e-9)  # 1.15 * 20 is 22.999...
 
+    @property
+    def most_completions(self) -> int:
+        """How many completions a step may sample, those of groups in place of others included."""
+        return math.floor(self.refill * self.problems_per_step * self.completions_per_problem + 1e-9)
+
+    @model_validator(mode="after")
+    def _first_completions_are_possible(self) -> Self:
+        first, whole = self.first_completions, self.completions_per_problem
+        if first and not 2 <= first < whole:
+            raise ValueError(
+                f"first_completions={first} of completions_per_problem={whole}: use from 2, of which two can differ, "
+                f"to {whole - 1}, or leave it out"
+            )
+        if first and self.group_size_adaptive:
+            raise ValueError("first_completions and group_size_adaptive both decide a group's size: leave out one")
+        return self
+
     @model_validator(mode="after")
     def _refill_is_possible(self) -> Self:
         problems = self.problems_per_step
-        if self.refill > 1 and self.most_groups == problems:
+        if self.refill > 1 and self.most_groups == problems and not self.first_completions:
             raise ValueError(
                 f"refill={self.refill:g} of problems_per_step={problems} replaces no group: use "
                 f"{(problems + 1) / problems:.4g} or more, or leave it out"

@@ -90,7 +90,7 @@ class TrainingRun:
                 list(pool.values()),
                 profiled or {},
                 lambda: [commit.outcomes for commit in directory.commits()],
-                completions=settings.completions_per_problem,
+                completions=settings.first_completions or settings.completions_per_problem,
                 lag=settings.max_steps_off_policy,
             )
             if settings.selection == "adaptive"

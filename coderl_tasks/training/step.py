@@ -6,10 +6,11 @@ update   scored rollouts  -> commit.json and the row of metrics.jsonl
 
 Rollouts go from phase to phase in memory. The files are the journal: they are read where an earlier process wrote them.
 
-With `refill` a step is sampled in rounds. Once all groups of a round are graded, further problems are added in place of
-those whose group has no signal, until enough have one. The grades and the seed alone decide, not what arrived first,
-and the problems are recorded before the first of them is sampled: a step that was killed goes on with the same groups.
-What was graded stays in memory for the scoring.
+With `refill` or `first_completions` a step is sampled in rounds. Once all groups of a round are graded, those that were
+begun with a few completions and have a signal get the rest, and further problems are added in place of those whose
+group has none, until enough have one. The grades and the seed alone decide, not what arrived first, and what a round
+samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. What was graded
+stays in memory for the scoring.
 
 Beside the phases: `SamplingAhead`, which samples the next step while one is scored and trained; and `lost_scores`, the
 committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
@@ -21,7 +22,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -80,25 +81,27 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
-    if run.adaptive is not None and journal.read_problems() is None:
+    if (run.adaptive is not None or run.settings.first_completions) and journal.read_problems() is None:
         # Once: another version or machine might round otherwise.
-        _record_problems(run, step, [], step_problems(run, step))
+        _record_problems(run, step, step_problems(run, step), [])
     # What an earlier process sampled goes on as if it had just arrived, graded with the others.
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
 
-    def record(group: pl.DataFrame) -> None:
-        # First on disk: a crash after this line does not pay for the group again.
-        index = group["group_index"][0]
+    def record(arrived: pl.DataFrame) -> None:
+        # First on disk: a crash after this line does not pay for it again.
+        index = arrived["group_index"][0]
+        group = pl.concat([groups[index], arrived]) if index in groups else arrived
         journal.groups.write(index, group)
         groups[index] = group
         run.graded_ahead.start(group)
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
-        requests = [request for request in group_requests(run, step) if request.group_index not in groups]
-        if requests:  # a client is opened, and the policy restored for it, only where something is left to sample
+        # Again and again: a group may lack its first completions and the rest.
+        while requests := group_requests(run, step, {index: group.height for index, group in groups.items()}):
+            # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
             await run.engine.sample_all(sampler, requests, record)
         sampled = in_order(groups.values(), SAMPLED_SCHEMA)
@@ -111,44 +114,42 @@ async def sample(run: TrainingRun, step: int) -> Phase:
                 if group["logprobs"].has_nulls():
                     journal.groups.discard(index)
             raise
-        further = await _further_problems(run, step, sampled) if run.settings.refill > 1 else []
-        if not further:
+        if not await _another_round(run, step, sampled):
             break
-        # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
-        _record_problems(run, step, step_problems(run, step), further)
     journal.write_sampled(sampled)
     return Phase(sampled, time.monotonic() - started)
 
 
-async def _further_problems(run: TrainingRun, step: int, sampled: pl.DataFrame) -> list[str]:
-    """The problems that are sampled in place of those of `sampled` whose group has no signal, none if `step` has enough
-    groups.
+async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> bool:
+    """Record what `step` is sampled on next: the rest of each group whose first completions have a signal, and problems
+    in place of those of `sampled` whose group has none. False if it has enough groups, or may not sample more.
 
     No group is replaced for a completion that could not be graded. Raises as `_graded` does: in an outage nobody knows
     which groups have a signal.
     """
-    settings, taken = run.settings, step_problems(run, step)
-    most = settings.most_groups - len(taken)
-    if most <= 0:
-        return []
+    settings, taken, recorded = run.settings, step_problems(run, step), group_sizes(run, step)
+    first, whole = settings.first_completions, settings.completions_per_problem
+    if not first and settings.most_groups <= len(taken):
+        return False  # without waiting for grades
     try:
         graded = await _graded(run, step, sampled)
     except Exception:
         await run.graded_ahead.release(step)  # a retry is to grade anew
         raise
     without = groups_without_signal(graded, _counted(run))
-    missing = settings.problems_per_step - (len(taken) - len(without))
-    if missing <= 0:
-        return []
-    further = run.select_problems(step, min(missing, most), taken)
+    sizes = [whole if size == first and i not in without else size for i, size in enumerate(recorded)]
+    # With first completions what is bounded is completions: a further problem may come to have a whole group.
+    room = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(taken)
+    missing = min(settings.problems_per_step - (len(taken) - len(without)), room)
+    further = run.select_problems(step, missing, taken) if missing > 0 else []
+    if sizes == recorded and not further:
+        return False
     logger.info(
-        "step %d: %d of %d groups without a signal: %s",
-        step,
-        len(without),
-        len(taken),
-        f"sampling {len(further)} more" if further else "the pool has no further problem",
+        "step %d: %d of %d groups without a signal: sampling %d more", *(step, len(without), len(taken)), len(further)
     )
-    return further
+    # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
+    _record_problems(run, step, [*taken, *further], sizes)
+    return True
 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -182,32 +183,43 @@ def group_sizes(run: TrainingRun, step: int) -> list[int]:
     return [run.settings.completions_per_problem] * len(step_problems(run, step)) if recorded is None else recorded
 
 
-def _record_problems(run: TrainingRun, step: int, taken: list[str], further: list[str]) -> None:
-    """Record that `step` is sampled on the problems `taken`, whose groups stay as they are, and on `further` ones."""
+def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known: list[int]) -> None:
+    """Record that `step` is sampled on `problem_ids`: the first groups with the sizes `known`, further ones with those
+    that the settings want."""
+    settings, new = run.settings, problem_ids[len(known) :]
     sizes = None
-    if run.adaptive is not None and run.settings.group_size_adaptive:
-        before = group_sizes(run, step) if taken else []
-        sizes = [*before, *run.adaptive.group_sizes(step, further)]
-    run.directory.step(step).write_problems([*taken, *further], sizes)
+    if run.adaptive is not None and settings.group_size_adaptive:
+        sizes = [*known, *run.adaptive.group_sizes(step, new)]
+    elif settings.first_completions:
+        sizes = [*known, *[settings.first_completions] * len(new)]
+    run.directory.step(step).write_problems(problem_ids, sizes)
 
 
-def group_requests(run: TrainingRun, step: int) -> list[GroupRequest]:
-    """What `step` samples: one request per problem, in group order."""
+def group_requests(run: TrainingRun, step: int, sampled: Mapping[int, int]) -> list[GroupRequest]:
+    """What `step` samples next, in group order: one request per problem whose group lacks completions, `sampled` by
+    group how many there are. Of a group that is begun with `first_completions` these come first, and by themselves:
+    however often a step is begun again, the same requests are made of it."""
     settings = run.settings
     temperature = temperature_at(settings, run.directory.commits(), step)
-    sizes = group_sizes(run, step)
-    return [
-        run.engine.request(
-            run.pool[problem_id],
-            group_index,
-            sizes[group_index],
-            seed=seed_for(settings.seed, "train", step, group_index, problem_id) if run.sends_seeds else None,
-            step=step,
-            sampler_step=run.sampler_step(step),
-            temperature=temperature,
+    requests = []
+    for index, (problem_id, size) in enumerate(zip(step_problems(run, step), group_sizes(run, step), strict=True)):
+        there = sampled.get(index, 0)
+        if there >= size:
+            continue
+        part = () if there == 0 else (there,)
+        requests.append(
+            run.engine.request(
+                run.pool[problem_id],
+                index,
+                (size if there else min(size, settings.first_completions or size)) - there,
+                seed=seed_for(settings.seed, "train", step, index, problem_id, *part) if run.sends_seeds else None,
+                step=step,
+                sampler_step=run.sampler_step(step),
+                first_sample=there,
+                temperature=temperature,
+            )
         )
-        for group_index, problem_id in enumerate(step_problems(run, step))
-    ]
+    return requests
 
 
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
@@ -288,13 +300,16 @@ def step_metrics(
 ) -> dict[str, Any]:
     """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
-    own_groups = run.settings.problems_per_step if run.settings.refill > 1 else None
+    settings = run.settings
+    own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
     of_rollouts = rollout_metrics(scored, own_groups)  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
-    known = (
-        None if run.adaptive is None else run.adaptive.forecast(step, step_problems(run, step), group_sizes(run, step))
-    )
-    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, run.settings.seed, spent, known)
+    known = None
+    if run.adaptive is not None:
+        # What was expected of the first completions: whether a group has more says how they came out.
+        first, sizes = settings.first_completions, group_sizes(run, step)
+        known = run.adaptive.forecast(step, step_problems(run, step), [first] * len(sizes) if first else sizes)
+    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, settings.seed, spent, known)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 

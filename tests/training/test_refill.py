@@ -1,5 +1,6 @@
-"""Groups without a signal are replaced, on a real Tinker server. The name of a problem says how its completions are
-rewarded: `signal` (they differ), `zero` (they do not), `lost` (one of these cannot be graded)."""
+"""Groups without a signal are replaced, or end with their first completions, on a real Tinker server. The name of a
+problem says how its completions are rewarded: `signal` (they differ), `zero` (they do not), `lost` (one of these cannot
+be graded)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +34,7 @@ from tests.faults.sampling_faults import SamplingFaults
 
 POOL = ("zero a", "signal b", "zero c", "zero d", "signal e", "signal f", "zero g", "signal h", "signal i")
 """With selection=cycle the first step takes a, b, c, then d and e, and then f."""
-SIGNAL, ZERO, LOST, DOWN = "PWPW", "WWWW", "WWWI", "IIII"
+SIGNAL, ZERO, LOST, DOWN = "PWPW", "WWWW", "WIWW", "IIII"
 
 
 def scored(letter: str) -> ScoredCompletion:
@@ -146,6 +147,47 @@ async def test_groups_are_replaced_in_rounds_up_to_the_cap_and_again_after_a_kil
         async with refilled.run(tmp_path / name, environment) as run:
             assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
         assert len(refilled.seeds) - asked == 1, "of six groups one had not been sampled"
+
+
+async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled: Refilled, tmp_path: Path) -> None:
+    def heights(rollouts: pl.DataFrame) -> list[int]:
+        groups = rollouts.group_by("group_index", maintain_order=True).agg(pl.col("sample_index"))
+        assert all(numbers == list(range(len(numbers))) for numbers in groups["sample_index"].to_list())
+        return groups["sample_index"].list.len().to_list()
+
+    told = Told()
+    async with refilled.run(tmp_path / "quiet", told, first_completions=2) as run:
+        rollouts = (await sample.fn(run, 0)).rollouts
+        assert problems_of(rollouts) == list(POOL[:6]) and heights(rollouts) == [2, 4, 2, 2, 4, 4]
+        after = (await score.fn(run, 0, rollouts)).rollouts
+        whole = ["signal b", "signal e", "signal f"]
+        assert sorted(told.graded) == sorted([*POOL[:6], *whole]), "each completion is graded once"
+        metrics = (await update.fn(run, 0, after, 0.0, {})).metrics
+        assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
+        assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(whole)
+    assert len(refilled.seeds) == len(set(refilled.seeds)) == 9
+
+    # No more than 12 completions: after a, b and c there are 8, and of d's group no other one would fit.
+    async with refilled.run(tmp_path / "bounded", Told(), first_completions=2, refill=1) as run:
+        assert heights((await sample.fn(run, 0)).rollouts) == [2, 4, 2, 2]
+    # A completion that could not be graded may have been right: its group gets the rest.
+    settings: dict[str, Any] = {"first_completions": 2, "problems_per_step": 8}
+    async with refilled.run(tmp_path / "fault", Told(), ["lost b", *POOL[:7]], **settings) as run:
+        assert heights((await sample.fn(run, 0)).rollouts) == [4, 2, 4, 2, 2, 4, 4, 2]
+
+    # Killed in the second round, and killed with one group begun, one lost, whatever grading says now.
+    async with refilled.run(tmp_path / "graded", Told(crashing="signal e"), first_completions=2) as run:
+        with pytest.raises(ValueError, match="a crash"):
+            await sample.fn(run, 0)
+    async with refilled.run(tmp_path / "sampled", Told(), first_completions=2) as run:
+        journal = run.directory.step(0)
+        journal.write_problems(POOL[:6], [2, 4, 2, 2, 4, 4])
+        for group in rollouts.filter(pl.col("group_index") != 4).partition_by("group_index"):
+            journal.groups.write(group["group_index"][0], group.head(2) if group["group_index"][0] == 5 else group)
+    for name in ("graded", "sampled"):
+        environment = Told(zero=ZERO if name == "graded" else "WWWP")
+        async with refilled.run(tmp_path / name, environment, first_completions=2) as run:
+            assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
 
 
 async def test_a_pool_without_further_problems_ends_the_rounds(refilled: Refilled, tmp_path: Path) -> None:
