@@ -34,7 +34,7 @@ help:
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
 	@echo "make soak    set up, then kill training runs 200 times, grade 20,000 candidates (about an hour)"
 	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
-	@echo "make docs    write the tables of metrics and rollout columns into docs/file-formats.md"
+	@echo "make docs    write the tables of docs/file-formats.md, and the site of docs/ into site/"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove the environments and caches"
 
@@ -60,6 +60,7 @@ demo: $(DEMO)
 
 docs: $(INSTALLED)
 	@$(BIN)/python tools/file_formats.py
+	@$(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
 test: $(INSTALLED) lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

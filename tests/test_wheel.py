@@ -11,9 +11,7 @@ import pytest
 
 from coderl_tasks.paths import PROJECT_ROOT
 
-BLOCK = re.compile(
-    r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?(?P<skip> skip)?\n(?P<text>.*?)^```$", re.M | re.S
-)
+BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def test_the_tutorial_does_what_it_says(installed: Path, tmp_path: Path) -> None
     for block in BLOCK.finditer((PROJECT_ROOT / "docs" / "tutorial.md").read_text()):
         if block["title"]:
             (work / block["title"]).write_text(block["text"])
-        elif block["kind"] == "sh" and not block["skip"]:
+        elif block["kind"] == "sh":
             for command in block["text"].splitlines():
                 done = subprocess.run(
                     ["sh", "-c", command], cwd=work, env=environment, capture_output=True, text=True, check=False

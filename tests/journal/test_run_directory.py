@@ -129,7 +129,9 @@ def begin(path: Path, config: Config) -> None:
 
 def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> None:
     begin(tmp_path / "run", config)
-    with pytest.raises(ConfigError, match=r"seed: 0 -> 1") as info:
+    with pytest.raises(
+        ConfigError, match=r"^the run was started with other settings \(.*seed: 0 -> 1.*use them again"
+    ) as info:
         RunDirectory.open(tmp_path / "run", config | {"seed": 1, "learning_rate": 1.0})
     assert "learning_rate" not in str(info.value) and "\n" not in str(info.value)
     RunDirectory.open(tmp_path / "run", config).close()  # neither recorded nor locked

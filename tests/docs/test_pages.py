@@ -1,0 +1,96 @@
+"""The pages of docs/ and the README: their commands are taken by the command line, and their links lead somewhere."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
+from coderl_tasks.cli.options import SUBCOMMANDS
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.server_addresses import sandbox_addresses
+from coderl_tasks.settings.parsing import parse_settings
+
+PAGES = sorted([PROJECT_ROOT / "README.md", *(PROJECT_ROOT / "docs").glob("*.md")])
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """(page, words) of each line of a code block that is a coderl command, without its comment and what follows it."""
+    found = []
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        fenced = "".join(re.findall(r"^```sh.*?\n(.*?)^```$", text, re.M | re.S))
+        for line in re.findall(r"^    (?:\w+= )*(coderl .+)$", text + re.sub("^", "    ", fenced, flags=re.M), re.M):
+            words = shlex.split(re.sub(r"<(\w+)>", r"\1", line), comments=True)
+            found.append((page.name, words[1 : words.index(">") if ">" in words else None]))
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), commands(), ids=str)
+def test_a_command_of_the_docs_is_one(
+    page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reward.py").write_text("def compute_reward(completion, ground_truth):\n    return 0.0\n")
+    name, *rest = words
+    if name in FLOW_SETTINGS:
+        model = FLOW_SETTINGS[name]
+        parse_settings(model, parse_key_values([word for word in rest if word != "..."], model))
+        return
+    assert name in SUBCOMMANDS, f"{page}: coderl {' '.join(words)}"
+    parser = argparse.ArgumentParser(prog=name)
+    SUBCOMMANDS[name].add_options(parser)
+    parser.parse_intermixed_args(rest)
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to headings of a page may say, as GitHub and mkdocs make it."""
+    headings = re.findall(
+        r"^#+ (.+)$", CODE.sub(lambda code: "" if code[0].startswith("```") else code[0], page.read_text()), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(CODE.sub("", page.read_text())):
+        found = (page.parent / target).resolve() if target else page
+        assert found.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_site_is_built_and_has_every_page(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    subprocess.run(command, cwd=PROJECT_ROOT, check=True)
+    named = yaml.safe_load((PROJECT_ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(re.findall(r"[\w-]+\.md", str(named))) == sorted(page.name for page in PAGES[1:])
+    assert "score_group" in (tmp_path / "reference.html").read_text()
+
+
+def test_the_manifests_are_valid() -> None:
+    text = (PROJECT_ROOT / "docs" / "kubernetes" / "coderl.yaml").read_text()
+    manifests = list(yaml.safe_load_all(text))
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.37", strict=True)
+    of_sandbox = yaml.safe_load(manifests[1]["data"]["local.yaml"])
+    assert of_sandbox == yaml.safe_load((PROJECT_ROOT / "sandbox_config" / "local.yaml").read_text())
+    [sandbox] = [manifest for manifest in manifests if manifest["kind"] == "StatefulSet"]
+    [worker] = [manifest for manifest in manifests if manifest["metadata"]["name"] == "coderl-worker"]
+    environment = {one["name"]: one.get("value") for one in worker["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert len(sandbox_addresses([environment["SANDBOX_URL"]])) == sandbox["spec"]["replicas"]
+
+
+def test_commands_are_looked_at() -> None:
+    assert len(commands()) > 50
+    with pytest.raises(ConfigError, match="unknown setting"):
+        parse_settings(FLOW_SETTINGS["train"], parse_key_values(["no_such=1"], FLOW_SETTINGS["train"]))
