@@ -2,6 +2,7 @@
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant off-policy] [--variant refill] [--variant adaptive]
+                                        [--variant first]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -9,16 +10,17 @@ same command. A run that ends before the kills are used up is compared, and anot
 state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
 second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller); one more
 with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems and the
-sizes of their groups by what the steps before have shown, samples ahead and replaces groups. Two more train on word
-problems, and with a user's own reward.
+sizes of their groups by what the steps before have shown, samples ahead and replaces groups. One does so too, and
+begins groups with a few completions, so that a group is sampled in two parts. Two more train on word problems, and with
+a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
 in front of it notes each sampling request; its seed names step and group, and so tells whether what is asked for was
 recorded before that start. What was in flight at a kill is asked for again.
 
-Exit code 1 if anything differs, a step was applied twice, or a recorded group was asked for again, and if with refill
-no group was replaced.
+Exit code 1 if anything differs, a step was applied twice, or a recorded group (or part of one) was asked for again, and
+if with refill or first completions no group was replaced.
 """
 
 import argparse
@@ -62,6 +64,8 @@ SETTINGS = (
     "eval_every=4",
     "eval_limit=4",
 )
+FIRST = 3
+"""Completions that groups are begun with in the variant first."""
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
@@ -79,6 +83,14 @@ VARIANTS = {
     "adaptive": (
         "selection=adaptive",
         "group_size_adaptive=true",
+        "refill=1.5",
+        "batch_size=32",
+        "group_size=4",
+        "max_steps_off_policy=1",
+    ),
+    "first": (
+        "selection=adaptive",
+        f"first_completions={FIRST}",
         "refill=1.5",
         "batch_size=32",
         "group_size=4",
@@ -165,14 +177,14 @@ class Training:
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
 
     def recorded(self) -> set[int]:
-        """The seeds of the groups recorded so far."""
+        """The seeds of the groups recorded so far, with two of one that has more than its first completions."""
         files = [*self.folder.glob("steps/*/sampled.parquet"), *self.folder.glob("steps/*/groups/*.parquet")]
         names = ["step", "group_index", "problem_id"]
-        return {
-            seed_for(0, "train", step, index, problem)
-            for file in files
-            for step, index, problem in pl.read_parquet(file, columns=names).unique().iter_rows()
-        }
+        groups = [
+            group for file in files for group in pl.read_parquet(file, columns=names).group_by(names).len().rows()
+        ]
+        begun = {seed_for(0, "train", *group) for *group, _ in groups}
+        return begun | {seed_for(0, "train", *group, FIRST) for *group, size in groups if size > FIRST}
 
     def committed(self) -> int:
         return len(list(self.folder.glob("steps/*/commit.json")))
@@ -329,7 +341,7 @@ def main() -> None:
     if not arguments.json:
         show(outcomes, arguments.steps)
     failures = ("different", "steps_applied_twice", "recorded_asked_again")
-    idle = any(outcome["variant"] == "refill" and not outcome["groups_refilled"] for outcome in outcomes)
+    idle = any(outcome["variant"] in ("refill", "first") and not outcome["groups_refilled"] for outcome in outcomes)
     sys.exit(1 if idle or any(outcome[name] for outcome in outcomes for name in failures) else 0)
 
 

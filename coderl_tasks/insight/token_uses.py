@@ -85,7 +85,9 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
         .collect()
     )
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
-    found = {"groups with a signal": [0, 0], "groups without": [0, 0], "groups, signal not recorded": [0, 0]}
+    first = run.config.get("first_completions")
+    without = f"groups without, begun with {first} completions" if first else "groups without"
+    found = {"groups with a signal": [0, 0], without: [0, 0], "groups, signal not recorded": [0, 0]}
     for row in run.metrics.iter_rows(named=True):
         sides = [by_step.get((row["step"], has_signal), 0) for has_signal in (True, False)]
         total = round(sum(sides) * (row.get("mean_completion_tokens") or 0.0))
@@ -94,7 +96,7 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
             parts = {"groups, signal not recorded": (sum(sides), total)}
         else:
             lost = round(total * share)
-            parts = {"groups with a signal": (sides[0], total - lost), "groups without": (sides[1], lost)}
+            parts = {"groups with a signal": (sides[0], total - lost), without: (sides[1], lost)}
         for name, (n, tokens) in parts.items():
             found[name][0] += n
             found[name][1] += tokens

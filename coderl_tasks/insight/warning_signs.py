@@ -104,17 +104,17 @@ class History:
 def _no_signal(history: History) -> float | None:
     """The share of groups without a signal, where it is too large: over half, by more than chance (one-sided, 95%).
 
-    The recipe expects 30 to 50% early in training, and a pool in its band has fewer.
+    With `first_completions` that is so of their tokens, too. The recipe expects 30 to 50% early in training, and a pool
+    in its band has fewer.
     """
     skipped, total = history.recent("groups_skipped"), history.recent("groups_total")
     if skipped is None or not total:
         return None
     groups = total * min(WINDOW, len(history.steps))
-    share = skipped / total
-    if history.recent("groups_refilled") is not None:
-        # What counts is what they cost: with first completions, which is little.
-        share = min(share, history.recent("tokens_without_signal") or 0.0)
-    return share if share > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
+    # With first completions what they cost counts, which is little.
+    cost = history.recent("tokens_without_signal") if history.config.get("first_completions") else None
+    judged = skipped / total if cost is None else min(cost, skipped / total)
+    return skipped / total if judged > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
 
 
 def _equal_groups(history: History, name: str, hard: bool, verdict: str) -> Sign | None:

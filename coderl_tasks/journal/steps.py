@@ -2,8 +2,9 @@
 
     steps/NNNNNN/
     problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added,
-                        and with group_size_adaptive how many completions of each; else the settings decide
-    groups/NN.parquet   one group, as it arrived; gone once the step is sampled
+                        and with group_size_adaptive or first_completions how many completions of each, and of how many
+                        groups these are final; else the settings decide
+    groups/NN.parquet   one group, or its first completions, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
     commit.json         the update was applied: metrics, the optimizer's settings, where the new weights are
@@ -129,11 +130,15 @@ class StepJournal:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
         return self.path(phase).is_file()
 
-    def write_problems(self, problem_ids: Sequence[str], completions: Sequence[int] | None = None) -> None:
+    def write_problems(
+        self, problem_ids: Sequence[str], completions: Sequence[int] | None = None, decided: int | None = None
+    ) -> None:
         """Record what the step is sampled on, in group order, and how many completions of each where the settings do
-        not say so; before anything of it is sampled that they do not say."""
+        not say so; before anything of it is sampled that they do not say. Where a group may come to have more, that of
+        the first `decided` groups is final."""
         sizes = {} if completions is None else {"completions": list(completions)}
-        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids), **sizes})
+        final = {} if decided is None else {"decided": decided}
+        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids), **sizes, **final})
 
     def read_problems(self) -> list[str] | None:
         """The problems that were recorded for the step, None where none were. DamagedFileError: without them what was
@@ -147,6 +152,12 @@ class StepJournal:
         path = self.folder / PROBLEMS_FILE
         sizes = read_json(path).get("completions") if path.is_file() else None
         return None if sizes is None else [int(size) for size in sizes]
+
+    def read_decided(self) -> int:
+        """Of how many groups, the first ones, the recorded size is final; 0 where that is not recorded. Raises as
+        `read_problems` does."""
+        path = self.folder / PROBLEMS_FILE
+        return int(read_json(path).get("decided", 0)) if path.is_file() else 0
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

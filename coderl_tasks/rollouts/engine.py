@@ -9,7 +9,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -182,40 +182,37 @@ class GradedAhead:
 
     def __init__(self, grade: Grade) -> None:
         self._grade = grade
-        self._tasks: dict[Key, asyncio.Task[pl.DataFrame]] = {}
-        self._heights: dict[Key, int] = {}
+        self._parts: dict[Key, list[tuple[int, asyncio.Task[pl.DataFrame]]]] = {}
 
-    def start(self, group: pl.DataFrame) -> asyncio.Task[pl.DataFrame]:
-        """Begin to grade `group` (SAMPLED_SCHEMA), unless that has begun; of one that has grown, what it grew by."""
+    def start(self, group: pl.DataFrame) -> None:
+        """Begin to grade what of `group` (SAMPLED_SCHEMA) is not yet: of one that has grown, what it grew by."""
         # By what it is a group of and not by the frame: read back from its file it is another object.
-        key = (group["step"][0], group["group_index"][0])
-        if key not in self._tasks:
-            self._tasks[key] = asyncio.ensure_future(self._grade(group))
-        elif self._heights[key] < group.height:
-            grown = self._and_the_rest(self._tasks[key], group.slice(self._heights[key]))
-            self._tasks[key] = asyncio.ensure_future(grown)
-        self._heights[key] = group.height
-        return self._tasks[key]
+        parts = self._parts.setdefault((group["step"][0], group["group_index"][0]), [])
+        begun = sum(height for height, _ in parts)
+        if begun < group.height:
+            # Each part by a task of its own: one that waited for another, cancelled before it began, would leave that.
+            parts.append((group.height - begun, asyncio.ensure_future(self._grade(group.slice(begun)))))
 
-    async def _and_the_rest(self, begun: asyncio.Task[pl.DataFrame], rest: pl.DataFrame) -> pl.DataFrame:
-        return pl.concat([await begun, await self._grade(rest)])
-
-    async def graded(self, groups: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The groups with their grades (ROLLOUT_SCHEMA), in order; raises what grading raised."""
+    async def graded(self, groups: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+        """The groups with their grades (ROLLOUT_SCHEMA), in order, in the parts that they were graded in; raises what
+        grading raised."""
+        for group in groups:
+            self.start(group)
+        keys = [(group["step"][0], group["group_index"][0]) for group in groups]
         # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
-        return await asyncio.gather(*(self.start(group) for group in groups))
+        return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
 
     async def release(self, step: int) -> None:
         """Cancel what is under way of `step`, and let its groups be graded afresh."""
-        await self._cancel([key for key in self._tasks if key[0] == step])
+        await self._cancel([key for key in self._parts if key[0] == step])
 
     async def close(self) -> None:
         """Cancel what is under way."""
-        await self._cancel(list(self._tasks))
+        await self._cancel(list(self._parts))
 
     async def _cancel(self, keys: list[Key]) -> None:
         # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
-        tasks = [self._tasks.pop(key) for key in keys]
+        tasks = [task for key in keys for _, task in self._parts.pop(key)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,7 @@ With `refill` or `first_completions` a step is sampled in rounds. Once all group
 begun with a few completions and have a signal get the rest, and further problems are added in place of those whose
 group has none, until enough have one. The grades and the seed alone decide, not what arrived first, and what a round
 samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. What was graded
-stays in memory for the scoring.
+stays in memory for the scoring. (First a few, then the rest: Zhang et al., "SPEED-RL", screening and continuation.)
 
 Beside the phases: `SamplingAhead`, which samples the next step while one is scored and trained; and `lost_scores`, the
 committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
@@ -129,25 +129,32 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
     """
     settings, taken, recorded = run.settings, step_problems(run, step), group_sizes(run, step)
     first, whole = settings.first_completions, settings.completions_per_problem
-    if not first and settings.most_groups <= len(taken):
+    decided = run.directory.step(step).read_decided() if first else 0
+    if decided == len(taken) if first else settings.most_groups <= len(taken):
         return False  # without waiting for grades
     try:
         graded = await _graded(run, step, sampled)
     except Exception:
         await run.graded_ahead.release(step)  # a retry is to grade anew
         raise
-    without = groups_without_signal(graded, _counted(run))
-    sizes = [whole if size == first and i not in without else size for i, size in enumerate(recorded)]
+    without = set(groups_without_signal(graded, _counted(run)))
+    sizes = recorded
+    if first:
+        # Once only: graded anew after a kill, a group that ended could go on, and its completions are spent.
+        ended = {index for index, size in enumerate(recorded[:decided]) if size == first}
+        without = ended | {index for index in without if index >= decided}
+        sizes = [size if index in without else whole for index, size in enumerate(recorded)]
     # With first completions what is bounded is completions: a further problem may come to have a whole group.
     room = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(taken)
     missing = min(settings.problems_per_step - (len(taken) - len(without)), room)
     further = run.select_problems(step, missing, taken) if missing > 0 else []
-    if sizes == recorded and not further:
+    if not first and not further:
         return False
     logger.info(
         "step %d: %d of %d groups without a signal: sampling %d more", *(step, len(without), len(taken)), len(further)
     )
     # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
+    # With first completions also where nothing follows, which is decided then.
     _record_problems(run, step, [*taken, *further], sizes)
     return True
 
@@ -187,12 +194,12 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
     """Record that `step` is sampled on `problem_ids`: the first groups with the sizes `known`, further ones with those
     that the settings want."""
     settings, new = run.settings, problem_ids[len(known) :]
-    sizes = None
+    sizes, decided = None, None
     if run.adaptive is not None and settings.group_size_adaptive:
         sizes = [*known, *run.adaptive.group_sizes(step, new)]
     elif settings.first_completions:
-        sizes = [*known, *[settings.first_completions] * len(new)]
-    run.directory.step(step).write_problems(problem_ids, sizes)
+        sizes, decided = [*known, *[settings.first_completions] * len(new)], len(known)
+    run.directory.step(step).write_problems(problem_ids, sizes, decided)
 
 
 def group_requests(run: TrainingRun, step: int, sampled: Mapping[int, int]) -> list[GroupRequest]:

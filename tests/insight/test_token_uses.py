@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -34,6 +35,9 @@ def test_tokens_are_counted_by_use(run: RunRecord, pool_dir: Path) -> None:
     groups = rollouts.group_by("step", "group_index").agg(
         n=pl.len(), tokens=pl.col("completion_tokens").list.len().sum(), trained=pl.col("trained").any()
     )
+    config = {**run.config, "first_completions": 4}
+    of_first = {use.what for use in uses(replace(run, config=config))}
+    assert of_first == {*found} - {"groups without"} | {"groups without, begun with 4 completions"}
     for what, trained in (("groups with a signal", True), ("groups without", False)):
         part = groups.filter(trained=trained)
         assert (found[what].completions, found[what].tokens) == (part["n"].sum(), part["tokens"].sum())

@@ -116,6 +116,15 @@ def test_what_the_rollouts_show_is_named(fault: str) -> None:
     assert names <= found <= names | {"low format", "format rate falls", "reward collapse"}, said
 
 
+def test_groups_that_ended_with_their_first_completions_are_judged_by_their_cost() -> None:
+    half = {"groups_total": lambda *_: 20, "groups_skipped": lambda *_: 15, "groups_all_zero": lambda *_: 0.7}
+    config = CONFIG | {"first_completions": 4}
+    for cost, told in ((0.4, False), (0.8, True)):
+        rows = changed(**half, tokens_without_signal=lambda *_, cost=cost: cost)
+        assert any("75% of the last groups had equal rewards" in text for text in warnings(rows, config)) is told
+        assert any("75% of the last groups had equal rewards" in text for text in warnings(rows))
+
+
 def test_clones_are_named_and_mixed_rollouts_are_not() -> None:
     assert warnings(sampled_rows(mixed)) == []
     found = warnings(sampled_rows(mixed, clones=True))

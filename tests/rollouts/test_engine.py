@@ -18,8 +18,9 @@ from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSett
 from coderl_tasks.services import Services
 
 
-def group(index: int, step: int = 0) -> pl.DataFrame:
-    return pl.DataFrame({"step": [step], "group_index": [index], "completion": ["text"]})
+def group(index: int, step: int = 0, completions: int = 1) -> pl.DataFrame:
+    columns = {"step": step, "group_index": index, "completion": "text"}
+    return pl.DataFrame({name: [value] * completions for name, value in columns.items()})
 
 
 class Scoring:
@@ -27,12 +28,14 @@ class Scoring:
 
     def __init__(self, failing: int = 0, *, holding: bool = False) -> None:
         self.graded: list[tuple[int, int]] = []
+        self.heights: list[int] = []
         self.cancelled = 0
         self._failing = failing
         self._holding = holding
 
     async def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
         self.graded.append((frame["step"][0], frame["group_index"][0]))
+        self.heights.append(frame.height)
         if len(self.graded) <= self._failing:
             raise InfraError("no sandbox")
         try:
@@ -66,12 +69,29 @@ async def test_a_failure_comes_out_and_a_released_step_is_graded_afresh() -> Non
 async def test_releasing_ends_what_is_under_way_of_that_step_only() -> None:
     scoring = Scoring(holding=True)
     ahead = GradedAhead(scoring)
-    first, second = ahead.start(group(0)), ahead.start(group(0, step=1))
+    for step in (0, 1):
+        ahead.start(group(0, step))
     await asyncio.sleep(0)
     await ahead.release(0)
-    assert (first.cancelled(), second.done(), scoring.cancelled) == (True, False, 1)
+    assert scoring.cancelled == 1
     await ahead.close()
-    assert second.cancelled()
+    assert scoring.cancelled == 2
+
+
+async def test_of_a_group_that_has_grown_the_rest_is_graded_and_all_of_it_released() -> None:
+    ahead = GradedAhead(scoring := Scoring())
+    ahead.start(group(0, completions=2))
+    ahead.start(group(0, completions=5))
+    assert pl.concat(await ahead.graded([group(0, completions=5)])).height == 5
+    assert scoring.heights == [2, 3]
+    await ahead.release(0)
+    for completions in (2, 5):
+        ahead.start(group(0, completions=completions))
+    await ahead.release(0)  # before any of it has begun
+    await asyncio.sleep(0)
+    assert scoring.heights == [2, 3]
+    assert pl.concat(await ahead.graded([group(0, completions=5)])).height == 5
+    assert scoring.heights == [2, 3, 5], "afresh, and at once"
 
 
 PROMPT = [5, 6, 7, 8]

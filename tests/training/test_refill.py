@@ -181,11 +181,11 @@ async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled:
             await sample.fn(run, 0)
     async with refilled.run(tmp_path / "sampled", Told(), first_completions=2) as run:
         journal = run.directory.step(0)
-        journal.write_problems(POOL[:6], [2, 4, 2, 2, 4, 4])
+        journal.write_problems(POOL[:6], [2, 4, 2, 2, 4, 2], decided=5)
         for group in rollouts.filter(pl.col("group_index") != 4).partition_by("group_index"):
             journal.groups.write(group["group_index"][0], group.head(2) if group["group_index"][0] == 5 else group)
     for name in ("graded", "sampled"):
-        environment = Told(zero=ZERO if name == "graded" else "WWWP")
+        environment = Told(zero=ZERO if name == "graded" else SIGNAL)
         async with refilled.run(tmp_path / name, environment, first_completions=2) as run:
             assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
 
