@@ -3,6 +3,7 @@
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.env import CodeEnv, StepResult, sandbox_check_correctness
 from coderl_tasks.grading.extract import extract_code
+from coderl_tasks.grading.grader import Grader
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.server_link import RunRequest, RunResult
 from coderl_tasks.grading.verdict import (
@@ -19,6 +20,7 @@ __all__ = [
     "FORMAT_COEF",
     "CodeEnv",
     "Grade",
+    "Grader",
     "Judge",
     "RunRequest",
     "RunResult",

@@ -25,26 +25,13 @@ def named(embedded: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOX_URL", embedded.sandbox_urls[0])
 
 
-def test_the_reward_function() -> None:
-    names: dict[str, Any] = {}
-    exec(EXAMPLES[0], names)
-    add = [{"input": "1 2\n", "output": "3\n"}]
-    right = "```python\nprint(sum(map(int, input().split())))\n```"
-    chat = [{"role": "user", "content": "Add."}]
-    answers = [right, [{"role": "assistant", "content": right}], "```python\nprint(4)\n```", "3"]
-    rewards = names["code_reward"](
-        prompts=["Add.", chat, chat, "Add."], completions=answers, tests=[add] * 4, index=[7] * 4
-    )
-    assert rewards == [1.0, 1.0, 0.0, -0.1]
-
-
 def test_the_session_goes_on_where_a_run_of_the_script_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The example, as it stands and then again for more steps; between them a step that was begun is not the
     caller's to change, and ends as it would have."""
     monkeypatch.setenv("HOME", str(tmp_path))  # a run's name is a folder below it
-    example = EXAMPLES[1]
+    example = EXAMPLES[0]
     exec(example, {})
     (run,) = (tmp_path / "code-rl-logs").iterdir()
     assert len(re.findall(r"^step    [01]  reward", capsys.readouterr().out, re.M)) == 2
@@ -88,7 +75,7 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
 
 
 def test_the_training_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    exec(EXAMPLES[2], {})
+    exec(EXAMPLES[1], {})
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["step 0", "step 1"]
     assert all(re.search(r"mean reward -?\d\.\d\d, [1-9]\d* datums", line) for line in lines), lines

@@ -1,0 +1,251 @@
+"""`Grader`: completions to rewards for programs that are not coderl, from any thread and any event loop.
+
+It differs from `SandboxClient` and `Judge`, which it is made of, in what it asks of its caller: nothing. These belong
+to one event loop and one `async with`. Trainers call a reward function from threads and loops of their own (TRL from
+its main thread, verl from the loop of a Ray actor, a notebook from a loop that is running already), so that the grader
+has a thread with a loop and one pool of connections for all of them.
+
+There is no default for what a completion without a reward becomes. Where the sandbox failed nothing is known of the
+program: `grade` returns None for it, and `rewards` takes the caller's word for what to do with it.
+"""
+
+import asyncio
+import atexit
+import contextvars
+import logging
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any, Literal, Self, TypeVar
+
+from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
+from coderl_tasks.grading.client import SandboxClient
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
+from coderl_tasks.problems.drops import RowDropped
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.raw_row import problem_from_row, statement_of
+from coderl_tasks.server_addresses import sandbox_addresses
+from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, sandbox_concurrency, services
+
+Ungraded = Literal["raise", "none"]
+Completion = str | Sequence[Mapping[str, Any]]
+"""The text of an answer, or a chat, whose last message is the answer (TRL's conversational data sets)."""
+AnswerT = TypeVar("AnswerT")
+_NO_STATEMENT = "(graded without a statement)"
+logger = logging.getLogger(__name__)
+
+
+class Grader:
+    """Grades completions of coding problems. Starts with its first use, or with `with` or `async with`, and ends with
+    the block, with `close`, or with the process.
+
+    `sandbox` is the address of a Sandbox Fusion server, or several. Without it the sandbox is found as `coderl` finds
+    it: `SANDBOX_URL`, else one of this user on port 8080, else an embedded one, which ends with the grader. `timeout_s`
+    is CPU seconds per test of problems that name no limit. A completion without a closed code block has the reward
+    -`format_coef`; with `fraction` every test is run, and a program that passes some has that share of the reward.
+    """
+
+    def __init__(
+        self,
+        sandbox: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float = 6.0,
+        format_coef: float = FORMAT_COEF,
+        fraction: bool = False,
+        max_concurrency: int | None = None,
+    ) -> None:
+        """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
+        given = [sandbox] if isinstance(sandbox, str) else sandbox
+        self._urls = None if given is None else sandbox_addresses(given)
+        if self._urls == ():
+            raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
+        self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
+        self._max_concurrency = max_concurrency
+        self._starting = threading.Lock()
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge, threading.Thread] | None = None
+
+    # The caller's side
+
+    def grade(
+        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
+    ) -> list[ScoredCompletion]:
+        """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
+
+        A problem is a `Problem` or a row with tests in any shape that `coderl validate` takes; the statement may be
+        missing. `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage
+        raises nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
+        """
+        return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
+
+    async def agrade(
+        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
+    ) -> list[ScoredCompletion]:
+        """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
+        # In a thread: the first use waits for a sandbox to start, and rows of 200 MB take seconds to read.
+        read = await asyncio.to_thread(_problems, problems, completions)
+        await asyncio.to_thread(self.start)
+        return await asyncio.wrap_future(self._submit(self._graded(read, _texts(completions))))
+
+    def rewards(
+        self,
+        problems: Sequence[Problem | Mapping[str, Any]],
+        completions: Sequence[Completion],
+        *,
+        ungraded: Ungraded,
+    ) -> list[float | None]:
+        """The rewards alone. `ungraded` says what becomes of completions that could not be graded: "none" leaves None
+        in their place, "raise" raises InfraError, which says how many they are and why."""
+        return _rewards(self.grade(problems, completions), ungraded)
+
+    async def arewards(
+        self,
+        problems: Sequence[Problem | Mapping[str, Any]],
+        completions: Sequence[Completion],
+        *,
+        ungraded: Ungraded,
+    ) -> list[float | None]:
+        """`rewards`, for a coroutine of any event loop."""
+        return _rewards(await self.agrade(problems, completions), ungraded)
+
+    # Start and end
+
+    def start(self) -> Self:
+        """Start the thread, and a sandbox where none is found; nothing if it is started. Raises what that raises."""
+        with self._starting:
+            if self._running is None:
+                started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]] = Future()
+                # In the caller's context: inside `services(...)` the sandbox of that block is used.
+                work = contextvars.copy_context()
+                # A daemon, so that a script that never closes its grader ends; `close` at exit ends what it started.
+                thread = threading.Thread(target=work.run, args=(self._run, started), name="grader", daemon=True)
+                thread.start()
+                self._running = (*started.result(), thread)
+                atexit.register(self.close)
+        return self
+
+    def close(self) -> None:
+        """End the thread, its connections, and the sandbox that it started. The next use starts them again."""
+        with self._starting:
+            if self._running is None:
+                return
+            loop, ended, _, thread = self._running
+            self._running = None
+            atexit.unregister(self.close)
+            loop.call_soon_threadsafe(ended.set)
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # The thread's side
+
+    def _run(self, started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]]") -> None:
+        try:
+            with ExitStack() as stack:
+                urls, concurrency = self._urls, DEFAULT_SANDBOX_CONCURRENCY
+                if urls is None:
+                    found = stack.enter_context(services(None))
+                    logger.info("%s", "; ".join(found.lines))
+                    urls, concurrency = found.sandbox_urls, found.sandbox_concurrency
+                else:
+                    concurrency = sandbox_concurrency()
+                asyncio.run(self._serve(urls, self._max_concurrency or concurrency, started))
+        except BaseException as error:
+            if started.done():  # nobody waits for this thread any more: the interpreter reports it
+                raise
+            started.set_exception(error)
+
+    async def _serve(
+        self,
+        urls: Sequence[str],
+        max_concurrency: int,
+        started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]]",
+    ) -> None:
+        ended = asyncio.Event()
+        async with SandboxClient(urls, max_concurrency) as client:
+            started.set_result((asyncio.get_running_loop(), ended, Judge(client, self._timeout_s)))
+            await ended.wait()
+            # Those of callers that other threads run: they get an answer, not a future that never ends.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    def _submit(self, work: Coroutine[Any, Any, AnswerT]) -> "Future[AnswerT]":
+        try:
+            self.start()
+            running = self._running
+            if running is None:
+                raise CoderlError("the grader was closed meanwhile")
+            return asyncio.run_coroutine_threadsafe(work, running[0])
+        except BaseException:
+            work.close()
+            raise
+
+    async def _graded(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[ScoredCompletion]:
+        assert self._running is not None
+        judge = self._running[2]
+        places: dict[Problem, list[int]] = {}
+        for place, problem in enumerate(problems):
+            places.setdefault(problem, []).append(place)
+        groups = await asyncio.gather(
+            *(
+                score_group(judge, problem, [texts[place] for place in of], self._format_coef, fraction=self._fraction)
+                for problem, of in places.items()
+            )
+        )
+        graded = {
+            place: scored
+            for of, group in zip(places.values(), groups, strict=True)
+            for place, scored in zip(of, group, strict=True)
+        }
+        return [graded[place] for place in range(len(problems))]
+
+
+def _problems(rows: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]) -> list[Problem]:
+    if isinstance(rows, str | Mapping) or isinstance(completions, str):
+        raise ValueError("give lists: problems, and as many completions")
+    if len(rows) != len(completions):
+        raise ValueError(f"{len(rows)} problems and {len(completions)} completions: each completion needs its problem")
+    return [_problem(row, number) for number, row in enumerate(rows)]
+
+
+def _problem(row: Problem | Mapping[str, Any], number: int) -> Problem:
+    if isinstance(row, Problem):
+        return row
+    try:
+        if statement_of(row) is None:
+            row = {**row, "question": _NO_STATEMENT}
+        return problem_from_row(row, split="graded", source_row=0)
+    except RowDropped as drop:
+        raise DataError(f"problem {number} cannot be graded on: {drop}") from drop
+
+
+def _texts(completions: Sequence[Completion]) -> list[str]:
+    texts = []
+    for number, completion in enumerate(completions):
+        text = completion if isinstance(completion, str) else completion[-1].get("content") if completion else None
+        if not isinstance(text, str):
+            raise DataError(f"completion {number} is neither a text nor a chat that ends with one")
+        texts.append(text)
+    return texts
+
+
+def _rewards(graded: Sequence[ScoredCompletion], ungraded: Ungraded) -> list[float | None]:
+    if ungraded not in ("raise", "none"):
+        raise ValueError(f"ungraded={ungraded!r}: use 'raise' or 'none'")
+    lost = [scored.grade.reason for scored in graded if scored.reward is None]
+    if lost and ungraded == "raise":
+        raise InfraError(f"{len(lost)} of {len(graded)} completions could not be graded (the last: {lost[-1]})")
+    return [scored.reward for scored in graded]
