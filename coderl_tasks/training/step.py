@@ -130,8 +130,9 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
     settings, taken, recorded = run.settings, step_problems(run, step), group_sizes(run, step)
     first, whole = settings.first_completions, settings.completions_per_problem
     decided = run.directory.step(step).read_decided() if first else 0
-    if decided == len(taken) if first else settings.most_groups <= len(taken):
-        return False  # without waiting for grades
+    # Without waiting for grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
+    if decided == len(taken) if first else settings.refill == 1 or settings.most_groups <= len(taken):
+        return False
     try:
         graded = await _graded(run, step, sampled)
     except Exception:
