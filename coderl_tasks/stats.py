@@ -1,7 +1,7 @@
 """Intervals, predictions and paired comparisons: pure maths, two-sided and 95% unless told otherwise.
 
 Wilson's interval, the beta-binomial and the bootstrap are a few lines each: scipy has them in scipy.stats, which takes
-over a second to import, and its bootstrap draws other resamples than those of recorded comparisons.
+over a second to import, and its bootstrap knows no widened percentiles.
 """
 
 import math
@@ -107,21 +107,76 @@ def paired_proportion_difference(
     return Difference(difference, max(-1.0, low), min(1.0, high))
 
 
-def paired_bootstrap(
-    first: Sequence[float], second: Sequence[float], *, seed: int = 0, resamples: int = 10_000
-) -> Difference:
-    """Mean of second minus first over the same items, with the percentile bootstrap's 95% interval over items.
+def mcnemar(gained: int, lost: int) -> float:
+    """The two-sided p-value of McNemar's exact test: of pairs that differ, as many go either way.
 
-    For scores that are not 0 or 1, such as pass rates over several samples; for those, see
-    `paired_proportion_difference`. Raises ValueError for no items or unequal lengths.
+    Raises ValueError for a negative count. 1.0 where no pair differs.
     """
-    if len(first) != len(second) or not first:
-        raise ValueError(f"paired scores of {len(first)} and {len(second)} items: need the same number, at least one")
-    deltas = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    means = [deltas[generator.integers(0, len(deltas), len(deltas))].mean() for _ in range(resamples)]
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Difference(float(deltas.mean()), float(low), float(high))
+    if gained < 0 or lost < 0:
+        raise ValueError(f"{gained} gained and {lost} lost make no sense")
+    n, fewer = gained + lost, min(gained, lost)
+    # Of whole numbers, and so exact: the tail of a binomial distribution with p = 1/2, twice.
+    return min(1.0, 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / 2**n)
+
+
+def pass_at_k(n: int, passed: int, k: int) -> float:
+    """The unbiased estimate of the probability that one of `k` completions passes, where `passed` of `n` did.
+
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code": 1 - C(n - passed, k) / C(n, k).
+    Raises ValueError for k below 1 or above n.
+    """
+    _check_counts(passed, n)
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {n} completions: k has to be from 1 to n")
+    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+
+
+def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: int = 10_000) -> Interval:
+    """The percentile bootstrap's 95% interval of the mean of `values`, one per cluster (a problem's mean over its own
+    samples), which are what is drawn again.
+
+    The percentiles are widened as Student's t is wider than the normal distribution: with few clusters, the plain
+    percentiles are too narrow. Source: Hesterberg 2015, "What Teachers Should Know About the Bootstrap", expanded
+    percentiles. One cluster says nothing: (-inf, inf). Raises ValueError for none.
+    """
+    if not values:
+        raise ValueError("an interval needs at least one value")
+    n = len(values)
+    if n == 1:
+        return Interval(-math.inf, math.inf)
+    from scipy.special import stdtrit
+
+    expanded = NormalDist().cdf(float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(n / (n - 1)))
+    generator, array = np.random.default_rng(seed), np.asarray(values, dtype=np.float64)
+    # In pieces: 10,000 resamples of some thousand problems at once would be hundreds of megabytes.
+    piece = max(1, min(resamples, 2_000_000 // n))
+    sizes = [min(piece, resamples - first) for first in range(0, resamples, piece)]
+    means = np.concatenate([array[generator.integers(0, n, (size, n))].mean(axis=1) for size in sizes])
+    low, high = np.quantile(means, [1 - expanded, expanded])
+    return Interval(float(low), float(high))
+
+
+def pairs_needed(difference: float, within: float, samples: int, *, power: float = 0.8) -> int:
+    """The problems, each with `samples` completions on either side, on which a true `difference` of mean pass rates is
+    seen (two-sided at 5%, paired) with probability `power`.
+
+    `within` is the mean variance of one completion given its problem, p(1 - p). Beside the noise of sampling, the
+    difference varies between problems: here as much as it can, by whole problems that go from never to always. Raises
+    ValueError for a difference outside 0 to 1.
+    """
+    if not 0 < difference <= 1 or samples < 1:
+        raise ValueError(f"a difference of {difference} on {samples} samples cannot be planned for")
+    normal = NormalDist()
+    reach = normal.inv_cdf((1 + CONFIDENCE) / 2) + normal.inv_cdf(power)
+    return math.ceil(reach**2 * (2 * within / samples + difference * (1 - difference)) / difference**2)
+
+
+def seen_difference(problems: int, within: float, samples: int, *, power: float = 0.8) -> float:
+    """The smallest difference, to a thousandth, for which `pairs_needed` is no more than `problems`; 1.0 if none is."""
+    for thousandths in range(1, 1000):
+        if pairs_needed(thousandths / 1000, within, samples, power=power) <= problems:
+            return thousandths / 1000
+    return 1.0
 
 
 def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:

@@ -10,10 +10,11 @@ from prefect import flow
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation.paired import compared, side_text, unlike
+from coderl_tasks.evaluation.paired import changed_text, compared, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
+from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
@@ -24,6 +25,7 @@ from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.runtime.planning import (
     compared_name,
+    compared_sides,
     compared_with,
     evaluation_content,
     evaluation_folder,
@@ -36,8 +38,11 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 @flow(name="evaluate")
 async def evaluate(settings: EvaluateSettings) -> str:
-    """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json."""
+    """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json; with `compare` the last of
+    them."""
     display = Display()
+    if settings.compare is not None:
+        return await _compare(settings, display)
     settings, policy = await plan_evaluation(settings)
     folder, content = evaluation_folder(settings, policy), evaluation_content(settings, policy)
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
@@ -53,6 +58,21 @@ async def evaluate(settings: EvaluateSettings) -> str:
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
         summary = await _evaluate(settings, policy, folder, display)
     _say_result(display, summary)
+    return str(folder)
+
+
+async def _compare(settings: EvaluateSettings, display: Display) -> str:
+    """Evaluate each side of `compare`, or take its finished evaluation, and say how they differ."""
+    sides: list[list[EvalRecord]] = []
+    folder = Path()
+    for side in compared_sides(settings):
+        sides.append([])
+        for name, what in side:
+            # What was evaluated with these settings before is not sampled again.
+            folder = what if isinstance(what, Path) else Path(await evaluate(what))
+            sides[-1].append(_record(EvalJournal(folder), name))
+    for line in compared_lines(sides):
+        display.say(line)
     return str(folder)
 
 
@@ -132,7 +152,7 @@ def taken_from_the_run(
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
     """The rollouts and the summary of the run's own final evaluation, if it is of this policy, on these problems, with
     these settings: the same draws would be sampled again. None if not, or if some of it could not be graded."""
-    if policy.run is None:
+    if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()
@@ -168,11 +188,15 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
     for split, share in {"all": summary, **summary["by_split"]}.items():
         interval = f"[{share['ci_low']:.1%}, {share['ci_high']:.1%}]"
         display.say(f"{split:<12} Pass@1 {share['pass_at_1']:.1%} {interval}  n={share['n']}")
+        for k, found in share.get("pass_at_k", {}).items():
+            if k != "1" and found["n"]:
+                interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
+                display.say(f"{'':<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
     if "compare" in summary:
         found = summary["compare"]
         interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"
         difference = f"{found['difference'] * 100:+.1f} points {interval}"
-        display.say(f"against {found['to']}: {difference} on the {found['n']} problems of both")
+        display.say(f"against {found['to']}: {difference} on the {found['n']} problems of both{changed_text(found)}")
         display.say(f"  {found['to']}: {side_text(found['before'])}")
         display.say(f"  this one: {side_text(found['after'])}")
         if warning := unlike(found["before"], found["after"], found["n"]):

@@ -187,6 +187,15 @@ def _clean(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("record_commands", "problems and samples that it takes to see a difference of so many points")
+def _power(parser: argparse.ArgumentParser) -> None:
+    """How many problems, with how many completions each, an evaluation needs to see a difference between two policies,
+    from what a finished evaluation says of the noise."""
+    parser.add_argument("evaluation", help="a run (its final evaluation), or an evaluation's folder")
+    parser.add_argument("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
+    parser.add_argument("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
+
+
 @_subcommand("record_commands", "DuckDB over a run directory")
 def _query(parser: argparse.ArgumentParser) -> None:
     """DuckDB over a run directory, a folder of runs, or a curation."""

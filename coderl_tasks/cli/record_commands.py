@@ -1,17 +1,22 @@
-"""`coderl runs`, `pools`, `query` and `report`: what runs and curations recorded."""
+"""`coderl runs`, `pools`, `query`, `report` and `power`: what runs, curations and evaluations recorded."""
 
 from argparse import Namespace
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
+import rich.table
 from rich.console import Console
 
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.evaluation.paired import sampling_noise
 from coderl_tasks.insight.console import render_frame, write_frame
 from coderl_tasks.insight.listing import pools_table, runs_table
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.journal.run_names import record_path, runs_root
-from coderl_tasks.paths import POOLS
+from coderl_tasks.journal.steps import FINAL, EvalJournal
+from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.stats import pairs_needed, seen_difference
 
 
 def runs(options: Namespace) -> int:
@@ -50,4 +55,31 @@ def report(options: Namespace) -> int:
     from coderl_tasks.insight.report import write_report  # which takes seconds to import
 
     print(write_report(record))
+    return 0
+
+
+def power(options: Namespace) -> int:
+    if not 0 < options.points < 100 or not 0 < options.power < 1:
+        raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
+    folder = find_local(options.evaluation)
+    if folder is None or not (folder / "summary.json").is_file():
+        folder = record_path(options.evaluation) / "evals" / FINAL
+    journal = EvalJournal(folder)
+    summary, rollouts = journal.read_summary(), journal.read_rollouts()
+    if summary is None or rollouts is None:
+        raise ConfigError(f"there is no finished evaluation in {folder}")
+    noise = sampling_noise(rollouts, summary.get("compare"))
+    difference = options.points / 100
+    shown = rich.table.Table(
+        "completions per problem",
+        f"problems to see {options.points:g} points",
+        f"points seen on these {noise.problems:,}",
+        title=f"Two policies on the same problems, 5% two-sided, power {options.power:.0%}",
+    )
+    for samples in (1, 2, 4, 8, 16):
+        needed = pairs_needed(difference, noise.within, samples, power=options.power)
+        seen = seen_difference(noise.problems, noise.within, samples, power=options.power)
+        shown.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
+    Console().print(shown)
+    print(noise.said)
     return 0

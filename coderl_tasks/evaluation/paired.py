@@ -1,13 +1,22 @@
 """Two evaluations compared on the problems graded in both: paired, so that the problems' own difficulty cancels out."""
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.stats import Difference, paired_bootstrap, paired_proportion_difference
+from coderl_tasks.stats import (
+    Difference,
+    clustered_bootstrap,
+    crossed_interval,
+    mcnemar,
+    paired_proportion_difference,
+)
 
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""
@@ -25,7 +34,8 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
 
 def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
-    """after minus before with its 95% interval: Newcombe's for one completion per problem, else the paired bootstrap.
+    """after minus before with its 95% interval: Newcombe's for one completion per problem, else the bootstrap that
+    draws problems.
 
     Raises DataError if there is no pair.
     """
@@ -33,10 +43,103 @@ def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
         raise DataError("the two evaluations share no graded problem")
     before, after = pairs["before"].to_list(), pairs["after"].to_list()
     # Shares of several completions fall into no cell of a table of four.
-    if not all(share in (0.0, 1.0) for share in before + after):
-        return paired_bootstrap(before, after, seed=seed)
+    if not _is_one_each(pairs):
+        deltas = [other - one for one, other in zip(before, after, strict=True)]
+        interval = clustered_bootstrap(deltas, seed=seed)
+        return Difference(math.fsum(deltas) / len(deltas), max(-1.0, interval.low), min(1.0, interval.high))
     cells = Counter(zip(before, after, strict=True))
     return paired_proportion_difference(cells[1.0, 1.0], cells[1.0, 0.0], cells[0.0, 1.0], cells[0.0, 0.0])
+
+
+def changed(pairs: pl.DataFrame) -> dict[str, Any]:
+    """How many problems did better after (`gained`) and worse (`lost`); with one completion per problem also the
+    p-value of McNemar's exact test on these (`mcnemar_p`)."""
+    gained = int((pairs["after"] > pairs["before"]).sum())
+    lost = int((pairs["after"] < pairs["before"]).sum())
+    # Of shares of several completions the counts say less than the difference's interval does.
+    return {"gained": gained, "lost": lost} | ({"mcnemar_p": mcnemar(gained, lost)} if _is_one_each(pairs) else {})
+
+
+def changed_text(found: Mapping[str, Any]) -> str:
+    """What `changed` says, for the end of a line; nothing of an earlier version's record, which has none."""
+    if "gained" not in found:
+        return ""
+    p = f", p = {found['mcnemar_p']:.2g} (McNemar, exact)" if "mcnemar_p" in found else ""
+    return f" ({found['gained']} gained, {found['lost']} lost{p})"
+
+
+def _is_one_each(pairs: pl.DataFrame) -> bool:
+    return all(share in (0.0, 1.0) for share in pairs["before"].to_list() + pairs["after"].to_list())
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What an evaluation says of the noise of another one: on how many `problems` it was made, the mean variance
+    `within` a problem of one completion, and where that is from."""
+
+    problems: int
+    within: float
+    said: str
+
+
+def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
+    """The noise of an evaluation's completions (rollouts): measured where a problem has several, else by the problems
+    that changed both ways in its comparison (`compare` of its summary), else at its largest. Raises DataError where
+    nothing was graded."""
+    graded = rollouts.filter(pl.col("correctness_score").is_not_null())
+    if graded.is_empty():
+        raise DataError("nothing of the evaluation was graded")
+    by_problem = graded.group_by("split", "problem_id").agg(
+        passed=(pl.col("correctness_score") == 1.0).sum(), n=pl.len()
+    )
+    several = by_problem.filter(pl.col("n") > 1)
+    if not several.is_empty():
+        n, passed = pl.col("n"), pl.col("passed")
+        within = float(several.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
+        said = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
+    elif compare and "gained" in compare:
+        # Net of what all of them moved by: of a pair of greedy completions, what would change back and forth.
+        within = min(compare["gained"], compare["lost"]) / compare["n"]
+        said = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
+    else:
+        # As if one more had passed and one failed: of ten that all did, an eleventh may not.
+        rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
+        within = rate * (1 - rate)
+        said = (
+            "One completion per problem says nothing of a problem's own chance: the numbers are the most it can take. "
+            "An evaluation with n_samples=4 temperature=0.7, say, measures it."
+        )
+    return Noise(by_problem.height, within, said)
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """The mean over several runs of one configuration, on the `n` problems that all graded, with the 95% interval for
+    other runs and other problems; `by_seed` has each run's own, `spread` is their standard deviation."""
+
+    n: int
+    mean: Difference
+    by_seed: list[float]
+    spread: float
+
+
+def over_seeds(after: Sequence[pl.DataFrame], before: Sequence[pl.DataFrame] | None = None) -> OverSeeds:
+    """Pass@1 of the evaluations `after` (rollouts, one per seed), or with `before` how much higher it is than there,
+    seed by seed. Raises DataError for fewer than two seeds, or two problems that all of them graded."""
+    sides = [*after, *(before or [])]
+    shared: pl.DataFrame | None = None
+    for number, side in enumerate(sides):
+        outcomes = _outcomes(side, str(number))
+        shared = outcomes if shared is None else shared.join(outcomes, on=["split", "problem_id"])
+    if shared is None or len(after) < 2 or shared.height < 2:
+        raise DataError("several seeds are summarised of two or more evaluations, with two or more problems in common")
+    shared = shared.sort("split", "problem_id")
+    scores = [shared[str(number)].to_list() for number in range(len(sides))]
+    if before is not None:
+        pairs = zip(scores[: len(after)], scores[len(after) :], strict=True)
+        scores = [[one - other for one, other in zip(*pair, strict=True)] for pair in pairs]
+    means = [math.fsum(row) / len(row) for row in scores]
+    return OverSeeds(shared.height, crossed_interval(scores), means, statistics.stdev(means))
 
 
 def compared(
@@ -45,16 +148,20 @@ def compared(
     """What a summary says of the comparison with the earlier evaluation `to`, whose rollouts are `before`; `sides` are
     the summaries of both.
 
-    {compare: {to, difference, ci_low, ci_high, n, before, after}}: n problems were graded in both, and before and after
-    have the SIDE_KEYS of each. Empty without `before`, or where no problem was graded in both.
+    {compare: {to, difference, ci_low, ci_high, n, before, after} and what `changed` says}: n problems were graded in
+    both, and before and after have the SIDE_KEYS of each. Empty without `before`, or where no problem was graded in
+    both.
     """
     pairs = None if before is None else paired_outcomes(before, after)
     if pairs is None or pairs.is_empty():
         return {}
     found = paired_difference(pairs)
     difference = {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
-    one, other = ({key: side.get(key) for key in SIDE_KEYS} for side in sides)
-    return {"compare": {**difference, "n": pairs.height, "before": one, "after": other}}
+    one, other = (
+        {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in ("n_samples",) if key in side}
+        for side in sides
+    )
+    return {"compare": {**difference, **changed(pairs), "n": pairs.height, "before": one, "after": other}}
 
 
 def side_text(side: Mapping[str, Any]) -> str:
@@ -66,7 +173,9 @@ def side_text(side: Mapping[str, Any]) -> str:
         named.append(f"step {step}")
     elif named and not named[0].startswith("tinker://"):
         named.append("not trained")
-    settings = [f"{key} {side[key]:g}" for key in ("temperature", "max_tokens") if side.get(key) is not None]
+    settings = [
+        f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", "n_samples") if side.get(key) is not None
+    ]
     return ", ".join([*named, *settings, f"n={side['n']}"])
 
 

@@ -1,6 +1,11 @@
-"""Pass@1 of a policy: one completion per problem, all tests, with 95% intervals."""
+"""Pass@1 of a policy, all tests, with 95% intervals: of one completion per problem, or of several, then with pass@k.
+
+One completion per problem: Wilson's interval. Several: those of a problem hang together, so that problems are what the
+bootstrap draws; a completion that could not be graded is left out of its problem, which then has fewer.
+"""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +22,10 @@ from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.rounds import Progress, sample_in_rounds
+from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
 from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import EvaluateSettings
-from coderl_tasks.stats import wilson_interval
+from coderl_tasks.stats import clustered_bootstrap, pass_at_k, wilson_interval
 
 
 async def evaluate_policy(
@@ -28,10 +33,11 @@ async def evaluate_policy(
     sampler: tinker.SamplingClient,
     engine: RolloutEngine,
     *,
+    n_samples: int = 1,
     groups: GroupFiles | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """One completion per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
+    """`n_samples` completions per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
 
     The problems should come with all their tests. Draws depend on the seed and the problem alone, so two policies face
     the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again.
@@ -39,11 +45,13 @@ async def evaluate_policy(
     """
     if not problems:
         raise ValueError("there are no problems to evaluate on")
-    rollouts = await sample_in_rounds(problems, sampler, engine, groups=groups, on_progress=on_progress)
+    plan = SamplingPlan(n_samples, n_samples)
+    rollouts = await sample_in_rounds(problems, sampler, engine, plan, groups=groups, on_progress=on_progress)
     settings = engine.settings
-    return rollouts, summarize(
+    summary = summarize(
         rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens, policy=settings.policy
     )
+    return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
@@ -109,28 +117,33 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
                 seed=settings.seed,
                 concurrency=settings.sample_concurrency,
                 sampler_step=evaluation.policy.step,
+                top_p=settings.top_p,
             ),
             environment=session.environment,
         ),
+        n_samples=settings.n_samples,
         groups=evaluation.groups,
         on_progress=on_progress,
     )
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts, one per problem.
+    """The summary of an evaluation's rollouts.
 
-    n, pass_at_1, ci_low, ci_high (Wilson's 95%), format_rate: over the graded completions, whole and by_split;
-    truncated_rate: over all; infra_errors: how many could not be graded. A split without any graded one is left out.
-    Raises InfraError if there is none at all.
+    n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded, whole and by_split; with several completions
+    per problem also n_samples and pass_at_k; truncated_rate: over all completions; infra_errors: how many could not be
+    graded. n counts problems. A split without any graded completion is left out. Raises InfraError if there is none at
+    all.
     """
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")
     splits = graded["split"].unique(maintain_order=True)
+    n_samples = rollouts["sample_index"].n_unique()
     return {
-        **_share(graded),
-        "by_split": {split: _share(graded.filter(pl.col("split") == split)) for split in splits},
+        **_share(graded, n_samples),
+        "by_split": {split: _share(graded.filter(pl.col("split") == split), n_samples) for split in splits},
+        **({"n_samples": n_samples} if n_samples > 1 else {}),
         "format_rate": _mean(graded["format_score"] >= 0),
         "truncated_rate": _mean(rollouts["stop_reason"] == TRUNCATED),
         "infra_errors": rollouts.height - graded.height,
@@ -140,10 +153,35 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
     }
 
 
-def _share(graded: pl.DataFrame) -> dict[str, Any]:
-    n, passed = graded.height, int((graded["correctness_score"] == 1.0).sum())
-    interval = wilson_interval(passed, n)
-    return {"n": n, "pass_at_1": passed / n, "ci_low": interval.low, "ci_high": interval.high}
+def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
+    if n_samples == 1:
+        n, passed = graded.height, int((graded["correctness_score"] == 1.0).sum())
+        interval = wilson_interval(passed, n)
+        return {"n": n, "pass_at_1": passed / n, "ci_low": interval.low, "ci_high": interval.high}
+    by_problem = graded.group_by("split", "problem_id", maintain_order=True).agg(
+        passed=(pl.col("correctness_score") == 1.0).sum(), n=pl.len()
+    )
+    counts = list(by_problem.select("n", "passed").iter_rows())
+    ks = [2**power for power in range(n_samples.bit_length()) if 2**power <= n_samples]
+    found = {str(k): _pass_at(k, counts) for k in dict.fromkeys([*ks, n_samples])}
+    of_one = found["1"]
+    return {
+        "n": of_one["n"],
+        "pass_at_1": of_one["estimate"],
+        "ci_low": of_one["ci_low"],
+        "ci_high": of_one["ci_high"],
+        "pass_at_k": found,
+    }
+
+
+def _pass_at(k: int, counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """pass@k over the problems, by (graded, passed) of each, that have as many graded completions."""
+    values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
+    if not values:
+        return {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
+    interval = clustered_bootstrap(values)
+    low, high = max(0.0, interval.low), min(1.0, interval.high)
+    return {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
 
 
 def _mean(flags: pl.Series) -> float:

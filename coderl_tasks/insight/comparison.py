@@ -1,6 +1,6 @@
 """Recorded evaluations, overall and by split, and two of them side by side, paired by problem: numbers and tables."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,15 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.evaluation.paired import paired_difference, paired_outcomes, side_text, unlike
+from coderl_tasks.evaluation.paired import (
+    changed,
+    changed_text,
+    over_seeds,
+    paired_difference,
+    paired_outcomes,
+    side_text,
+    unlike,
+)
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.insight.tables import Column, Estimate, Table
 from coderl_tasks.settings import HUB_DATASET
@@ -109,6 +117,43 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
         list({"all": comparison.overall, **comparison.by_split}.items()),
         "stacked",
     )
+
+
+def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
+    """What is to be said of one side or two, each the evaluations of one configuration's seeds: every one's Pass@1,
+    the difference problem by problem, and with several seeds the mean over them and how far apart they are.
+
+    Raises DataError where the evaluations have no problem in common, or where sides have different numbers of seeds.
+    """
+    lines = []
+    for number, records in enumerate(sides):
+        for record in records:
+            low, high = record.interval
+            letter = chr(ord("A") + number) if len(sides) > 1 else ""
+            named = side_text(record.summary | {"step": record.step})
+            lines.append(f"{letter:<1} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {named}")
+    if len({len(records) for records in sides}) > 1:
+        raise DataError("the two sides have different numbers of seeds: name as many of each, in the same order")
+    if len(sides) == 2 and len(sides[0]) == 1:
+        comparison = compare_evals(sides[0][0], sides[1][0])
+        if comparison is None:
+            raise DataError("the two evaluations share no graded problem")
+        for split, paired in {"all": comparison.overall, **comparison.by_split}.items():
+            pairs = comparison.pairs if split == "all" else comparison.pairs.filter(pl.col("split") == split)
+            interval = f"[{100 * paired.ci_low:+.1f}, {100 * paired.ci_high:+.1f}]"
+            change = f"{100 * paired.difference:+.1f} points {interval}{changed_text(changed(pairs))}"
+            lines.append(f"B - A, {split}: {change} on {paired.n} problems")
+        return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
+    after = [_rollouts(record) for record in sides[-1]]
+    found = over_seeds(after, [_rollouts(record) for record in sides[0]] if len(sides) == 2 else None)
+    mean, low, high = (100 * value for value in found.mean)
+    what = "B - A, seed by seed" if len(sides) == 2 else "Pass@1"
+    each = " ".join(f"{100 * value:+.1f}" if len(sides) == 2 else f"{100 * value:.1f}" for value in found.by_seed)
+    lines.append(
+        f"{what}: {each}; mean {mean:{'+' if len(sides) == 2 else ''}.1f} [{low:.1f}, {high:.1f}] for other seeds and "
+        f"problems, standard deviation between seeds {100 * found.spread:.1f}, on {found.n} problems"
+    )
+    return lines
 
 
 def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:

@@ -103,6 +103,7 @@ async def sample_group(
     temperature: float,
     seed: int | None,
     stop: Stop = None,
+    top_p: float = 1.0,
 ) -> list[Completion]:
     """`num_samples` completions of one prompt, in one `sample` call. `stop` None means the model's own end token.
 
@@ -117,6 +118,7 @@ async def sample_group(
     params = tinker.SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
+        top_p=top_p,
         seed=seed,
         stop=None if stop is None else list(stop),
     )

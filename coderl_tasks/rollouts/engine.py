@@ -45,7 +45,8 @@ class RolloutSettings:
     what is sampled from, where the folder that records it does not imply that.
 
     `max_tokens` is the completion's limit and `context` the model's, both in tokens; `sampler_step` is the last step
-    trained into the policy, -1 for the base model; `concurrency` bounds the requests to Tinker in flight.
+    trained into the policy, -1 for the base model; `concurrency` bounds the requests to Tinker in flight. `top_p` keeps
+    the likeliest tokens that hold so much of the probability.
     """
 
     purpose: Purpose
@@ -57,6 +58,7 @@ class RolloutSettings:
     concurrency: int = 64
     format_coef: float = 0.1
     sampler_step: int = OUTSIDE_TRAINING
+    top_p: float = 1.0
 
 
 class RolloutEngine:
@@ -133,6 +135,7 @@ class RolloutEngine:
                     num_samples=request.num_samples,
                     max_tokens=request.max_tokens,
                     temperature=self.settings.temperature if request.temperature is None else request.temperature,
+                    top_p=self.settings.top_p,
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )

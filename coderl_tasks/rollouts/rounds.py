@@ -248,6 +248,8 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
+    if values["top_p"] == 1:  # as earlier versions recorded it, which had no other
+        del values["top_p"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
 

@@ -47,7 +47,13 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
     if isinstance(settings, EvaluateSettings):
-        return (await plan_evaluation(settings))[0]
+        if settings.compare is None:
+            return (await plan_evaluation(settings))[0]
+        for side in compared_sides(settings):
+            for _, what in side:
+                if isinstance(what, EvaluateSettings):
+                    await plan_evaluation(what)  # each is completed by its own run when it is evaluated
+        return settings
     assert isinstance(settings, PipelineSettings)
     return await plan_pipeline(settings)
 
@@ -244,6 +250,18 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
     check_data(side.source, settings.splits, side.role)
     if not is_planned or "/" in (settings.compare_to or ""):
         compared_with(settings, run)
+
+
+def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | EvaluateSettings]]]:
+    """The sides of `compare`, each its seeds by name: the folder of a finished evaluation, or what to evaluate."""
+
+    def found(name: str) -> Path | EvaluateSettings:
+        folder = find_local(name)
+        if folder is not None and EvalJournal(folder).read_summary() is not None:
+            return folder
+        return settings.with_changes(checkpoint=name, compare=None, compare_to=None)
+
+    return [[(name, found(name)) for name in side.split("+")] for side in settings.compare or ()]
 
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:

@@ -1,8 +1,8 @@
 """The settings of `coderl evaluate`."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature
 
@@ -15,12 +15,45 @@ class EvaluateSettings(FlowSettings):
     )
     splits: Names = Field(None, description="test splits; by default all the data set has")
     eval_limit: Annotated[Limit, Setting(gsm8k=40)] = Field(-1, description="problems, a seeded subset (-1: all)")
-    temperature: Temperature = Field(0.0, ge=0, description="sampling temperature; 0 is greedy")
+    n_samples: Annotated[int, Setting(elsewhere=("n", "k", "num_samples", "samples_per_problem"))] = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="completions per problem; with several also pass@k, for k = 1, 2, 4, ... up to that many",
+    )
+    temperature: Temperature = Field(0.0, ge=0, description="sampling temperature; 0 is greedy, for n_samples=1")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="sample of the likeliest tokens alone that hold so much of the probability"
+    )
     compare_to: Annotated[str | None, Setting(decides_content=False)] = Field(
         "baseline",
         description="evaluation to compare with: one of the same run, where there is one, another run (its final one), "
         "or a folder",
     )
+    compare: Annotated[Names, Setting(decides_content=False)] = Field(
+        None,
+        description="A,B: evaluate both with these settings (runs, checkpoints, base models; finished evaluations are "
+        "taken as they are), and say how they differ, problem by problem; A1+A2+A3 are seeds of one configuration",
+    )
     log_path: Annotated[str | None, Setting(decides_content=False, elsewhere=("output_dir", "resume", "run"))] = Field(
         None, description="where the result goes: a folder, or a name under the run's evals/"
     )
+
+    @model_validator(mode="after")
+    def _samples_can_differ(self) -> Self:
+        if self.n_samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"n_samples={self.n_samples} with temperature=0: greedy completions of a problem are all the same; add "
+                "temperature=0.7, say"
+            )
+        if self.top_p < 1 and self.temperature == 0:
+            raise ValueError(f"top_p={self.top_p:g} with temperature=0: a greedy completion has no other tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _two_are_compared(self) -> Self:
+        if self.compare is not None and not 1 <= len(self.compare) <= 2:
+            raise ValueError(f"compare={','.join(self.compare)}: name two, A,B, or the seeds of one, A1+A2+A3")
+        if self.compare is not None and self.log_path is not None:
+            raise ValueError("compare evaluates each side in a folder of its own: leave log_path out")
+        return self
