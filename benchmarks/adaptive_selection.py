@@ -5,8 +5,11 @@
 Of the simulated problems 55% are hardly ever solved, 15% nearly always, 30% between; pass rates drift upwards. The
 share of groups of 16 with a signal, over all steps, without a profile and with one of two completions per problem, for
 selection=shuffle and for adaptive with several powers of the expected share, with the last one also where a step's
-completions are divided by what is known (group_size_adaptive). Then the milliseconds (of the processor)
-of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
+completions are divided by what is known (group_size_adaptive). Then, without a profile, groups that are begun with
+some of their completions and get the rest only if these differ (first_completions; with 16 whole groups, none in place
+of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the groups begun
+those that had one and that were expected to, and the share of the completions that are in them. Then the milliseconds
+(of the processor) of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from coderl_tasks.problems.problem import Problem
 
 PER_STEP, COMPLETIONS = 8, 16
 POWERS = (1, 3, 6)
+FIRST = (2, 3, 4, 5, 6, 8, COMPLETIONS)
 DRIFT, WALK = 0.03, 0.1
 """Of a problem's log-odds per step: the mean, and the standard deviation."""
 
@@ -68,6 +72,47 @@ def simulated(
     return mean(signals), mean(expected)
 
 
+def begun_with(first: int, kind: str, count: int, steps: int, seed: int) -> tuple[float, float, float, float]:
+    """Where groups are begun with `first` completions and problems chosen by the selection `kind`: per completion the
+    groups with a signal, of the groups begun the share that had one and the expected share, and the share of the
+    completions that are in them."""
+    rng = np.random.default_rng(seed)
+    pool, odds = problems(count, rng), log_odds(count, rng)
+    ids = [problem.problem_id for problem in pool]
+    outcomes: list[list[Outcome]] = []
+    selection = Adaptive(pool, {}, lambda: outcomes, completions=COMPLETIONS, lag=0)
+    select = shuffle if kind == "shuffle" else selection
+    expected = []
+    for step in range(steps):
+        taken: list[str] = []
+        groups: list[Outcome] = []
+        further = select(ids, seed=seed, step=step, count=PER_STEP)
+        while further:
+            for name in further:
+                rate = 1 / (1 + np.exp(-odds[int(name[1:])]))
+                right, size = int(rng.binomial(first, rate)), first
+                if 0 < right < first:
+                    right, size = right + int(rng.binomial(COMPLETIONS - first, rate)), COMPLETIONS
+                groups.append((name, float(right), size))
+            taken += further
+            missing = PER_STEP - sum(has_signal(group) for group in groups)
+            room = (PER_STEP * COMPLETIONS - sum(size for *_, size in groups)) // COMPLETIONS
+            more = min(missing, room)
+            further = select(ids, seed=seed, step=step, count=more, taken=taken) if more > 0 else []
+        expected.append(selection.forecast(step, taken, [first] * len(taken)).signal)
+        outcomes.append(groups)
+        odds += rng.normal(DRIFT, WALK, count)
+    all_groups = [group for groups in outcomes for group in groups]
+    completions, signals = sum(size for *_, size in all_groups), sum(map(has_signal, all_groups))
+    inside = sum(group[2] for group in all_groups if has_signal(group))
+    return signals / completions, signals / len(all_groups), mean(expected), inside / completions
+
+
+def has_signal(group: Outcome) -> bool:
+    _, right, size = group
+    return 0 < right < size
+
+
 def milliseconds(count: int, steps: int) -> list[float]:
     """Of each of some choices, forecast included."""
     rng = np.random.default_rng(0)
@@ -110,6 +155,18 @@ def main() -> None:
             name = "shuffle" if power is None else f"adaptive, power {power}" + ", sizes too" * sized
             shares = (f"{mean(column):.0%}" for column in zip(*found, strict=True))
             table.add_row(str(profile), name, *shares)
+    Console().print(table)
+    table = Table(title="Groups begun with some of their completions, which get the rest only if these differ")
+    for title in ("selection", "begun with", "with a signal per 1,000", "of those begun", "expected", "in them"):
+        table.add_column(title, justify="right")
+    for kind in ("shuffle", "adaptive"):
+        adaptive.SHARPNESS = POWERS[-1]
+        for first in FIRST:
+            rows = [
+                begun_with(first, kind, arguments.problems, arguments.steps, seed) for seed in range(arguments.seeds)
+            ]
+            rate, *parts = (mean(column) for column in zip(*rows, strict=True))
+            table.add_row(kind, str(first), f"{1000 * rate:.1f}", *(f"{part:.0%}" for part in parts))
     Console().print(table)
     print(f"25,000 problems: median {median(spent[1:]):.1f} ms per step, most {max(spent[1:]):.1f} ms")
 

@@ -25,7 +25,8 @@ profile alone would cost: the ratio is at least that.
 
 Groups with signal are those that are trained on. Of a problem that is never solved, some of them only tell code from no
 code; mixed groups have right completions and wrong ones. Begun are all groups; whole are those with 16 completions,
-which with first_completions are fewer.
+which with first_completions are fewer. What the others cost shows in the share of all completions that are in mixed
+groups.
 
 What DIR holds already is not done again. Seeds are outermost, and a seed's runs come in an order drawn from it. One
 embedded Tinker server and one sandbox serve all.
@@ -233,7 +234,8 @@ def train(bench: Bench, environment: dict[str, str], data: str, arm: str, seed: 
 @dataclass(frozen=True)
 class Result:
     """Of one run: steps and tokens until it reached the threshold (or ended), tokens of the profile, per step the share
-    of groups with a signal, the share of mixed ones and that among whole groups, and the last evaluation."""
+    of groups with a signal, the share of mixed ones, that among whole groups and that of the completions in mixed ones,
+    and the last evaluation."""
 
     steps: int
     reached: bool
@@ -242,6 +244,7 @@ class Result:
     signal: tuple[float, ...]
     mixed: tuple[float, ...]
     mixed_of_whole: tuple[float, ...]
+    completions_mixed: tuple[float, ...]
     pass_at_1: float
 
     @property
@@ -260,10 +263,12 @@ def result(bench: Bench, data: str, arm: str, seed: int) -> Result | None:
     last = evaluations(run)[steps]
     right = pl.col("correctness_score") == 1.0
     rollouts = pl.scan_parquet(files)
-    groups = rollouts.group_by("step", "group_index").agg(mixed=right.any() & ~right.all(), is_whole=pl.len() == WHOLE)
+    groups = rollouts.group_by("step", "group_index").agg(mixed=right.any() & ~right.all(), size=pl.len())
 
-    def mixed(groups: pl.LazyFrame) -> tuple[float, ...]:
-        return tuple(groups.group_by("step").agg(pl.col("mixed").mean()).sort("step").collect()["mixed"])
+    def by_step(groups: pl.LazyFrame, share: pl.Expr) -> tuple[float, ...]:
+        return tuple(groups.group_by("step").agg(share.alias("share")).sort("step").collect()["share"])
+
+    mixed, size = pl.col("mixed"), pl.col("size")
 
     return Result(
         steps,
@@ -271,8 +276,9 @@ def result(bench: Bench, data: str, arm: str, seed: int) -> Result | None:
         rollouts.select(pl.col("completion_tokens").list.len().sum()).collect().item(),
         profiled(data, arm, seed)[1],
         tuple(1 - rows[step]["groups_skipped"] / rows[step]["groups_total"] for step in range(steps)),
-        mixed(groups),
-        mixed(groups.filter("is_whole")),
+        by_step(groups, mixed.mean()),
+        by_step(groups.filter(size == WHOLE), mixed.mean()),
+        by_step(groups, size.filter(mixed).sum() / size.sum()),
         last,
     )
 
@@ -331,7 +337,12 @@ def table(bench: Bench, data: str, seeds: int) -> Table | None:
         title_justify="left",
     )
     headings = ("arm", "reached", "steps", "thousand tokens", "profile", "ratio to shuffle", "groups with signal")
-    mixed = ("mixed of those begun", "in the first, last third of the steps", "mixed of those whole")
+    mixed = (
+        "mixed of those begun",
+        "in the first, last third of the steps",
+        "mixed of those whole",
+        "completions in mixed groups",
+    )
     for heading in (*headings, *mixed, "Pass@1 at the end"):
         shown.add_column(heading, no_wrap=True)
     for arm in ARMS:
@@ -362,6 +373,7 @@ def cells(results: Sequence[Result], ratio: str) -> list[str]:
         f"{statistics.fmean(statistics.fmean(one.mixed) for one in results):.0%}",
         f"{first:.0%}, {last:.0%}",
         f"{statistics.fmean(statistics.fmean(one.mixed_of_whole) for one in results):.0%}",
+        f"{statistics.fmean(statistics.fmean(one.completions_mixed) for one in results):.0%}",
         " ".join(f"{100 * one.pass_at_1:.0f}" for one in results),
     ]
 

@@ -67,6 +67,7 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
         ([row], {"max_steps_off_policy": 1}, "max_steps_off_policy"),
         ([row], {"steer": "act"}, "steer=act: here the caller decides"),
         ([row], {"refill": 2.0}, "refill: here the caller chooses a step's problems"),
+        ([row], {"first_completions": 4}, "first_completions: here the caller chooses a step's problems"),
         ([row], {"selection": "adaptive"}, "adaptive: here the caller chooses a step's problems"),
     ):
         with pytest.raises(ConfigError, match=why):
