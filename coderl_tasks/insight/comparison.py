@@ -146,7 +146,8 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
     after = [_rollouts(record) for record in sides[-1]]
     found = over_seeds(after, [_rollouts(record) for record in sides[0]] if len(sides) == 2 else None)
-    mean, low, high = (100 * value for value in found.mean)
+    lowest = -1.0 if len(sides) == 2 else 0.0
+    mean, low, high = (100 * min(1.0, max(lowest, value)) for value in found.mean)
     what = "B - A, seed by seed" if len(sides) == 2 else "Pass@1"
     each = " ".join(f"{100 * value:+.1f}" if len(sides) == 2 else f"{100 * value:.1f}" for value in found.by_seed)
     lines.append(

@@ -5,11 +5,19 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError, InfraError
-from coderl_tasks.evaluation.paired import compared, paired_difference, paired_outcomes, side_text, unlike
+from coderl_tasks.evaluation.paired import (
+    compared,
+    over_seeds,
+    paired_difference,
+    paired_outcomes,
+    sampling_noise,
+    side_text,
+    unlike,
+)
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset, summarize
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
-from coderl_tasks.stats import paired_proportion_difference, wilson_interval
+from coderl_tasks.stats import clustered_bootstrap, crossed_interval, paired_proportion_difference, wilson_interval
 
 VERDICTS = {"passed": 1.0, "wrong_answer": 0.0, "format_error": 0.0, "infra_error": None}
 
@@ -80,6 +88,9 @@ def test_comparison_is_paired_and_leaves_infra_errors_out() -> None:
         "ci_low": expected.low,
         "ci_high": expected.high,
         "n": 3,
+        "gained": 2,
+        "lost": 0,
+        "mcnemar_p": 0.5,
         "before": {"policy": "data/nano", "step": -1, "temperature": 0.0, "max_tokens": 64, "n": 4},
         "after": {"policy": "tinker://x/y", "step": 9, "temperature": 0.8, "max_tokens": 64, "n": 5},
     }
@@ -155,3 +166,70 @@ def test_a_subset_can_be_all() -> None:
     assert evaluation_subset(PROBLEMS, 1000, seed=0) == PROBLEMS
     with pytest.raises(ValueError):
         evaluation_subset(PROBLEMS, 0, seed=0)
+
+
+def several(outcomes: dict[str, str], split: str = "lcbv5") -> pl.DataFrame:
+    """`outcomes` are letters per completion by problem_id: P passed, W wrong, I not graded."""
+    letters = {"P": "passed", "W": "wrong_answer", "I": "infra_error"}
+    parts = [
+        rollouts({problem_id: letters[graded[number]] for problem_id, graded in outcomes.items()}, split).with_columns(
+            sample_index=pl.lit(number, ROLLOUT_SCHEMA["sample_index"])
+        )
+        for number in range(len(next(iter(outcomes.values()))))
+    ]
+    return pl.concat(parts)
+
+
+def test_several_completions_are_problems_first_and_pass_at_k() -> None:
+    frame = several({"a": "PPPP", "b": "PWWW", "c": "WWWW", "d": "PWII", "e": "IIII"})
+    summary = summarize(frame, temperature=0.7, max_tokens=128, policy="tinker://x/y")
+    shares = [1.0, 0.25, 0.0, 0.5]
+    assert (summary["n"], summary["n_samples"], summary["infra_errors"]) == (4, 4, 6)
+    assert summary["pass_at_1"] == pytest.approx(sum(shares) / 4)
+    interval = clustered_bootstrap(shares)
+    assert (summary["ci_low"], summary["ci_high"]) == (max(0.0, interval.low), min(1.0, interval.high))
+    found = summary["pass_at_k"]
+    assert list(found) == ["1", "2", "4"]
+    assert found["2"]["estimate"] == pytest.approx((1 + 0.5 + 0 + 1) / 4) and found["2"]["n"] == 4
+    assert found["4"]["estimate"] == pytest.approx((1 + 1 + 0) / 3) and found["4"]["n"] == 3, "d has two graded ones"
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_what_changed_is_counted_and_tested() -> None:
+    before = rollouts({str(number): "wrong_answer" if number < 9 else "passed" for number in range(20)})
+    after = rollouts({str(number): "wrong_answer" if number in (8, 19) else "passed" for number in range(20)})
+    sides = ({"policy": "a", "n": 20}, {"policy": "b", "n": 20, "n_samples": 1})
+    found = compared(before, after, to="x", sides=sides)["compare"]
+    assert (found["gained"], found["lost"]) == (8, 1)
+    assert found["mcnemar_p"] == pytest.approx(2 * (1 + 9) / 2**9)
+    shares = compared(before, several({str(number): "PW" for number in range(20)}), to="x", sides=sides)["compare"]
+    assert (shares["gained"], shares["lost"], shares.get("mcnemar_p")) == (9, 11, None)
+    assert shares["difference"] == pytest.approx(0.5 - 11 / 20) and shares["ci_low"] < 0 < shares["ci_high"]
+
+
+def test_seeds_of_one_configuration_are_summarised_together() -> None:
+    befores = [rollouts({"a": "passed", "b": "wrong_answer", "c": "wrong_answer", "d": "infra_error"})] * 3
+    afters = [
+        rollouts({"a": "passed", "b": "passed", "c": verdict, "d": "passed"})
+        for verdict in ("passed", "wrong_answer", "passed")
+    ]
+    alone = over_seeds(afters)
+    assert alone.n == 4 and alone.by_seed == [1.0, 0.75, 1.0]
+    assert alone.mean == crossed_interval([[1, 1, 1, 1], [1, 1, 0, 1], [1, 1, 1, 1]])
+    against = over_seeds(afters, befores)
+    assert against.n == 3 and against.mean.estimate == pytest.approx((2 + 1 + 2) / 9)
+    with pytest.raises(DataError, match="two or more evaluations"):
+        over_seeds(afters[:1])
+
+
+def test_the_noise_of_an_evaluation_is_measured_where_it_can_be() -> None:
+    measured = sampling_noise(several({"a": "PPWW", "b": "PPPP", "c": "WWWI"}))
+    assert measured.problems == 3 and measured.within == pytest.approx((2 * 2 / (4 * 3) + 0 + 0) / 3)
+    single = rollouts({"a": "passed", "b": "passed", "c": "infra_error"})
+    assert (
+        sampling_noise(single).within == pytest.approx(0.75 * 0.25)
+        and "the most it can take" in sampling_noise(single).said
+    )
+    assert sampling_noise(single, {"gained": 5, "lost": 2, "n": 40, "to": "x"}).within == 0.05
+    with pytest.raises(DataError):
+        sampling_noise(rollouts({"a": "infra_error"}))

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
+from coderl_tasks.cli import main
 from coderl_tasks.insight.record import load_run
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
@@ -223,13 +225,19 @@ async def test_a_flow_run_has_its_directorys_name(run: Path, pool: Path) -> None
 def test_a_base_model_is_compared_with_the_final_evaluation_of_a_run(
     coderl: Coderl, refused: Refused, run: Path, tmp_path: Path
 ) -> None:
-    words = ("preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64", "temperature=0.8")
+    words = ("preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64", "temperature=0.8", "n_samples=2")
     done = coderl("evaluate", *words, f"compare_to={run}", f"log_path={tmp_path / 'base'}")
     assert done.returncode == 0, done.stderr
     assert f"against {run.name}/final: " in done.stdout
     assert "warning: the evaluations are unlike in more than the policy: temperature 0 against 0.8" in done.stdout
     compare = json.loads((tmp_path / "base/summary.json").read_text())["compare"]
     assert (compare["to"], compare["before"]["step"], compare["after"]["step"]) == (f"{run.name}/final", 2, -1)
+
+    assert re.search(r"^ +Pass@2 .*n=4$", done.stdout, re.M) and "n_samples 2" in done.stdout
+    assert main(["power", str(tmp_path / "base")]) == 0
+    sides = coderl("evaluate", f"compare={tmp_path / 'base'},{run / 'evals/final'}")
+    assert sides.returncode == 0, sides.stderr
+    assert re.search(r"^B - A, all: [+-].* on 4 problems$", sides.stdout, re.M) and "Sandbox: " not in sides.stdout
 
     command = ("evaluate", *words, f"log_path={tmp_path / 'base'}")
     rollouts = (tmp_path / "base/rollouts.parquet").read_bytes()
