@@ -4,17 +4,21 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import re
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, free_bytes, needed_by_states
 from coderl_tasks.embedded.supervisor import answers
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
+from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
 from coderl_tasks.runtime import prefect_server
@@ -39,6 +43,7 @@ LOW_DISK_GIB = 5
 DEADLINE_S = 20.0
 PROBE_DEADLINE_S = 600.0
 PROBE_RANK = 8
+SHOWN_STATES, LISTED_STATES = 5, 1000
 LOCAL_PACKAGES = ("torch", "safetensors")
 TESTED_SDK = (0, 38)
 """The newest release of the tinker SDK that the tests passed with."""
@@ -228,6 +233,58 @@ async def _prefect_fault() -> Exception | None:
         return error
 
 
+def check_checkpoints(_: str | None) -> Finding:
+    """Policies of runs that nothing but an expiring state holds, and when they expire."""
+    root = Path(DEFAULT_ROOT).expanduser()
+    newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
+    for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):
+        try:
+            states = expiring_states(run, recorded_config(run) or {})[:1]
+            last = get_last_checkpoint(run)
+        except CoderlError:
+            continue  # `coderl runs` says what is wrong with it
+        newest |= {s.path: (run.name, s.step) for s in states if last is None or s.step > last["step"]}
+    try:
+        expiries = _expiries() if newest else {}
+    except (CoderlError, TimeoutError) as error:
+        # Not missing: the service's own check says that it is.
+        return Finding("weights", True, f"not asked for: {error or 'no answer'}")
+    dated = sorted((expires, path) for path in newest if (expires := expiries.get(path)) is not None)
+    if not dated:
+        return Finding("weights", True, "no run depends on a state that expires")
+    lines = []
+    for expires, path in dated[:SHOWN_STATES]:
+        name, step = newest[path]
+        keeps = f"; tinker checkpoint set-ttl {path} --remove keeps it" if uses_tinker_service() else ""
+        taken = f"coderl export {shlex.quote(name)} --step {step} --out DIR takes it away"
+        lines.append(f"{name}, step {step}: expires {expires:%Y-%m-%d %H:%M} UTC; {taken}{keeps}")
+    said = (
+        f"the last steps of {len(dated)} runs are in states that expire; a later resume repeats them from its records"
+    )
+    return Finding("weights", True, said, tuple(lines))
+
+
+def _expiries() -> dict[str, datetime]:
+    """When checkpoints expire, by path, those that do: the named service's, else those in the embedded server's store."""
+    if not uses_tinker_service():
+        from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
+
+        store = coderl_home() / "tinker"
+        records = CheckpointStore(store).all_checkpoints() if store.is_dir() else []
+        return {r.path: datetime.fromtimestamp(r.expires_at, UTC) for r in records if r.expires_at is not None}
+    return asyncio.run(asyncio.wait_for(_service_expiries(), DEADLINE_S))
+
+
+async def _service_expiries() -> dict[str, datetime]:
+    from coderl_tasks.policy.clients import require_answer, rest_client, tinker_errors
+
+    url, key = tinker_credentials()
+    await require_answer(url, patience_s=DEADLINE_S)
+    with tinker_errors("listing the checkpoints"):
+        listed = (await (await rest_client(url, key)).list_user_checkpoints(limit=LISTED_STATES)).checkpoints
+    return {one.tinker_path: one.expires_at for one in listed if one.expires_at is not None}
+
+
 def check_disk(model_name: str | None) -> Finding:
     folders = (Path(DEFAULT_ROOT).expanduser(), coderl_home())
     free = {folder: free_bytes(folder) / GIB for folder in folders}
@@ -300,4 +357,5 @@ CHECKS: tuple[Callable[[str | None], Finding], ...] = (
     check_programs,
     check_prefect,
     check_disk,
+    check_checkpoints,
 )

@@ -205,6 +205,25 @@ def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help=RECORDS)
 
 
+@_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")
+def _export(parser: argparse.ArgumentParser) -> None:
+    """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card. transformers has to
+    give the log-probabilities that were sampled from it."""
+    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
+    parser.add_argument(
+        "--step",
+        help="a step's number, last, or best: the best Pass@1 on the validation problems (default: best where the run "
+        "was evaluated on them, else last)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to make; refused if it exists")
+    parser.add_argument("--merge", action="store_true", help="the whole model with its tokenizer, adapter merged")
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not compare transformers' log-probabilities with the sampled ones"
+    )
+    parser.add_argument("--push", metavar="REPO", help="then upload it to the Hugging Face hub; a new one is private")
+    parser.add_argument("--public", action="store_true", help="with --push: make a new repository public")
+
+
 @_subcommand("serve", "the embedded servers: coderl serve tinker | sandbox")
 def _serve(parser: argparse.ArgumentParser) -> None:
     """Run an embedded server until it is stopped."""

@@ -19,6 +19,7 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
+from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.rollout import TRUNCATED
 
@@ -56,6 +57,8 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),
         "checkpoints": run.checkpoints,
+        "expiring": expiring_states(run.path, run.config),
+        "export": f"coderl export {shlex.quote(str(run.path))}",
         "config": sorted(run.config.items()),
         "queries": [f"coderl query {shlex.quote(str(run.path))} --name {name}" for name in QUERIES],
         "sql": f'coderl query {shlex.quote(str(run.path))} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',

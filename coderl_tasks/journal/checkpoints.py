@@ -7,11 +7,14 @@ row is written once the service has said that the weights are saved.
 import secrets
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import append_row, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, append_row, read_json, read_rows
+from coderl_tasks.settings import TrainSettings
 
 if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run does not need it
     import tinker
@@ -86,6 +89,42 @@ def get_last_checkpoint(log_path: Path | str, required_key: str = "state_path") 
     """The newest checkpoint with `required_key` (state_path to train, sampler_path to sample), None if none has."""
     rows = [row for row in read_checkpoints(log_path) if row.get(required_key)]
     return rows[-1] if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringState:
+    """The training state after `step`, at `path`, which the service removes at `expires`."""
+
+    step: int
+    path: str
+    expires: datetime
+
+
+def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]:
+    """The states of the newest steps of `run`, whose settings are `config`, that a resume goes on from and that expire,
+    the newest first; not those of steps with a checkpoint, which stays.
+
+    `expires` is what was asked of the service, counted from the commit: what the service says counts.
+    """
+    hours = float(config.get("rolling_save_hours") or TrainSettings().rolling_save_hours)
+    keep = int(config.get("rolling_save_keep") or TrainSettings().rolling_save_keep)
+    staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
+    states: list[ExpiringState] = []
+    found = 0
+    # No further back than what is kept: a long run has thousands of commits.
+    for file in sorted(run.glob("steps/*/commit.json"), reverse=True):
+        try:
+            path = read_json(file).get("state_path")
+        except DamagedFileError:
+            continue  # the next start sets it aside, and does the update again
+        if path is not None:
+            found += 1
+            step, saved = int(file.parent.name), datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            if step not in staying:
+                states.append(ExpiringState(step, str(path), saved + timedelta(hours=hours)))
+        if found == keep:
+            break
+    return states
 
 
 def check_log_dir(log_path: Path | str, behavior_if_exists: LogDirBehavior = "resume") -> bool:

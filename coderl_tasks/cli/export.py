@@ -1,0 +1,231 @@
+"""`coderl export`: a run's policy as a folder that transformers, peft and vLLM load.
+
+All is made in a folder beside the one that was asked for, which gets its name when it is complete and checked: an
+export that is interrupted, or does not pass, leaves nothing under the name.
+"""
+
+import asyncio
+import importlib.util
+import os
+import shlex
+import shutil
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
+from coderl_tasks.export.model_card import model_card
+from coderl_tasks.export.saved_policy import SavedPolicy, saved_policy
+from coderl_tasks.journal.run_names import record_path
+from coderl_tasks.paths import local_model_folder
+from coderl_tasks.services import Services, services
+
+if TYPE_CHECKING:  # the SDK takes seconds to import
+    import tinker
+
+PACKAGES = ("torch", "safetensors", "peft")
+SEQUENCES, LONGEST = 4, 256
+"""Of the check: how many sampled sequences, and how many of each one's tokens."""
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What `vllm serve --max-lora-rank` takes."""
+
+
+def export(options: Namespace) -> int:
+    run = record_path(options.run)
+    policy = saved_policy(run, options.step)
+    out: Path = options.out.expanduser()
+    if out.exists() or out.is_symlink():
+        raise ConfigError(f"{out} exists: give --out a folder that does not")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out.parent} is no directory: give --out a folder in one")
+    checks = not options.no_check
+    if (checks or options.merge) and (missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]):
+        raise ConfigError(
+            f"{', '.join(missing)} not installed: pip install 'coderl[export]'"
+            + ("" if options.merge else ", or --no-check to export without comparing log-probabilities")
+        )
+    if options.push is not None:
+        _require_token(options.push)
+    base = str(policy.config["model_name"])
+    print(f"step {policy.step} ({policy.why}), state {policy.state_path}")
+    with _complete(out) as folder:
+        adapter = folder / "adapter" if options.merge else folder
+        adapter.mkdir(exist_ok=True)
+        with services(base) as used:
+            print("\n".join(line for line in used.lines if line.startswith("Tinker")))
+            sequences = asyncio.run(_fetch(used, policy, adapter, checks))
+        local = local_model_folder(base)
+        config = finish_adapter(adapter, str(local or base))
+        checked = None
+        if checks or options.merge:
+            checked = _check_and_merge(base, folder, adapter, sequences, options.merge)
+        name = (options.push or out.name).rpartition("/")[2]
+        (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
+    print(f"exported: {out}{f' ({checked})' if checked else ' (not checked)'}")
+    print("\n".join(_commands(out.resolve(), str(local or base), int(config["r"]), merged=options.merge)))
+    if options.push is not None:
+        print(f"pushed: {_push(out, options.push, public=options.public)}")
+    return 0
+
+
+async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, checks: bool) -> list[SampledSequence]:
+    """Write the adapter to its folder; with `checks` also what to compare it with, sampled from the same policy."""
+    from coderl_tasks.policy.clients import connect, disconnect, rest_client
+
+    service = await connect(used.tinker_url, used.tinker_api_key)
+    try:
+        rest = await rest_client(used.tinker_url, used.tinker_api_key)
+        client = await fetch_adapter(service, rest, policy.state_path, adapter)
+        if not checks:
+            return []
+        # At another temperature a service may report the log-probabilities of the scaled distribution.
+        plain = policy.config.get("temperature") == 1.0
+        return (recorded_sequences(policy) if plain else []) or await fresh_sequences(client, policy)
+    finally:
+        await disconnect(service)
+
+
+def recorded_sequences(policy: SavedPolicy) -> list[SampledSequence]:
+    """A few of the run's rollouts that this policy sampled, each cut off at LONGEST tokens; none of the last step's."""
+    # A policy samples the step after it; with overlap the one after that.
+    files = [policy.run / f"steps/{policy.step + ahead:06d}/scored.parquet" for ahead in (1, 2)]
+    rows = _rollouts([file for file in files if file.is_file()]).filter(pl.col("sampler_step") == policy.step)
+    return [
+        SampledSequence(prompt, completion[:LONGEST], logprobs[:LONGEST])
+        for prompt, completion, logprobs in rows.select("prompt_tokens", "completion_tokens", "logprobs").iter_rows()
+    ][:SEQUENCES]
+
+
+async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) -> list[SampledSequence]:
+    """A few completions of prompts of the run, sampled from the policy now."""
+    import tinker
+
+    from coderl_tasks.policy.clients import tinker_errors
+
+    files = sorted(policy.run.glob("steps/*/scored.parquet"))
+    if not (prompts := _rollouts(files[-1:])["prompt_tokens"].to_list()):
+        raise ConfigError(f"{policy.run} has no rollouts to take prompts from: --no-check exports without comparing")
+    params = tinker.SamplingParams(max_tokens=64, temperature=1.0, seed=0)
+    with tinker_errors("sampling a few tokens for the check"):
+        sampler = await client.save_weights_and_get_sampling_client()
+        sampled = []
+        for prompt in prompts[:SEQUENCES]:
+            answer = (await sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
+            sampled.append(SampledSequence(prompt, list(answer.tokens), list(answer.logprobs or ())))
+    return sampled
+
+
+def _rollouts(files: list[Path]) -> pl.DataFrame:
+    """One rollout of each group in these files, those with tokens."""
+    columns = ["sampler_step", "group_index", "prompt_tokens", "completion_tokens", "logprobs"]
+    frames = [pl.read_parquet(file, columns=columns) for file in files]
+    if not frames:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
+    rows = pl.concat(frames).filter(pl.col("completion_tokens").list.len() > 0)
+    return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
+
+
+def _check_and_merge(
+    base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], merge: bool
+) -> str | None:
+    """Compare the adapter, and what is merged of it, with `sequences`; what was found, None without any."""
+    from coderl_tasks.export import transformers_model
+
+    # A local folder is served by the embedded server alone.
+    exact = local_model_folder(base) is not None
+    model = transformers_model.load_adapted(base, adapter, exact=exact)
+    said = None
+    if sequences:
+        found = transformers_model.agreement(model, sequences)
+        transformers_model.require_agreement("the adapter in transformers", found, exact=exact)
+        with model.disable_adapter():
+            before = transformers_model.agreement(model, sequences)
+        said = (
+            f"transformers gives the sampled log-probabilities of {found.tokens} tokens: they differ by "
+            f"{found.mean:.1e} nats on average and {found.largest:.1e} at most; those of the base model by "
+            f"{before.mean:.1e}"
+        )
+    if merge:
+        transformers_model.write_merged(model, base, folder)
+        if sequences:
+            found = transformers_model.merged_agreement(folder, sequences, exact=exact)
+            transformers_model.require_agreement("the merged model", found, exact=exact)
+    return said
+
+
+@contextmanager
+def _complete(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that gets its name when the block has ended without an error, and is removed otherwise."""
+    from coderl_tasks.journal.atomic import sync_folder
+
+    for left in out.parent.glob(f".{out.name}.*.export"):  # of an export that was killed
+        owner = left.name.split(".")[-2]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(left)
+    folder = out.with_name(f".{out.name}.{os.getpid()}.export")
+    folder.mkdir()
+    try:
+        yield folder
+        for file in (path for path in folder.rglob("*") if path.is_file()):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        folder.rename(out)
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    sync_folder(out.parent)
+
+
+def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
+    """The commands that serve and load the export."""
+    folder, name = shlex.quote(str(out)), shlex.quote(out.name)
+    if merged:
+        serve, tokenizer = f"vllm serve {folder} --served-model-name {name}", str(out)
+    else:
+        least = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
+        serve = f"vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {least} --lora-modules {name}={folder}"
+        tokenizer = base
+    lines = [f"serve it: {serve}"]
+    if not merged:
+        lines.append(
+            "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
+        )
+    return [
+        *lines,
+        "load it:  from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"          model = AutoModelForCausalLM.from_pretrained({str(out)!r})"
+        + ("" if merged else "  # with peft installed"),
+        f"          tokenizer = AutoTokenizer.from_pretrained({tokenizer!r})",
+    ]
+
+
+def _require_token(repo: str) -> None:
+    from huggingface_hub import get_token
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"--push {repo}: {' '.join(str(error).split())}") from error
+    if get_token() is None:
+        raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
+
+
+def _push(out: Path, repo: str, *, public: bool) -> str:
+    """Upload the folder; the address of the commit. InfraError, with the command that goes on from here."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+    try:
+        api.create_repo(repo, private=not public, exist_ok=True)
+        return str(api.upload_folder(repo_id=repo, folder_path=out, commit_message=f"coderl export {out.name}"))
+    except Exception as error:  # whose classes are those of the HTTP library that the hub's client has, of two
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InfraError(
+            f"{repo} was not pushed ({reason}); the export is complete: hf upload {repo} {shlex.quote(str(out))}"
+        ) from error

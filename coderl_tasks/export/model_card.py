@@ -1,0 +1,131 @@
+"""README.md of an exported policy: the model card that the hub shows, and what one has to know to use it rightly."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coderl_tasks.errors import DataError
+from coderl_tasks.export.saved_policy import SavedPolicy
+from coderl_tasks.insight.record import EvalRecord, load_run
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.paths import MANIFEST_FILE, find_local, local_model_folder
+
+SETTINGS = (
+    "lora_rank", "learning_rate", "learning_rate_schedule", "warmup_steps", "batch_size", "group_size", "temperature",
+    "max_tokens", "loss_fn", "advantage", "reward", "format_coef", "kl_penalty_coef", "max_steps_off_policy", "seed",
+)  # fmt: skip
+"""Settings that the card names, where the run recorded them."""
+
+
+def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | None) -> str:
+    """The text of the card of `policy`, exported as `name`: as a merged model or as an adapter; `checked` says how its
+    log-probabilities were compared with the sampled ones, None that they were not."""
+    config = policy.config
+    base = str(config.get("model_name"))
+    licence = base_licence(base)
+    run = load_run(policy.run)
+    renderer = f"the renderer `{config['renderer_name']}`" if config.get("renderer_name") else "the model's chat format"
+    head: dict[str, Any] = {
+        "library_name": "transformers" if merged else "peft",
+        "pipeline_tag": "text-generation",
+        "tags": ["coderl", "reinforcement-learning", "code", *([] if merged else ["lora"])],
+    }
+    if local_model_folder(base) is None:  # the hub refuses what is no model's name there
+        head |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
+    if licence is not None:
+        head["license"] = licence
+    facts = {
+        "base model": f"`{base}`",
+        "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
+        "trained": f"{policy.step + 1} GRPO steps on verifiable rewards (exported: step {policy.step}, {policy.why})",
+        "data": _data(config),
+        "licence": licence or "see base model",
+        "made with": f"coderl {version('coderl')}, run `{policy.run.name}`",
+        "checked": checked or "not checked against the sampled log-probabilities",
+    }
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
+        f"# {name}",
+        _table(("", ""), list(facts.items())),
+        "## Evaluation",
+        _evaluations(list(run.evals.values()), policy.step),
+        "## Settings",
+        _table(("setting", "value"), [(key, f"`{config[key]}`") for key in SETTINGS if config.get(key) is not None]),
+        "## Prompts",
+        f"Trained and evaluated on the prompts of {renderer}, with coderl's system message and question per problem "
+        "(`coderl_tasks.prompts`). Others were not measured.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def base_licence(model: str) -> str | None:
+    """The licence that a model's own card names, where it is at hand: in its local folder, or in the hub's cache."""
+    folder = local_model_folder(model)
+    card: str | Path | None = folder / "README.md" if folder is not None else _cached_card(model)
+    if card is None or not Path(card).is_file():
+        return None
+    text = Path(card).read_text(errors="replace")
+    if not text.startswith("---\n"):
+        return None
+    try:
+        head = yaml.safe_load(text[4:].partition("\n---")[0])
+    except yaml.YAMLError:
+        return None
+    found = head.get("license") if isinstance(head, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
+def _cached_card(model: str) -> str | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "README.md") if model.count("/") == 1 else None
+    return found if isinstance(found, str) else None
+
+
+def _data(config: dict[str, Any]) -> str:
+    named, pool = f"`{config.get('dataset')}`", config.get("pool")
+    file = find_local(str(pool)) if pool else None
+    folder = file if file is None or file.is_dir() else file.parent
+    if folder is None or not (folder / MANIFEST_FILE).is_file():
+        return f"{named}, pool `{Path(str(pool)).name}`" if pool else named
+    try:
+        manifest = read_json(folder / MANIFEST_FILE)
+    except DataError:
+        return f"{named}, pool `{folder.name}`"
+    band = [manifest.get("band_low"), manifest.get("band_high")]
+    within = f", pass rates from {band[0]:g} to {band[1]:g}" if None not in band else ""
+    return f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems{within}"
+
+
+def _evaluations(evals: list[EvalRecord], step: int) -> str:
+    shown = [record for record in evals if record.step in (-1, step)]
+    if not any(record.step == step for record in shown):
+        return f"The policy after step {step} was not evaluated."
+    rows = [
+        (
+            record.name,
+            "base model" if record.step < 0 else f"after step {record.step}",
+            f"{record.summary['n']}",
+            f"{record.pass_at_1:.1%} ({record.interval[0]:.1%} to {record.interval[1]:.1%})",
+            f"{record.summary.get('temperature', 0):g}",
+        )
+        for record in shown
+    ]
+    table = _table(("evaluation", "policy", "problems", "Pass@1 (95% interval)", "temperature"), rows)
+    lines = [table]
+    for record in shown:
+        if compare := record.summary.get("compare"):
+            points = [100 * float(compare[key]) for key in ("difference", "ci_low", "ci_high")]
+            lines.append(
+                f"`{record.name}` against `{compare['to']}`, paired over {compare['n']} problems: {points[0]:+.1f} "
+                f"points ({points[1]:+.1f} to {points[2]:+.1f}, 95%)."
+            )
+    return "\n\n".join(lines)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,118 @@
+"""What transformers and peft make of an exported adapter: its log-probabilities beside the sampled ones, and the merge.
+
+The embedded server computes in float32, as transformers does here on the CPU: both agree within 1e-4 nats per token. A
+service samples in bfloat16, whose 8 bits of mantissa make two right implementations of one model differ by 0.01 to
+0.03 nats per token on average and by tenths at single tokens. So there the mean decides, and its limit is 0.05: an
+adapter that is scaled wrongly or not applied at all is found once training has moved the policy by more than that. How
+far the base model is from the same samples is said beside it.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.export.download import WEIGHTS, SampledSequence, layer_of, tensor_names
+from coderl_tasks.paths import local_model_folder
+
+transformers_logging.disable_progress_bar()
+EXACT, ROUNDED = 1e-4, 0.05
+"""Limits in nats per token: of the largest difference in float32, of the mean one in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far a model is from what was sampled, over `tokens` tokens of `sequences` sequences, in nats per token."""
+
+    sequences: int
+    tokens: int
+    largest: float
+    mean: float
+
+    def fault(self, *, exact: bool) -> str | None:
+        """What is too much, None if nothing is."""
+        if exact:
+            return None if self.largest < EXACT else f"{self.largest:.2g} nats at a token, and {EXACT:g} is the limit"
+        return None if self.mean < ROUNDED else f"{self.mean:.2g} nats per token on average, {ROUNDED:g} is the limit"
+
+
+def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
+    """The base model with the adapter in the folder `adapter`, in float32 if `exact`, else as the base is stored.
+
+    Raises ConfigError if the base model cannot be loaded, or lacks layers that the adapter is for.
+    """
+    base = _load(base_model, exact=exact)
+    layers = {layer_of(name) for name in tensor_names(adapter / WEIGHTS)}
+    if unknown := sorted(layers - {name for name, _ in base.named_modules()}):
+        raise ConfigError(
+            f"the adapter is for layers that transformers' {base_model} does not have ({', '.join(unknown[:3])}): "
+            "convert it with tinker_cookbook.weights.build_lora_adapter or build_hf_model, which know the model; "
+            "--no-check exports it as it is"
+        )
+    with warnings.catch_warnings():
+        # Of a shared matrix at both ends, which `write_merged` takes apart.
+        warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*")
+        warnings.filterwarnings("ignore", category=FutureWarning)  # of the libraries, about one another
+        return PeftModel.from_pretrained(base, str(adapter))
+
+
+def _load(model: str, *, exact: bool) -> Any:
+    try:
+        folder = local_model_folder(model)
+        loaded = AutoModelForCausalLM.from_pretrained(str(folder or model), dtype="float32" if exact else "auto")
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"{model} cannot be loaded ({reason}): the check and --merge need it; --no-check exports the adapter alone"
+        ) from error
+    return loaded.eval()
+
+
+def agreement(model: Any, sequences: Sequence[SampledSequence]) -> Agreement:
+    """How far `model` is from the log-probabilities of `sequences`."""
+    differences = torch.cat([(_logprobs(model, one) - torch.tensor(one.logprobs)).abs() for one in sequences])
+    return Agreement(len(sequences), len(differences), float(differences.max()), float(differences.mean()))
+
+
+@torch.no_grad()
+def _logprobs(model: Any, sequence: SampledSequence) -> torch.Tensor:
+    tokens = torch.tensor([sequence.prompt + sequence.completion])
+    logits = model(tokens).logits[0, len(sequence.prompt) - 1 : -1].float()
+    chosen = torch.tensor(sequence.completion)
+    return torch.log_softmax(logits, dim=-1).gather(1, chosen[:, None])[:, 0]
+
+
+def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
+    """Write the model with the adapter added to its weights, and its tokenizer, to the existing `folder`."""
+    inner: Any = model.get_base_model()
+    head, embeddings = inner.get_output_embeddings(), inner.get_input_embeddings()
+    layer = getattr(head, "base_layer", None)
+    if layer is not None and layer.weight is embeddings.weight:
+        # Small models share one matrix between both ends, and only the upper end was trained: added to the shared one
+        # the adapter would change what the model reads, too.
+        layer.weight = torch.nn.Parameter(layer.weight.detach().clone())
+        inner.config.tie_word_embeddings = False
+    merged: Any = model.merge_and_unload()
+    merged.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(local_model_folder(base_model) or base_model)).save_pretrained(folder)
+
+
+def require_agreement(what: str, found: Agreement, *, exact: bool) -> None:
+    """CoderlError if `what` (an adapter, a merged model) does not give the log-probabilities that were sampled."""
+    if fault := found.fault(exact=exact):
+        raise CoderlError(
+            f"{what} does not give the log-probabilities that were sampled: {fault}; nothing was exported (--no-check "
+            "exports it all the same)"
+        )
+
+
+def merged_agreement(folder: Path, sequences: Sequence[SampledSequence], *, exact: bool) -> Agreement:
+    """`agreement` of the merged model in `folder`, as another program will load it."""
+    return agreement(_load(str(folder), exact=exact), sequences)
