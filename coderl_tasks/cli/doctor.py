@@ -265,7 +265,7 @@ def check_checkpoints(_: str | None) -> Finding:
 
 
 def _expiries() -> dict[str, datetime]:
-    """When checkpoints expire, by path, those that do: the named service's, else those in the embedded server's store."""
+    """When checkpoints expire, by path, those that do: the named service's, else those of the embedded server."""
     if not uses_tinker_service():
         from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 

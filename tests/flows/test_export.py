@@ -1,6 +1,7 @@
 """`coderl export` of a run made on the embedded server: what it writes, what it says, and that transformers agrees."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from coderl_tasks.cli import doctor, main
 from coderl_tasks.cli import export as export_command
-from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.export import transformers_model
 from coderl_tasks.export.download import CONFIG, WEIGHTS, finish_adapter, tensor_names
@@ -58,8 +59,7 @@ def test_an_adapter_that_peft_and_transformers_take(export: Export, run: Path, t
     assert f"vllm serve {NANO} --enable-lora --max-lora-rank 32 --lora-modules mine={out}" in said
     names: dict[str, Any] = {}
     shown = said[said.index("from transformers") :].splitlines()
-    exec("
-".join(line.strip() for line in shown), names)
+    exec("\n".join(line.strip() for line in shown), names)
     assert "lora_A" in str(names["model"])
     assert names["tokenizer"].encode("print(1)") == AutoTokenizer.from_pretrained(NANO).encode("print(1)")
     card = (out / "README.md").read_text()
@@ -169,6 +169,28 @@ def test_the_report_says_until_when_states_are_kept(run: Path) -> None:
     assert (state.expires.timestamp() - saved) == pytest.approx(168 * 3600)
     html = (run / "report.html").read_text()
     assert f"after step 0: {state.expires:%Y-%m-%d %H:%M} UTC" in html and "--step 0 --out DIR" in html
+
+
+def test_doctor_says_which_runs_depend_on_states_that_expire(
+    export: Export, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "DEFAULT_ROOT", str(tmp_path))
+    assert doctor.check_checkpoints(None).detail == "no run depends on a state that expires"
+    copy = tmp_path / "my run"
+    shutil.copytree(run, copy, ignore=shutil.ignore_patterns("*.lock"))
+    assert doctor.check_checkpoints(None).listing == ()  # its last step is a checkpoint
+    (copy / "checkpoints.jsonl").write_text("")
+    # As after a kill: its last checkpoint is older than the state of its last step.
+    (line,) = doctor.check_checkpoints(None).listing
+    path = json.loads((copy / "steps/000000/commit.json").read_text())["state_path"]
+    said = re.fullmatch(
+        r"my run, step 0: expires (\S+ \S+) UTC; (.*); tinker checkpoint set-ttl (\S+) --remove .*", line
+    )
+    assert said is not None and said[3] == path
+    assert said[2] == "coderl export 'my run' --step 0 --out DIR takes it away"
+    for variable in ("TINKER_BASE_URL", "TINKER_API_KEY"):  # as after a run on the embedded server, with none running
+        monkeypatch.setenv(variable, "")
+    assert doctor.check_checkpoints(None).listing == (line.partition("; tinker ")[0],)
 
 
 def test_names_that_only_tinker_uses_are_transformers(export: Export, tmp_path: Path) -> None:
