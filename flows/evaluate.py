@@ -91,7 +91,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     if summary is None or rollouts is None:
         rollouts, summary = await _measured(settings, policy, problems, folder, display)
         summary["step"] = policy.step
-    elif rollouts["problem_id"].to_list() != [problem.problem_id for problem in problems]:
+    elif rollouts["problem_id"].unique(maintain_order=True).to_list() != [problem.problem_id for problem in problems]:
         raise ConfigError(
             f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
             "anew"
