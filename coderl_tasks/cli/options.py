@@ -206,6 +206,16 @@ def _query(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=FORMATS, default="table", help="of an answer (default: table; csv is whole)"
     )
+    parser.add_argument(
+        "--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)"
+    )
+
+
+@_subcommand("record_commands", "SQL over a run, line by line")
+def _shell(parser: argparse.ArgumentParser) -> None:
+    """SQL over the views of a run, a folder of runs or a curation, statement by statement: each ends with a semicolon.
+    A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
+    parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
 
 
 @_subcommand("record_commands", "a run or a curation as one HTML page")

@@ -1,5 +1,6 @@
-"""`coderl runs`, `pools`, `query`, `report` and `power`: what runs, curations and evaluations recorded."""
+"""`coderl runs`, `pools`, `query`, `shell`, `report` and `power`: what runs, curations and evaluations recorded."""
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Literal
@@ -44,9 +45,23 @@ def query(options: Namespace) -> int:
     named = NAMED_QUERIES.get(options.name)
     pools_first = named is not None and named.over == CURATION
     run = record_path(options.run, pools_first=pools_first) if options.run is not None else None
-    from coderl_tasks.insight.query import print_query  # which takes seconds to import
+    from coderl_tasks.insight.query import print_query, write_answer  # which takes seconds to import
 
-    print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
+    if options.out is not None:
+        if options.format != "table":
+            raise ConfigError("--out writes the format that the file's name ends with: leave --format out")
+        written = write_answer(run, options.out, options.sql, options.name)
+        print(f"{written:,} rows: {options.out}")
+    else:
+        print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
+    return 0
+
+
+def shell(options: Namespace) -> int:
+    record = record_path(options.run)
+    from coderl_tasks.insight.query import answer_statements  # which takes seconds to import
+
+    answer_statements(record, sys.stdin, Console(), interactive=sys.stdin.isatty())
     return 0
 
 

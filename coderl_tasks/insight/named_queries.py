@@ -57,6 +57,74 @@ _QUERIES = (
         FROM rollouts WHERE verdict <> 'infra_error'
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25
         """),
+    NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", """
+        WITH placed AS (
+            SELECT run, split, reward, verdict, len(completion_tokens) AS tokens, trained,
+                   5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
+            FROM rollouts WHERE verdict <> 'infra_error' WINDOW w AS (PARTITION BY run)
+        )
+        SELECT run, split, count(*) AS completions, round(avg(reward), 3) AS reward,
+               round(avg((verdict = 'passed')::INT), 3) AS passed,
+               round(avg(reward) FILTER (fifth = 0), 3) AS reward_early,
+               round(avg(reward) FILTER (fifth = 4), 3) AS reward_late,
+               round(avg(trained::INT), 3) AS trained, round(avg(tokens), 1) AS tokens
+        FROM placed GROUP BY run, split ORDER BY run, completions DESC, split
+        """),
+    NamedQuery("lengths", RUN, "Do longer completions earn more? By tenths of their lengths.", """
+        WITH tenths AS (
+            SELECT run, len(completion_tokens) AS tokens, reward, verdict, stop_reason,
+                   ntile(10) OVER (PARTITION BY run ORDER BY len(completion_tokens)) AS tenth
+            FROM rollouts WHERE verdict <> 'infra_error'
+        )
+        SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
+               round(avg((verdict = 'passed')::INT), 3) AS passed,
+               round(avg((stop_reason = 'length')::INT), 3) AS truncated
+        FROM tenths GROUP BY run, tenth ORDER BY run, tenth
+        """),
+    NamedQuery("time_outs", RUN, "On which problems do programs run out of time, and does that fade?", """
+        SELECT run, problem_id, split, count(*) FILTER (verdict = 'time_limit') AS time_outs, count(*) AS completions,
+               round(avg((verdict = 'time_limit')::INT), 3) AS share,
+               max(step) FILTER (verdict = 'time_limit') AS last_step,
+               round(max(run_seconds) FILTER (verdict = 'passed'), 2) AS slowest_passed
+        FROM rollouts WHERE verdict IS NOT NULL
+        GROUP BY run, problem_id, split HAVING time_outs > 0
+        ORDER BY time_outs DESC, run, problem_id LIMIT 25
+        """),
+    NamedQuery("staleness", RUN, "How far behind was the policy that sampled, and what did that cost?", """
+        SELECT run, step - 1 - sampler_step AS steps_behind, count(*) AS completions, round(avg(reward), 3) AS reward,
+               round(avg((verdict = 'passed')::INT), 3) AS passed, round(avg(trained::INT), 3) AS trained
+        FROM rollouts GROUP BY run, steps_behind ORDER BY run, steps_behind
+        """),
+    NamedQuery("hardest_solved", RUN, "Which problems were hopeless for longest, and then solved?", """
+        WITH groups AS (
+            SELECT run, problem_id, split, step, count(*) AS completions,
+                   count(*) FILTER (verdict = 'passed') AS passed
+            FROM rollouts WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step
+        ), firsts AS (
+            SELECT *, min(step) FILTER (passed > 0) OVER (PARTITION BY run, problem_id) AS first_solved FROM groups
+        )
+        SELECT run, problem_id, split, first_solved, sum(completions) FILTER (step < first_solved) AS failed_before,
+               round(sum(passed) FILTER (step >= first_solved)
+                     / sum(completions) FILTER (step >= first_solved), 3) AS pass_rate_since
+        FROM firsts WHERE first_solved IS NOT NULL GROUP BY run, problem_id, split, first_solved
+        ORDER BY failed_before DESC NULLS LAST, first_solved, run, problem_id LIMIT 25
+        """),
+    NamedQuery("problems", RUN, "How did each problem's pass rate move, visit by visit?", """
+        WITH visits AS (
+            SELECT run, problem_id, split, step, group_index, round(avg((verdict = 'passed')::INT), 2) AS pass_rate
+            FROM rollouts WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step, group_index
+        )
+        SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
+               arg_min(pass_rate, step) AS first_rate, arg_max(pass_rate, step) AS last_rate,
+               string_agg(step || ': ' || pass_rate, ', ' ORDER BY step, group_index) AS by_step
+        FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id
+        """),
+    NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
+        SELECT run, problem_id, first_failed AS test, count(*) AS programs, mode(verdict) AS usual_verdict,
+               round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
+        FROM rollouts WHERE first_failed IS NOT NULL
+        GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25
+        """),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
     NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code

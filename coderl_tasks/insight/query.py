@@ -13,6 +13,7 @@ A view of files that are not there is empty, with the columns it would have: eve
 Files are read where they lie.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import is_curation, is_run, load_evals
-from coderl_tasks.journal.atomic import read_json, read_rows
+from coderl_tasks.journal.atomic import read_json, read_rows, write_parquet
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -173,6 +174,52 @@ def print_query(
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
             if answer.is_empty():  # a pool and a run may have one name
                 console.print(f"no rows in {path}; `coderl query` without SQL lists what it has", highlight=False)
+
+
+def write_answer(path: Path | None, out: Path, sql: str | None = None, name: str | None = None) -> int:
+    """Write the whole answer to `out`, as its name ends (.parquet, .csv, .json); the number of rows. Raises as `query`
+    does, and ConfigError for another ending or a folder that is not there."""
+    if path is None:
+        raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
+    if out.suffix not in (".parquet", ".csv", ".json"):
+        raise ConfigError(f"--out {out}: the file's name ends with .parquet, .csv or .json")
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
+    answer = query(path, sql, name)
+    if out.suffix == ".parquet":
+        write_parquet(out, answer)
+    else:
+        with out.open("w") as file:
+            write_frame(answer, Console(file=file), "csv" if out.suffix == ".csv" else "json")
+    return answer.height
+
+
+def answer_statements(path: Path, lines: Iterable[str], console: Console, *, interactive: bool) -> None:
+    """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query, or nothing for the
+    views. An error is said, and the next statement is taken. With `interactive` the user is told how it goes on."""
+
+    def prompt(text: str) -> None:
+        if interactive:
+            console.print(text, end="", highlight=False)
+
+    prompt(f"{path}: SQL, or a query's name ({', '.join(NAMED_QUERIES)}); Ctrl-D ends\n> ")
+    begun = ""
+    for line in lines:
+        *whole, begun = (begun + line).split(";")
+        for statement in map(str.strip, whole):
+            try:
+                if not statement:
+                    print_views(path, console)
+                elif statement in NAMED_QUERIES:
+                    print_query(path, name=statement, console=console)
+                else:
+                    print_query(path, statement, console=console)
+            except ConfigError as error:
+                console.print(Text(str(error), style="red"))
+        prompt("... " if begun.strip() else "> ")
+    if begun.strip():
+        raise ConfigError(f"a statement ends with a semicolon: {begun.strip()}")
+    prompt("\n")
 
 
 def print_names(console: Console) -> None:

@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import plain_values, printable, render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.query import CURATION_SCHEMAS, print_query, query
+from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
 from coderl_tasks.insight.record import load_run
 
 
@@ -54,6 +55,37 @@ def test_evaluations_of_base_models_lie_beside_the_runs_and_hide_none(runs_dir: 
     assert query(root, "SELECT DISTINCT run FROM eval_rollouts WHERE eval = 'evaluate-base'").rows() == [("logs",)]
     with pytest.raises(ConfigError, match="is not a run directory"):
         load_run(root)
+
+
+def test_an_answer_is_written_whole(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for ending in ("parquet", "csv", "json"):
+        assert main(["query", str(run_dir), "--name", "problems", "--out", str(tmp_path / f"a.{ending}")]) == 0
+    whole = pl.read_parquet(tmp_path / "a.parquet")
+    assert whole.height == pl.read_csv(tmp_path / "a.csv").height == len(json.loads((tmp_path / "a.json").read_text()))
+    assert f"{whole.height} rows: " in capsys.readouterr().out
+    assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.txt")]) == 2
+    assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "none" / "a.csv")]) == 2
+    assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.csv"), "--format", "json"]) == 2
+
+
+def test_statements_are_answered_one_by_one(run_dir: Path) -> None:
+    console = Console(file=StringIO(), width=100)
+    lines = ["select count(*)\n", "as n from rollouts; select nonsense;\n", ";steps;\n"]
+    answer_statements(run_dir, lines, console, interactive=False)
+    assert isinstance(console.file, StringIO)
+    said = console.file.getvalue()
+    assert "3840" in said and "nonsense" in said and "eval_rollouts" in said and "How did training go" in said
+    with pytest.raises(ConfigError, match="ends with a semicolon: select 1"):
+        answer_statements(run_dir, ["select 1\n"], console, interactive=False)
+
+
+def test_a_hopeless_problem_that_was_solved_is_named_with_what_it_took(run_dir: Path) -> None:
+    found = query(run_dir, name="hardest_solved").row(0, named=True)
+    sql = f"SELECT step, verdict FROM rollouts WHERE problem_id = '{found['problem_id']}' AND verdict <> 'infra_error'"
+    rows = query(run_dir, sql)
+    first = rows.filter(pl.col("verdict") == "passed")["step"].min()
+    assert found["first_solved"] == first
+    assert found["failed_before"] == rows.filter(pl.col("step") < first).height
 
 
 def test_flips_are_what_the_comparison_gains(run_dir: Path) -> None:
