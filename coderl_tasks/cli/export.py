@@ -9,15 +9,16 @@ import importlib.util
 import os
 import shlex
 import shutil
+import signal
 from argparse import Namespace
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import ConfigError, InfraError, TerminatedError
 from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
 from coderl_tasks.export.model_card import model_card
 from coderl_tasks.export.saved_policy import SavedPolicy, saved_policy
@@ -186,6 +187,7 @@ def _complete(out: Path) -> Iterator[Path]:
             shutil.rmtree(left)
     folder = out.with_name(f".{out.name}.{os.getpid()}.export")
     folder.mkdir()
+    before = signal.signal(signal.SIGTERM, _terminated)  # which else ends the process at once
     try:
         yield folder
         for file in (path for path in folder.rglob("*") if path.is_file()):
@@ -195,7 +197,13 @@ def _complete(out: Path) -> Iterator[Path]:
     except BaseException:  # Ctrl-C too
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sync_folder(out.parent)
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise TerminatedError("terminated")
 
 
 def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
