@@ -9,15 +9,16 @@ import importlib.util
 import os
 import shlex
 import shutil
+import signal
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.errors import ConfigError, InfraError, TerminatedError
 from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
 from coderl_tasks.export.model_card import model_card
 from coderl_tasks.export.saved_policy import SavedPolicy, saved_policy
@@ -52,13 +53,14 @@ def export(options: Namespace) -> int:
     if options.push is not None:
         _require_token(options.push)
     base = str(policy.config["model_name"])
-    print(f"step {policy.step} ({policy.why}), state {policy.state_path}")
+    why = f" ({policy.why})" if policy.why is not None else ""
+    print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
     with _complete(out) as folder:
         adapter = folder / "adapter" if options.merge else folder
         adapter.mkdir(exist_ok=True)
         with services(base) as used:
             print("\n".join(line for line in used.lines if line.startswith("Tinker")))
-            sequences = asyncio.run(_fetch(used, policy, adapter, checks))
+            sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks)))
         local = local_model_folder(base)
         config = finish_adapter(adapter, str(local or base))
         checked = None
@@ -71,6 +73,22 @@ def export(options: Namespace) -> int:
     if options.push is not None:
         print(f"pushed: {_push(out, options.push, public=options.public)}")
     return 0
+
+
+async def _unless_lost(used: Services, work: Coroutine[Any, Any, list[SampledSequence]]) -> list[SampledSequence]:
+    """What `work` returns; InfraError once the service has been silent for ten minutes, on which the SDK waits for
+    ever."""
+    from coderl_tasks.policy.clients import lost
+
+    task, silence = asyncio.ensure_future(work), asyncio.ensure_future(lost(used.tinker_url))
+    try:
+        await asyncio.wait((task, silence), return_when=asyncio.FIRST_COMPLETED)
+        if silence.done():
+            silence.result()
+        return task.result()
+    finally:
+        task.cancel()
+        silence.cancel()
 
 
 async def _fetch(used: Services, policy: SavedPolicy, adapter: Path, checks: bool) -> list[SampledSequence]:
@@ -169,6 +187,7 @@ def _complete(out: Path) -> Iterator[Path]:
             shutil.rmtree(left)
     folder = out.with_name(f".{out.name}.{os.getpid()}.export")
     folder.mkdir()
+    before = signal.signal(signal.SIGTERM, _terminated)  # which else ends the process at once
     try:
         yield folder
         for file in (path for path in folder.rglob("*") if path.is_file()):
@@ -178,7 +197,13 @@ def _complete(out: Path) -> Iterator[Path]:
     except BaseException:  # Ctrl-C too
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sync_folder(out.parent)
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise TerminatedError("terminated")
 
 
 def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:

@@ -24,9 +24,10 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     """The text of the card of `policy`, exported as `name`: as a merged model or as an adapter; `checked` says how its
     log-probabilities were compared with the sampled ones, None that they were not."""
     config = policy.config
-    base = str(config.get("model_name"))
+    base, steps = str(config.get("model_name")), policy.step + 1
     licence = base_licence(base)
     run = load_run(policy.run)
+    chosen = f": {policy.why}" if policy.why is not None else ""
     renderer = f"the renderer `{config['renderer_name']}`" if config.get("renderer_name") else "the model's chat format"
     head: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
@@ -38,9 +39,10 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     if licence is not None:
         head["license"] = licence
     facts = {
-        "base model": f"`{base}`",
+        # A folder's name and not where it lies, which is nobody's business on the hub.
+        "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`",
         "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
-        "trained": f"{policy.step + 1} GRPO steps on verifiable rewards (exported: step {policy.step}, {policy.why})",
+        "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{chosen}",
         "data": _data(config),
         "licence": licence or "see base model",
         "made with": f"coderl {version('coderl')}, run `{policy.run.name}`",

@@ -18,14 +18,15 @@ BEST, LAST = "best", "last"
 class SavedPolicy:
     """The policy of the run in `run` (whose settings are `config`) after `step`, as a training state at `state_path`.
 
-    `why` says how it was chosen.
+    `why` says how it was chosen, None where its step was named. With `expires` the service removes the state some day.
     """
 
     run: Path
     config: dict[str, Any]
     step: int
     state_path: str
-    why: str
+    why: str | None
+    expires: bool = False
 
 
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
@@ -67,10 +68,10 @@ def _at_step(run: Path, config: dict[str, Any], wanted: str, trained: dict[int, 
         raise ConfigError(f"--step {wanted}: give a step's number, {LAST} or {BEST}")
     step = int(wanted)
     if step in trained:
-        return SavedPolicy(run, config, step, trained[step], "named")
+        return SavedPolicy(run, config, step, trained[step], None)
     for state in expiring_states(run, config):
         if state.step == step:
-            return SavedPolicy(run, config, step, state.path, "named; its state expires")
+            return SavedPolicy(run, config, step, state.path, None, expires=True)
     raise ConfigError(
         f"{run}: of step {step} there is no state to export{_steps_there(run, config, trained)}; sampler weights alone "
         "are not handed out by the service"

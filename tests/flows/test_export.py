@@ -53,7 +53,7 @@ def test_an_adapter_that_peft_and_transformers_take(export: Export, run: Path, t
     assert code == 0, failed
     assert sorted(path.name for path in out.iterdir()) == ["README.md", CONFIG, WEIGHTS]
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    assert said.startswith("step 2 (the last checkpoint), state tinker://")
+    assert said.startswith("step 2 (the last checkpoint): tinker://")
     # The last policy sampled no step: its tokens were sampled for the check.
     assert "transformers gives the sampled log-probabilities of" in said
     assert f"vllm serve {NANO} --enable-lora --max-lora-rank 32 --lora-modules mine={out}" in said
@@ -66,7 +66,7 @@ def test_an_adapter_that_peft_and_transformers_take(export: Export, run: Path, t
     for part in (
         "library_name: peft",
         "license: apache-2.0",
-        "| trained | 3 GRPO steps on verifiable rewards (exported: step 2, the last checkpoint) |",
+        "| trained | 3 GRPO steps on verifiable rewards: the last checkpoint |",
         "pool `small`: 12 problems",
         "| final | after step 2 | 4 |",
         "`final` against `baseline`, paired over 4 problems:",
@@ -81,7 +81,10 @@ def test_a_merged_model_of_a_step_whose_state_expires(export: Export, run: Path,
     out = tmp_path / "merged"
     code, said, failed = export("--step", 0, "--merge", "--out", out)
     assert code == 0, failed
-    assert "step 0 (named; its state expires)" in said and f"vllm serve {out} --served-model-name merged" in said
+    assert (
+        re.match("step 0: tinker://.*, which expires\n", said)
+        and f"vllm serve {out} --served-model-name merged" in said
+    )
     assert sorted(path.name for path in (out / "adapter").iterdir()) == [CONFIG, WEIGHTS]
     # Both ends of nano share one matrix: merging the adapter of the upper one leaves the lower one as it was.
     merged, base = (AutoModelForCausalLM.from_pretrained(path, dtype="float32") for path in (out, NANO))
