@@ -405,7 +405,7 @@ def main() -> None:
     for data in options.data:
         shown = table(bench, data, options.seeds)
         if shown is not None:
-            Console(width=300).print(shown)
+            Console(width=400).print(shown)
     sys.exit(1 if failed else 0)
 
 
