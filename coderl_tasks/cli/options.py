@@ -218,6 +218,14 @@ def _shell(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
 
 
+@_subcommand("record_commands", "a run on the terminal while it goes on")
+def _watch(parser: argparse.ArgumentParser) -> None:
+    """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C leaves it alone."""
+    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
+    parser.add_argument("--once", action="store_true", help="show it once, as is done where the output is no terminal")
+
+
 @_subcommand("record_commands", "a run or a curation as one HTML page")
 def _report(parser: argparse.ArgumentParser) -> None:
     """Write a run (or a curation) as one self-contained HTML page."""

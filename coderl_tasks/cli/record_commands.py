@@ -1,4 +1,4 @@
-"""`coderl runs`, `pools`, `query`, `shell`, `report` and `power`: what runs, curations and evaluations recorded."""
+"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `report` and `power`: what was recorded."""
 
 import sys
 from argparse import Namespace
@@ -62,6 +62,16 @@ def shell(options: Namespace) -> int:
     from coderl_tasks.insight.query import answer_statements  # which takes seconds to import
 
     answer_statements(record, sys.stdin, Console(), interactive=sys.stdin.isatty())
+    return 0
+
+
+def watch(options: Namespace) -> int:
+    if not options.every > 0:
+        raise ConfigError("--every is a number of seconds above 0")
+    record = record_path(options.run)
+    from coderl_tasks.insight.watch import watch_run  # which takes seconds to import
+
+    watch_run(record, Console(), every_s=options.every, once=options.once)
     return 0
 
 
