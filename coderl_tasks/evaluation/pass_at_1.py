@@ -111,6 +111,7 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
                 sampler_step=evaluation.policy.step,
             ),
             environment=session.environment,
+            budget=session.budget,
         ),
         groups=evaluation.groups,
         on_progress=on_progress,
