@@ -11,12 +11,17 @@ from coderl_tasks.runtime.estimate import estimates, estimates_table, notes
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import parse_settings
 
+WIDTH = 150
+"""Columns that an estimate in billions of tokens takes."""
+
 
 def estimate(options: Namespace) -> int:
     load_environment()
     model = FLOW_SETTINGS[options.flow]
     rows = asyncio.run(estimates(parse_settings(model, parse_key_values(options.settings, model))))
     console = Console()
+    # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
+    console = Console(width=max(console.width, WIDTH))
     console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
     for note in notes(rows):
         console.print(note, highlight=False, markup=False, soft_wrap=True)
