@@ -5,8 +5,8 @@
 Of pass rates as models have them (never or always solved mostly, or all in the middle), evaluations of 30 to 400
 problems are drawn: with one completion per problem, whose interval is Wilson's, and with four, whose interval is the
 bootstrap's over problems. Shown is the share of the evaluations whose interval holds the true mean. And of two policies
-of which the second is better by so much, the share of comparisons that say so, on as many problems as `coderl power`
-asks for to have 80%.
+of which the second is better by so much, and loses some problems too, the share of comparisons that say so, on as many
+problems as `coderl power` asks for to have 80%.
 """
 
 import argparse
@@ -36,15 +36,18 @@ def covered(alpha: float, beta: float, n: int, repeats: int, generator: np.rando
     return found[0], found[1]
 
 
-def seen(difference: float, samples: int, repeats: int, generator: np.random.Generator) -> tuple[int, float]:
+def seen(
+    difference: float, losses: float, samples: int, repeats: int, generator: np.random.Generator
+) -> tuple[int, float]:
     """The problems that `pairs_needed` asks for, and how often the difference is seen on so many."""
     rate, noisy = 0.6, 0.5
-    within = (1 - difference) * noisy * rate * (1 - rate)
-    n, found = pairs_needed(difference, within, samples), 0
+    within = (1 - difference - 2 * losses) * noisy * rate * (1 - rate)
+    n, found = pairs_needed(difference, within, samples, losses), 0
     for _ in range(repeats):
-        moved, rates = generator.random(n) < difference, np.where(generator.random(n) < noisy, rate, 0.0)
-        before = generator.binomial(samples, np.where(moved, 0.0, rates)) / samples
-        after = generator.binomial(samples, np.where(moved, 1.0, rates)) / samples
+        drawn, rates = generator.random(n), np.where(generator.random(n) < noisy, rate, 0.0)
+        gained, lost = drawn < difference + losses, drawn > 1 - losses
+        before = generator.binomial(samples, np.where(gained, 0.0, np.where(lost, 1.0, rates))) / samples
+        after = generator.binomial(samples, np.where(gained, 1.0, np.where(lost, 0.0, rates))) / samples
         found += clustered_bootstrap((after - before).tolist(), resamples=RESAMPLES).low > 0
     return n, found / repeats
 
@@ -59,11 +62,13 @@ def main() -> None:
         for n in SIZES:
             table.add_row(name, str(n), *(f"{share:.1%}" for share in covered(alpha, beta, n, repeats, generator)))
     Console(width=120).print(table)
-    powers = Table("difference", "completions", "problems asked for", "seen", box=MARKDOWN)
+    powers = Table("difference", "truly lost", "completions", "problems asked for", "seen", box=MARKDOWN)
     for difference in (0.03, 0.05, 0.1):
-        for samples in (1, 4):
-            n, share = seen(difference, samples, repeats // 4, generator)
-            powers.add_row(f"{100 * difference:g} points", str(samples), f"{n:,}", f"{share:.1%}")
+        for losses in (0.0, difference):
+            for samples in (1, 4):
+                n, share = seen(difference, losses, samples, repeats // 4, generator)
+                row = (f"{100 * difference:g} points", f"{losses:.0%}", str(samples), f"{n:,}", f"{share:.1%}")
+                powers.add_row(*row)
     Console(width=120).print(powers)
 
 

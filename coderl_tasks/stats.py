@@ -156,26 +156,29 @@ def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: in
     return Interval(float(low), float(high))
 
 
-def pairs_needed(difference: float, within: float, samples: int, *, power: float = 0.8) -> int:
+def pairs_needed(difference: float, within: float, samples: int, losses: float, *, power: float = 0.8) -> int:
     """The problems, each with `samples` completions on either side, on which a true `difference` of mean pass rates is
     seen (two-sided at 5%, paired) with probability `power`.
 
-    `within` is the mean variance of one completion given its problem, p(1 - p). Beside the noise of sampling, the
-    difference varies between problems: here as much as it can, by whole problems that go from never to always. Raises
-    ValueError for a difference outside 0 to 1.
+    `within` is the mean variance of one completion given its problem, p(1 - p), which more samples average out.
+    `losses` is the share of the problems that the better policy never solves and the other one always, which none do:
+    as the difference stays, so many more are gained. Raises ValueError for a difference or losses outside 0 to 1.
     """
-    if not 0 < difference <= 1 or samples < 1:
-        raise ValueError(f"a difference of {difference} on {samples} samples cannot be planned for")
+    if not 0 < difference <= 1 or not 0 <= losses <= (1 - difference) / 2 or samples < 1:
+        raise ValueError(f"a difference of {difference} with {losses} lost, on {samples} samples, makes no sense")
     normal = NormalDist()
     reach = normal.inv_cdf((1 + CONFIDENCE) / 2) + normal.inv_cdf(power)
-    return math.ceil(reach**2 * (2 * within / samples + difference * (1 - difference)) / difference**2)
+    between = difference + 2 * losses - difference**2
+    return math.ceil(reach**2 * (2 * within / samples + between) / difference**2)
 
 
-def seen_difference(problems: int, within: float, samples: int, *, power: float = 0.8) -> float:
+def seen_difference(problems: int, within: float, samples: int, losses: float, *, power: float = 0.8) -> float:
     """The smallest difference, to a thousandth, for which `pairs_needed` is no more than `problems`; 1.0 if none is."""
     for thousandths in range(1, 1000):
-        if pairs_needed(thousandths / 1000, within, samples, power=power) <= problems:
-            return thousandths / 1000
+        difference = thousandths / 1000
+        possible = min(losses, (1 - difference) / 2)
+        if pairs_needed(difference, within, samples, possible, power=power) <= problems:
+            return difference
     return 1.0
 
 

@@ -178,18 +178,23 @@ def test_wilsons_interval_covers_on_average(n: int) -> None:
     assert 0.93 <= np.mean(covered) <= 0.97
 
 
-def test_the_power_that_is_promised_is_had() -> None:
-    """The second policy always solves some problems that the first never does; of the others half are noise."""
+@pytest.mark.parametrize("losses", [0.0, 0.06])
+def test_the_power_that_is_promised_is_had(losses: float) -> None:
+    """The second policy always solves some problems that the first never does, and the reverse; of the others half are
+    noise."""
     generator = np.random.default_rng(8)
     difference, samples, rate = 0.08, 2, 0.6
-    within = (1 - difference) * 0.5 * rate * (1 - rate)
-    n, seen = pairs_needed(difference, within, samples), 0
+    within = (1 - difference - 2 * losses) * 0.5 * rate * (1 - rate)
+    n, seen = pairs_needed(difference, within, samples, losses), 0
     for _ in range(500):
-        moved, rates = generator.random(n) < difference, np.where(generator.random(n) < 0.5, rate, 0.0)
-        before = generator.binomial(samples, np.where(moved, 0.0, rates)) / samples
-        after = generator.binomial(samples, np.where(moved, 1.0, rates)) / samples
+        drawn, rates = generator.random(n), np.where(generator.random(n) < 0.5, rate, 0.0)
+        gained, lost = drawn < difference + losses, drawn > 1 - losses
+        before = generator.binomial(samples, np.where(gained, 0.0, np.where(lost, 1.0, rates))) / samples
+        after = generator.binomial(samples, np.where(gained, 1.0, np.where(lost, 0.0, rates))) / samples
         seen += clustered_bootstrap((after - before).tolist(), resamples=400).low > 0
     assert seen / 500 == pytest.approx(0.8, abs=0.06)
-    assert seen_difference(n, within, samples) == pytest.approx(difference, abs=0.001)
+    assert seen_difference(n, within, samples, losses) == pytest.approx(difference, abs=0.001)
     with pytest.raises(ValueError):
-        pairs_needed(0.0, within, samples)
+        pairs_needed(0.0, within, samples, losses)
+    with pytest.raises(ValueError):
+        pairs_needed(0.5, within, samples, 0.3)

@@ -201,6 +201,13 @@ def _power(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("evaluation", help="a run (its final evaluation), or an evaluation's folder")
     parser.add_argument("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
     parser.add_argument("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
+    parser.add_argument(
+        "--losses",
+        type=float,
+        default=None,
+        help="problems of a hundred that the better policy truly loses (default: as the evaluation's own comparison "
+        "shows, else as many as --points)",
+    )
 
 
 @_subcommand("record_commands", "DuckDB over a run directory")

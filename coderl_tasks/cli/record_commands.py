@@ -86,6 +86,8 @@ def report(options: Namespace) -> int:
 def power(options: Namespace) -> int:
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
+    if options.losses is not None and not 0 <= options.losses <= 50:
+        raise ConfigError("--losses is from 0 to 50")
     folder = find_local(options.evaluation)
     if folder is None or not (folder / "summary.json").is_file():
         folder = record_path(options.evaluation) / "evals" / FINAL
@@ -95,16 +97,23 @@ def power(options: Namespace) -> int:
         raise ConfigError(f"there is no finished evaluation in {folder}")
     noise = sampling_noise(rollouts, summary.get("compare"))
     difference = options.points / 100
+    measured = difference if noise.losses is None else noise.losses
+    losses = min(measured if options.losses is None else options.losses / 100, (1 - difference) / 2)
     shown = rich.table.Table(
         "completions per problem",
         f"problems to see {options.points:g} points",
         f"points seen on these {noise.problems:,}",
         title=f"Two policies on the same problems, 5% two-sided, power {options.power:.0%}",
     )
-    for samples in (1, 2, 4, 8, 16):
-        needed = pairs_needed(difference, noise.within, samples, power=options.power)
-        seen = seen_difference(noise.problems, noise.within, samples, power=options.power)
+    for samples in (1, 2, 4, 8, 16) if noise.within else (1,):
+        needed = pairs_needed(difference, noise.within, samples, losses, power=options.power)
+        seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
         shown.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
     Console().print(shown)
     print(noise.said)
+    is_guess = noise.losses is None and options.losses is None
+    print(
+        f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
+        f"get better{' (a guess: --losses says another)' if is_guess else ''}."
+    )
     return 0

@@ -20,6 +20,8 @@ from coderl_tasks.stats import (
 
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""
+LATER_KEYS = {"n_samples": 1, "top_p": 1.0}
+"""And these where they are recorded, else so: earlier versions had no others."""
 MOST_IN_COMMON = 0.9
 """Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""
 
@@ -75,10 +77,12 @@ def _is_one_each(pairs: pl.DataFrame) -> bool:
 @dataclass(frozen=True, slots=True)
 class Noise:
     """What an evaluation says of the noise of another one: on how many `problems` it was made, the mean variance
-    `within` a problem of one completion, and where that is from."""
+    `within` a problem of one completion, the share of problems that changed against a difference (`losses`, None where
+    nothing says), and where that is from."""
 
     problems: int
     within: float
+    losses: float | None
     said: str
 
 
@@ -89,27 +93,26 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise DataError("nothing of the evaluation was graded")
-    by_problem = graded.group_by("split", "problem_id").agg(
-        passed=(pl.col("correctness_score") == 1.0).sum(), n=pl.len()
-    )
+    is_right = pl.col("correctness_score") == 1.0
+    by_problem = graded.group_by("split", "problem_id").agg(passed=is_right.sum(), n=pl.len())
     several = by_problem.filter(pl.col("n") > 1)
     if not several.is_empty():
         n, passed = pl.col("n"), pl.col("passed")
         within = float(several.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
         said = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
-    elif compare and "gained" in compare:
-        # Net of what all of them moved by: of a pair of greedy completions, what would change back and forth.
-        within = min(compare["gained"], compare["lost"]) / compare["n"]
+        return Noise(by_problem.height, within, None, said)
+    if compare and "gained" in compare:
+        # Of single completions nothing says what of it is chance: none of it is taken to average out.
+        losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
         said = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
-    else:
-        # As if one more had passed and one failed: of ten that all did, an eleventh may not.
-        rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
-        within = rate * (1 - rate)
-        said = (
-            "One completion per problem says nothing of a problem's own chance: the numbers are the most it can take. "
-            "An evaluation with n_samples=4 temperature=0.7, say, measures it."
-        )
-    return Noise(by_problem.height, within, said)
+        return Noise(by_problem.height, 0.0, losses, said)
+    # As if one more had passed and one failed: of ten that all did, an eleventh may not.
+    rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
+    said = (
+        "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
+        "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
+    )
+    return Noise(by_problem.height, rate * (1 - rate), None, said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def compared(
     found = paired_difference(pairs)
     difference = {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
     one, other = (
-        {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in ("n_samples",) if key in side}
+        {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in LATER_KEYS if key in side}
         for side in sides
     )
     return {"compare": {**difference, **changed(pairs), "n": pairs.height, "before": one, "after": other}}
@@ -174,7 +177,7 @@ def side_text(side: Mapping[str, Any]) -> str:
     elif named and not named[0].startswith("tinker://"):
         named.append("not trained")
     settings = [
-        f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", "n_samples") if side.get(key) is not None
+        f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", *LATER_KEYS) if side.get(key) is not None
     ]
     return ", ".join([*named, *settings, f"n={side['n']}"])
 
@@ -186,6 +189,11 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
         f"{key} {before[key]:g} against {after[key]:g}"
         for key in ("temperature", "max_tokens")
         if None not in (before.get(key), after.get(key)) and before[key] != after[key]
+    ]
+    differing += [
+        f"{key} {one:g} against {other:g}"
+        for key, usual in LATER_KEYS.items()
+        if (one := before.get(key, usual)) != (other := after.get(key, usual))
     ]
     if n < MOST_IN_COMMON * min(before["n"], after["n"]):
         differing.append(f"{n} problems in common of {before['n']} and {after['n']}")

@@ -207,6 +207,13 @@ def test_what_changed_is_counted_and_tested() -> None:
     assert shares["difference"] == pytest.approx(0.5 - 11 / 20) and shares["ci_low"] < 0 < shares["ci_high"]
 
 
+def test_other_samples_and_cut_offs_are_said() -> None:
+    one, other = {"temperature": 0.7, "max_tokens": 64, "n": 9}, {"temperature": 0.7, "max_tokens": 64, "n": 9}
+    said = unlike(one, other | {"n_samples": 4, "top_p": 0.9}, 9)
+    assert said is not None and "n_samples 1 against 4; top_p 1 against 0.9" in said
+    assert side_text(other | {"top_p": 0.9}).endswith("top_p 0.9, n=9")
+
+
 def test_seeds_of_one_configuration_are_summarised_together() -> None:
     befores = [rollouts({"a": "passed", "b": "wrong_answer", "c": "wrong_answer", "d": "infra_error"})] * 3
     afters = [
@@ -228,8 +235,9 @@ def test_the_noise_of_an_evaluation_is_measured_where_it_can_be() -> None:
     single = rollouts({"a": "passed", "b": "passed", "c": "infra_error"})
     assert (
         sampling_noise(single).within == pytest.approx(0.75 * 0.25)
-        and "the most it can take" in sampling_noise(single).said
+        and "the most it can be" in sampling_noise(single).said
     )
-    assert sampling_noise(single, {"gained": 5, "lost": 2, "n": 40, "to": "x"}).within == 0.05
+    compared_with = sampling_noise(single, {"gained": 5, "lost": 2, "n": 58, "to": "x"})
+    assert (compared_with.within, compared_with.losses) == (0.0, 0.05) and measured.losses is None
     with pytest.raises(DataError):
         sampling_noise(rollouts({"a": "infra_error"}))
