@@ -19,6 +19,19 @@ class DataError(CoderlError):
     exit_code = 2
 
 
+class BudgetReachedError(CoderlError):
+    """The next group could pass the cap that `setting` sets (`cap`): the work goes on where it ended with a higher one.
+    `flow` is the command whose setting it is."""
+
+    exit_code = 3
+
+    def __init__(self, setting: str, cap: float, said: str, *, flow: str) -> None:
+        super().__init__(f"{setting}={cap:.10g} is reached: {said}; what is recorded stays")
+        self.setting = setting
+        self.cap = cap
+        self.flow = flow
+
+
 class TerminatedError(CoderlError):
     """The command was told to end (SIGTERM); the exit code is a shell's for that signal."""
 

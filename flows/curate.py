@@ -24,11 +24,13 @@ from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
+from coderl_tasks.insight.token_uses import cost_line
 from coderl_tasks.journal.atomic import make_folder, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.paths import BUNDLED_MODELS, POOLS, same_model
+from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem
 from coderl_tasks.problems.sides import same_source
+from coderl_tasks.rollouts.budget import cost_price, curation_budget, pool_spent
 from coderl_tasks.rollouts.rounds import RuleOf
 from coderl_tasks.rollouts.session import Session, open_session
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
@@ -74,6 +76,7 @@ async def curate(settings: CurateSettings) -> str:
     require_problems(pool, folder, "".join(beyond))
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
+    display.say(cost_line(pool_spent(folder / MANIFEST_FILE), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_part():
@@ -100,6 +103,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:  # before the data are read: it finds out what is missing
+            session.budget = curation_budget(settings, folder)
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():

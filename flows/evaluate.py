@@ -16,10 +16,12 @@ from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
+from coderl_tasks.insight.token_uses import cost_line
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.rollouts.budget import cost_price, evaluation_budget, evaluation_tokens
 from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
@@ -58,6 +60,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
         summary = await _evaluate(settings, policy, folder, display)
     _say_result(display, summary)
+    display.say(cost_line(evaluation_tokens(folder), cost_price(settings)))
     return str(folder)
 
 
@@ -136,6 +139,7 @@ async def _measured(
         for line in used.lines:
             display.say(line)
         async with open_session(settings, used) as session:
+            session.budget = evaluation_budget(settings, folder)
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
             with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prefect import flow
 
+from coderl_tasks.costs import Tokens
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
@@ -17,6 +18,7 @@ from coderl_tasks.insight.logging import RunLogger, setup_logging
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
+from coderl_tasks.insight.token_uses import cost_line, costs, recorded_price
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
@@ -243,12 +245,15 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     """Report, artifact and the smoke-test checks; with smoke=true a check that does not pass fails the run."""
     await _publish_history(directory.path)
     display.say(f"report: {write_report(directory.path)}")
-    checks = smoke_checks(load_run(directory.path))
+    checks = smoke_checks(run := load_run(directory.path))
     for check in checks:
         display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold})")
     failed = [check.name for check in checks if not check.passed]
     if settings.smoke and failed:
         raise CoderlError(f"the smoke test did not pass: {', '.join(failed)}")
+    if spent := [each for each in costs(run) if each.use not in ("profile", "all")]:
+        price = recorded_price(run.config)
+        display.say(cost_line(sum((each.tokens for each in spent), Tokens()), price))
     if not is_part():
         display.say(f"to evaluate it: coderl evaluate checkpoint={shlex.quote(str(directory.path))}")
 

@@ -1,5 +1,5 @@
 """The `coderl` command: which subcommand, and how it ends. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration
-or data, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
+or data, 3 a cap on cost is reached, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
 
 What a user or a machine can cause (our own errors, the system's, Ctrl-C) ends with one line on stderr; only a bug shows
 a traceback.

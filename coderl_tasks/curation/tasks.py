@@ -114,6 +114,7 @@ async def profile(
                 sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
             ),
             environment=session.environment,
+            budget=session.budget,
         ),
         profile_plan(settings, rule_of, sampled),
         prices=prices(settings),

@@ -120,6 +120,7 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
                 top_p=settings.top_p,
             ),
             environment=session.environment,
+            budget=session.budget,
         ),
         n_samples=settings.n_samples,
         groups=evaluation.groups,

@@ -20,7 +20,7 @@ from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plo
 from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
-from coderl_tasks.insight.token_uses import uses, uses_table, visits, visits_in_words
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import BY_THEME
 
@@ -42,6 +42,7 @@ def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
     lines += [*_image(plot), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
+    lines += [*markdown_table(costs_table(costs(run))), ""]
     if (found := visits(run)) is not None:
         lines += [" ".join(visits_in_words(found)), ""]
     shown = run.metrics.tail(last)

@@ -17,7 +17,7 @@ from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import history_plots, pass_at_1_plot
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
-from coderl_tasks.insight.token_uses import uses, uses_table, visits, visits_in_words
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.paths import local_model_folder
@@ -53,6 +53,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "verdicts": verdict_table(run),
         "samples": samples(run, comparison),
         "uses": html_table(uses_table(spent)) if (spent := uses(run)) else None,
+        "costs": html_table(costs_table(kinds)) if (kinds := costs(run)) else None,
         "visits": visits_in_words(found) if (found := visits(run)) else [],
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),

@@ -13,7 +13,7 @@ from coderl_tasks.insight.diagnosis import Check, checks_table, smoke_checks
 from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run
 from coderl_tasks.insight.tables import rich_table
-from coderl_tasks.insight.token_uses import uses, uses_table
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.settings import TrainSettings
 
@@ -33,6 +33,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
     if spent := uses(run):
         parts += ["", rich_table(uses_table(spent), "Tokens by use")]
+        parts += ["", rich_table(costs_table(costs(run)), "Tokens by kind, and cost")]
     console.print(Group(*parts, ""), crop=False)  # nor is a path cut
     console.print(next_steps(run, ui_url), soft_wrap=True)  # commands are for copying: no line break but the terminal's
 

@@ -3,18 +3,24 @@
 A group has a signal if the update learned from it: the rewards of its completions differ.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from coderl_tasks.costs import Price, Tokens
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.steps import LOST_FILE
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
+from coderl_tasks.rollouts.budget import cost_price, evaluations_tokens, frame_tokens, pool_spent
+from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +176,72 @@ def visits_in_words(found: Visits) -> list[str]:
             f"{found.with_signal:,} of them had one ({found.with_signal / found.revisited:.0%})."
         )
     return said
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The tokens that one use took, and what they cost in USD; None where a price is not known."""
+
+    use: str
+    tokens: Tokens
+    usd: float | None
+
+
+def costs(run: RunRecord) -> list[Spent]:
+    """What a run's tokens were spent on, with a last row for all: the pool's profile (which other runs may share), the
+    steps that are committed, evaluations, and groups that were lost and sampled again. Empty before the first step."""
+    if not len(run.metrics):
+        return []
+    found = {
+        "profile": pool_spent(Path(str(run.config.get("pool", ""))).with_name(MANIFEST_FILE)),
+        "train": _trained(run),
+        "evaluate": evaluations_tokens(run.path),
+        "lost": sum((Tokens(**read_json(file)) for file in run.path.glob(f"steps/*/{LOST_FILE}")), Tokens()),
+    }
+    found["all"] = sum(found.values(), Tokens())
+    price = recorded_price(run.config)
+    return [
+        Spent(use, tokens, None if price is None else price.usd(tokens))
+        for use, tokens in found.items()
+        if tokens != Tokens()
+    ]
+
+
+def recorded_price(config: Mapping[str, Any]) -> Price | None:
+    """What the tokens of a run with this configuration cost; None where that is not known."""
+    keys = ("model_name", *COST_SETTINGS, "kl_penalty_coef", "epochs_per_rollout_batch")
+    known = {key: config[key] for key in keys if key in config}
+    return cost_price(TrainSettings.model_validate(known))
+
+
+def _trained(run: RunRecord) -> Tokens:
+    names = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
+    if set(names) <= set(run.metrics.columns) and not run.metrics.select(names).null_count().sum_horizontal().item():
+        return Tokens(*(int(run.metrics[name].sum()) for name in names))
+    # Of steps that an earlier version committed, in which the metrics do not say.
+    columns = ["step", "group_index", "attempt", "sample_index", "prompt_tokens", "completion_tokens", "trained"]
+    return frame_tokens(run.rollouts(columns), int(run.config.get("epochs_per_rollout_batch", 1)))
+
+
+def cost_line(tokens: Tokens, price: Price | None) -> str:
+    """Tokens and what they cost, in words."""
+    usd = None if price is None else price.usd(tokens)
+    if price is None or usd is None:
+        return f"in all {tokens.in_words()}"
+    return f"in all {tokens.in_words()}: about {usd:,.2f} USD (prices: {price.known.removesuffix('=')})"
+
+
+def costs_table(rows: Sequence[Spent]) -> Table[Spent]:
+    """The tokens of each use by kind, and their cost."""
+    return Table(
+        (
+            Column("tokens for", lambda row: row.use, style="name"),
+            Column("prompt", lambda row: row.tokens.prompt, ",", "num"),
+            Column("cached prompt", lambda row: row.tokens.cached, ",", "num"),
+            Column("completion", lambda row: row.tokens.completion, ",", "num"),
+            Column("training", lambda row: row.tokens.training, ",", "num"),
+            Column("USD", lambda row: row.usd, ",.4f", "num"),
+        ),
+        rows,
+        "dense",
+    )

@@ -6,6 +6,7 @@
                         groups these are final; else the settings decide
     groups/NN.parquet   one group, or its first completions, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
+    lost.json           tokens of groups that came without log-probabilities, and were sampled again; seldom there
     scored.parquet      with verdicts, rewards and advantages (ROLLOUT_SCHEMA)
     commit.json         the update was applied: metrics, the optimizer's settings, where the new weights are
 
@@ -28,6 +29,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from coderl_tasks.costs import Tokens
 from coderl_tasks.journal.atomic import (
     DamagedFileError,
     make_folder,
@@ -43,7 +45,7 @@ from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_S
 logger = logging.getLogger(__name__)
 
 Phase = Literal["sampled", "scored", "commit"]
-PROBLEMS_FILE = "problems.json"
+PROBLEMS_FILE, LOST_FILE = "problems.json", "lost.json"
 _FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
@@ -158,6 +160,15 @@ class StepJournal:
         `read_problems` does."""
         path = self.folder / PROBLEMS_FILE
         return int(read_json(path).get("decided", 0)) if path.is_file() else 0
+
+    def add_lost(self, tokens: Tokens) -> None:
+        """Record tokens that were sampled for the step and are sampled again."""
+        write_json(make_folder(self.folder) / LOST_FILE, asdict(self.read_lost() + tokens))
+
+    def read_lost(self) -> Tokens:
+        """The tokens that `add_lost` recorded. DamagedFileError if that cannot be read."""
+        path = self.folder / LOST_FILE
+        return Tokens(**read_json(path)) if path.is_file() else Tokens()
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

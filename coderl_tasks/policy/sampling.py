@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 import tinker
 
-from coderl_tasks.errors import CoderlError, InfraError, SandboxDownError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import (
@@ -140,14 +140,15 @@ async def try_all(
 ) -> list[ResultT]:
     """What `work` gives for each of `items`, all worked on together, in order; `what` they are.
 
-    An InfraError leaves the others their try: the first in order is raised once all are through. Any other error stops
-    the others at once.
+    An InfraError leaves the others their try: the first in order is raised once all are through. So does a
+    BudgetReachedError, which is raised where there is no InfraError, as that is worth another try. Any other error
+    stops the others at once.
     """
 
-    async def one(item: ItemT) -> ResultT | InfraError:
+    async def one(item: ItemT) -> ResultT | InfraError | BudgetReachedError:
         try:
             return await work(item)
-        except InfraError as error:
+        except (InfraError, BudgetReachedError) as error:
             # Caught in here: a TaskGroup that saw it would cancel the groups still being sampled, which are paid for.
             return error
 
@@ -163,7 +164,10 @@ async def try_all(
     failures = [result for result in results if isinstance(result, InfraError)]
     if failures:
         raise InfraError(f"{len(failures)} of {len(items)} {what} failed; first: {failures[0]}") from failures[0]
-    return [result for result in results if not isinstance(result, InfraError)]
+    for result in results:
+        if isinstance(result, BudgetReachedError):
+            raise result
+    return [result for result in results if not isinstance(result, InfraError | BudgetReachedError)]
 
 
 def group_frame(

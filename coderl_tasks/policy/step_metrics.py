@@ -45,7 +45,7 @@ REPEATS_SCHEMA = {
 class Theme(IntEnum):
     """What a metric is about. FAULTS count what should not happen, and a line names them only where it did."""
 
-    REWARD, GROUPS, UPDATE, FAULTS, TIME = range(5)
+    REWARD, GROUPS, UPDATE, FAULTS, TIME, COST = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,13 @@ class Metric(Generic[Source]):
 class ScoredRollouts:
     """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over.
 
-    Groups from `own_groups` on are in place of others; None where none can be.
+    Groups from `own_groups` on are in place of others; None where none can be. `epochs` is how many times the update
+    goes over what is trained on.
     """
 
     rows: pl.DataFrame
     own_groups: int | None = None
+    epochs: int = 1
 
     @cached_property
     def graded(self) -> pl.DataFrame:
@@ -103,6 +105,12 @@ class ScoredRollouts:
     def lengths(self) -> list[int]:
         """Tokens of each completion that came, the shortest first."""
         return self.came["completion_tokens"].list.len().sort().to_list()
+
+    @cached_property
+    def prompts(self) -> pl.Series:
+        """Tokens of each group's prompt."""
+        groups = self.rows.group_by("group_index").agg(pl.col("prompt_tokens").first().list.len().cast(pl.Int64))
+        return groups["prompt_tokens"]
 
     @cached_property
     def reward_ranges(self) -> pl.DataFrame:
@@ -251,6 +259,7 @@ def _forecast(step: UpdatedStep, name: str) -> Any:
 PHASES = ("sample", "score", "train")
 _FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
 _LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
+_TOKENS = "Tokens per step"
 _LOW, _HIGH = pl.col("low"), pl.col("high")
 
 # fmt: off
@@ -324,6 +333,18 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "share of the sampled tokens that are of groups without a signal: what sampling them cost",
         _share_without_signal, Theme.GROUPS, column=("tokens w/o signal", ".0%"),
         panel="Sampled tokens without signal"),
+    Metric("tokens_prompt", "prompt tokens sent, each group's prompt once",
+        lambda step: int(step.prompts.sum()), Theme.COST, INT, panel=_TOKENS, curve="prompt"),
+    Metric("tokens_prompt_cached", "the same prompts for the groups' other completions: prefill that a service caches",
+        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.prompts.sum()), Theme.COST, INT),
+    Metric("tokens_completion", "completion tokens sampled",
+        lambda step: sum(step.lengths), Theme.COST, INT, column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
+    Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
+        lambda step: step.epochs * int(
+            step.rows.filter("trained").select(
+                pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+            ).to_series().sum()
+        ), Theme.COST, INT, panel=_TOKENS, curve="trained on"),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
@@ -383,7 +404,7 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 BY_THEME = tuple(sorted(METRICS, key=lambda metric: metric.theme))
 
 
-def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None) -> dict[str, Any]:
+def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
     """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
-    and not in place of others; None where none is."""
-    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups))
+    and not in place of others; None where none is. They are trained on `epochs` times."""
+    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups, epochs))

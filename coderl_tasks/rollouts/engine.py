@@ -31,6 +31,7 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.rollouts.budget import Budget
 
 Purpose = Literal["train", "profile", "evaluate"]
 Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]
@@ -65,7 +66,7 @@ class RolloutEngine:
     """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards.
 
     For code, `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own;
-    with `fraction` a program that passes some tests has that share of the reward.
+    with `fraction` a program that passes some tests has that share of the reward. `budget` is asked before each group.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RolloutEngine:
         environment: Environment = CODE,
         priorities: Mapping[str, Sequence[int]] | None = None,
         fraction: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self.environment = environment
         self.settings = settings
@@ -84,6 +86,7 @@ class RolloutEngine:
         self._judge = judge
         self._priorities = priorities or {}
         self._fraction = fraction
+        self._budget = budget or Budget()
         self._slots = asyncio.Semaphore(settings.concurrency)
 
     def request(
@@ -122,14 +125,18 @@ class RolloutEngine:
     async def sample(self, sampler: tinker.SamplingClient, request: GroupRequest) -> pl.DataFrame:
         """One sampled group (SAMPLED_SCHEMA). A prompt that leaves no room counts as empty, truncated completions.
 
-        Raises as `sample_group` does.
+        Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
         """
+
+        def frame(completions: Sequence[Completion]) -> pl.DataFrame:
+            return group_frame(request, completions, decode=lambda tokens: self.environment.text(tokens, self.renderer))
+
         if request.max_tokens < 1:
-            completions = [Completion([], [], TRUNCATED)] * request.num_samples
-        else:
-            # Held for the request alone: who records or grades keeps no other group from being sampled.
-            async with self._slots:
-                completions = await sample_group(
+            return frame([Completion([], [], TRUNCATED)] * request.num_samples)
+        # Held for the request alone: who records or grades keeps no other group from being sampled.
+        async with self._slots, self._budget.room(request) as charge:
+            group = frame(
+                await sample_group(
                     sampler,
                     request.prompt_tokens,
                     num_samples=request.num_samples,
@@ -139,7 +146,9 @@ class RolloutEngine:
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )
-        return group_frame(request, completions, decode=lambda tokens: self.environment.text(tokens, self.renderer))
+            )
+            charge(group)
+        return group
 
     async def sample_all(
         self, sampler: tinker.SamplingClient, requests: Sequence[GroupRequest], record: Record

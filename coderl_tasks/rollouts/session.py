@@ -27,6 +27,7 @@ from coderl_tasks.policy.clients import (
 )
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts.budget import Budget
 from coderl_tasks.services import Services
 from coderl_tasks.settings import FlowSettings
 
@@ -40,7 +41,7 @@ T = TypeVar("T")
 class Session:
     """Open clients of the services in use. `context` is the model's context length in tokens, `environment` what is
     sampled and rewarded through them, `service_address` that of the Tinker service, None for a server that this process
-    started.
+    started; `budget` bounds what is sampled.
 
     With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
     """
@@ -59,6 +60,7 @@ class Session:
         self.context = context
         self.environment = environment
         self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
+        self.budget = Budget()
         self._used = used
         self._model_name = model_name
         self._reopens = False

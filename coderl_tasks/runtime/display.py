@@ -30,7 +30,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
 from coderl_tasks.filtering import OnRows, RowsProgress
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
@@ -255,6 +255,11 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
 
 def what_next(command: str, error: BaseException) -> str:
     """How `command` goes on with what `error` stopped: some errors recur until what they name is put right."""
+    if isinstance(error, BudgetReachedError):
+        words = shlex.split(command)
+        setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
+        kept = [word for word in words if word.partition("=")[0] != setting]
+        return f"with a higher {setting}, say, {shlex.join([*kept, f'{setting}={2 * error.cap:.10g}'])} goes on"
     first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
     return f"{first}{command} goes on"
 

@@ -27,6 +27,7 @@ from coderl_tasks.problems.sides import (
     require_other_problems,
     same_source,
 )
+from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.runtime.training_plan import check_training, plan_training, run_record, training_path
@@ -216,6 +217,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 def check_curation(settings: CurateSettings, folder: Path) -> None:
     """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing, or there
     already."""
+    require_price(settings)
     environment_of(settings)  # which reads a reward file
     check_place(folder, "name")
     check_replaced(settings, folder)
@@ -244,6 +246,7 @@ def check_replaced(settings: CurateSettings, folder: Path) -> None:
 def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned: bool = False) -> None:
     """The same for an evaluation of `run`, None if its policy has none; `is_planned` if that is still to be trained, so
     that a name in `compare_to` may be one of its evaluations."""
+    require_price(settings)
     check_place(_named_evaluation(settings, run) or run or runs_root(), "log_path")
     environment_of(settings)
     side = evaluation_side(settings)

@@ -25,6 +25,7 @@ from coderl_tasks.problems.sides import (
 )
 from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
@@ -178,6 +179,7 @@ def run_record(path: Path | None) -> MadeWith | None:
 
 def check_training(settings: TrainSettings, path: Path | None) -> None:
     """The same for a run at `path` (None: a new one); one that is there may have nothing left to do that needs data."""
+    require_price(settings)
     check_place(path or runs_root(), "log_path")
     # Not in the settings: how many steps there are is decided after them, by the preset or by what a service bills.
     total = settings.scheduler_total_steps

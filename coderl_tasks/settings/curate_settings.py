@@ -11,21 +11,12 @@ from coderl_tasks.settings.flow_settings import (
     Names,
     Setting,
     Temperature,
-    split_at_commas,
+    split_shares,
 )
 
 
 def _split_shares(value: Any) -> Any:
-    """A text such as "hard:0.3,easy:0.7" as a mapping."""
-    if not isinstance(value, str):
-        return value
-    shares = {}
-    for part in split_at_commas(value):
-        name, colon, share = part.partition(":")
-        if not colon:
-            raise ValueError("shares look like hard:0.3,medium:0.5,easy:0.2")
-        shares[name.strip()] = share
-    return shares
+    return split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2")
 
 
 def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
@@ -180,6 +171,12 @@ class CurateSettings(FlowSettings):
             raise ValueError(
                 "label_samples needs the profile of all shards before it goes on: use shards=here, or label_samples=0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _counted_here(self) -> Self:
+        if self.shards == "deployment" and (self.max_tokens_total is not None or self.max_usd is not None):
+            raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
         return self
 
     @model_validator(mode="after")

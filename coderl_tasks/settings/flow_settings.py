@@ -119,6 +119,41 @@ Temperature = Annotated[float, AfterValidator(_possible_temperature)]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
 
 
+COST_SETTING = Setting(decides_content=False, on_resume="allowed")
+COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
+"""What bounds and counts what is spent: another value goes on with the same work."""
+
+
+def split_shares(value: Any, expected: str) -> Any:
+    """A text such as "hard:0.3,easy:0.7" as a mapping; `expected` says what it should look like where it is none."""
+    if not isinstance(value, str):
+        return value
+    shares = {}
+    for part in split_at_commas(value):
+        name, colon, share = part.partition(":")
+        if not colon:
+            raise ValueError(expected)
+        shares[name.strip()] = share
+    return shares
+
+
+def _split_prices(value: Any) -> Any:
+    return split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")
+
+
+def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
+    if prices and not {"prefill", "sample"} <= prices.keys():
+        raise ValueError("both prefill and sample need a price")
+    return prices
+
+
+Prices = Annotated[
+    dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
+    BeforeValidator(_split_prices),
+    AfterValidator(_sampling_has_prices),
+]
+
+
 def file_hash(file: str) -> str | None:
     """The hash of a file, None if it cannot be read, which whoever reads it says."""
     try:
@@ -207,6 +242,19 @@ class FlowSettings(BaseModel):
     ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
     sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
         64, ge=1, description="sampling requests in flight, one per problem"
+    )
+    max_tokens_total: Annotated[int | None, COST_SETTING] = Field(
+        None,
+        ge=1,
+        description="end, to be gone on with, before a group whose prompt and completions could make it more tokens",
+    )
+    max_usd: Annotated[float | None, COST_SETTING] = Field(
+        None, gt=0, description="the same for what they cost, training included, at the prices that are known"
+    )
+    prices: Annotated[Prices, COST_SETTING] = Field(
+        default_factory=dict,
+        description="USD per million tokens in place of those known: prefill:0.33,cached:0.066,sample:1.005,train:0.737"
+        " (without cached as prefill)",
     )
     seed: int = Field(0, ge=0, description="decides every random draw of the run")
 

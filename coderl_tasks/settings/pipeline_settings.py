@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
-from coderl_tasks.settings.flow_settings import FlowSettings, Preset
+from coderl_tasks.settings.flow_settings import COST_SETTINGS, FlowSettings, Preset
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
@@ -46,8 +46,9 @@ class PipelineSettings(BaseModel):
         return {name: getattr(self, name) for name in PARTS}
 
     def content(self) -> dict[str, Any]:
-        """All settings, for the record: those of where it goes too, as a pipeline goes on with all three parts."""
-        return self.model_dump(mode="json")
+        """All settings, for the record: those of where it goes too, as a pipeline goes on with all three parts; not
+        what bounds its cost, which one that is gone on with may have raised."""
+        return self.model_dump(mode="json", exclude={name: set(COST_SETTINGS) for name in PARTS})
 
     @classmethod
     def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:

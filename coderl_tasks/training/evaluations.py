@@ -49,6 +49,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
                 sampler_step=step,
             ),
             environment=run.session.environment,
+            budget=run.session.budget,
         ),
         groups=journal.groups,
         on_progress=on_progress,

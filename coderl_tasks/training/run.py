@@ -24,6 +24,7 @@ from coderl_tasks.policy.shuffle import shuffle
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.budget import run_budget
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.session import Session, open_session, supervised
 from coderl_tasks.services import Services
@@ -62,6 +63,7 @@ class TrainingRun:
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory)
+        session.budget = run_budget(settings, directory.path, directory.commits())
         self.engine = RolloutEngine(
             session.judge,
             session.renderer,
@@ -78,6 +80,7 @@ class TrainingRun:
             environment=session.environment,
             priorities=test_orders,
             fraction=settings.reward == "fraction",
+            budget=session.budget,
         )
         self.graded_ahead = GradedAhead(self._grade)
         self._folders = (directory.path, coderl_home())

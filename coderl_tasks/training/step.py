@@ -30,7 +30,7 @@ import polars as pl
 import tinker
 from prefect import task
 
-from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.errors import BudgetReachedError, DataError, InfraError
 from coderl_tasks.journal.checkpoints import Kind
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.advantages import (
@@ -47,6 +47,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import with_base_logprobs
 from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.budget import frame_tokens
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun
@@ -112,6 +113,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             for index, group in groups.items():
                 # Only these: the other groups are paid for, and stay recorded.
                 if group["logprobs"].has_nulls():
+                    # First: a crash after this line may count it twice, and none not at all.
+                    journal.add_lost(frame_tokens(group))
                     journal.groups.discard(index)
             raise
         if not await _another_round(run, step, sampled):
@@ -291,6 +294,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
+    run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit
 
@@ -310,7 +314,9 @@ def step_metrics(
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
     settings = run.settings
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
-    of_rollouts = rollout_metrics(scored, own_groups)  # before the clock is read: they are part of the step
+    of_rollouts = rollout_metrics(
+        scored, own_groups, settings.epochs_per_rollout_batch
+    )  # before the clock is read: they are part of the step
     spent["step"] = time.monotonic() - begun
     known = None
     if run.adaptive is not None:
@@ -363,7 +369,7 @@ class SamplingAhead:
         else:
             try:
                 sampled = await self._next[1]
-            except InfraError:  # a while ago: the service may be back
+            except (InfraError, BudgetReachedError):  # a while ago: the service may be back, a commit have left room
                 sampled = await self._sample(step)
         await self._cancel()
         if self._may_begin(step + 1):

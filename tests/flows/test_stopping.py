@@ -16,7 +16,7 @@ from prefect.exceptions import TerminationSignal
 from coderl_tasks.cli.launch import ended_by_sigterm, was_terminated
 from coderl_tasks.errors import TerminatedError
 from coderl_tasks.journal.atomic import read_json
-from tests.flows.conftest import Coderl
+from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
 
 
@@ -54,6 +54,32 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
     assert final_weights(path) == final_weights(run)
+
+
+def test_a_cap_on_tokens_ends_a_run_in_two_lines_and_a_higher_one_goes_on(
+    coderl: Coderl, refused: Refused, run: Path, pool: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
+    ended = coderl(*words, "max_tokens_total=3000")
+    assert ended.returncode == 3, ended.stderr
+    assert re.fullmatch(
+        r"coderl train: max_tokens_total=3000 is reached: 2,?\d+ tokens are spent, and the next group may take \d+; "
+        "what is recorded stays\n",
+        ended.stderr,
+    )
+    assert re.fullmatch(
+        f"stopped before step [01]; with a higher max_tokens_total, say, coderl train log_path={path} resume=must "
+        "max_tokens_total=6000 goes on",
+        ended.stdout.splitlines()[-1],
+    )
+    done = coderl("train", f"log_path={path}", "max_tokens_total=none")
+    assert done.returncode == 0, done.stderr
+    assert step_rows(path) == step_rows(run)
+    assert rollouts(path).equals(rollouts(run))
+    for flow in (("train", f"pool={pool}"), ("evaluate", "checkpoint=data/nano"), ("curate",)):
+        said = refused(*flow, "preset=nano", "max_usd=1")
+        assert said.startswith(f"coderl {flow[0]}: max_usd=1: what ") and "prices=prefill:" in said
 
 
 def interrupted(process: "subprocess.Popen[str]") -> list[str]:

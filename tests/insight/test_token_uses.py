@@ -11,7 +11,7 @@ import pytest
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.report import render_report
-from coderl_tasks.insight.token_uses import uses, visits
+from coderl_tasks.insight.token_uses import costs, uses, visits
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +96,27 @@ def test_report_and_artifact_show_them(run: RunRecord) -> None:
         for words in ("Tokens by use", "profile of the pool", "groups without", "7 looked solved and 3 hopeless"):
             assert words in text
     assert "Groups with a signal" in page and "expected when chosen" in page
+
+
+def test_tokens_are_counted_by_kind_and_cost(run: RunRecord, pool_dir: Path) -> None:
+    spent = json.loads((pool_dir / "manifest.json").read_text())["spent"]
+    (run.path / "steps/000000/lost.json").write_text('{"prompt": 5, "cached": 10, "completion": 7, "training": 0}')
+    found = {each.use: each for each in costs(run)}
+    assert list(found) == ["profile", "train", "evaluate", "lost", "all"] and found["all"].usd is None
+    assert found["profile"].tokens.completion == spent["completion_tokens"]
+    columns = ["step", "group_index", "prompt_tokens", "completion_tokens", "trained"]
+    lengths = pl.col("prompt_tokens").list.len().alias("p"), pl.col("completion_tokens").list.len().alias("c")
+    rows = run.rollouts(columns).with_columns(*lengths).collect()
+    train = found["train"].tokens
+    assert train.prompt == rows.group_by("step", "group_index").agg(pl.col("p").first())["p"].sum()
+    assert train.prompt + train.cached == rows["p"].sum() and train.completion == rows["c"].sum()
+    assert train.training == rows.filter("trained").select(pl.col("p") + pl.col("c")).sum().item() > 0
+    assert found["all"].tokens.counted == sum(found[use].tokens.counted for use in list(found)[:-1])
+
+    prices = {"prefill": 1.0, "sample": 2.0, "train": 4.0}
+    costly = {each.use: each for each in costs(replace(run, config=run.config | {"prices": prices}))}
+    assert costly["lost"].usd == pytest.approx((5 + 10 + 2 * 7) / 1e6), "without a price of its own cached is prefill"
+    assert costly["train"].usd == pytest.approx(
+        (train.prompt + train.cached + 2 * train.completion + 4 * train.training) / 1e6
+    )
+    assert "cached prompt" in render_report(run.path)

@@ -3,6 +3,7 @@ problem says how its completions are rewarded: `signal` (they differ), `zero` (t
 be graded)."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.environments.environment import CodeReward, Environment
-from coderl_tasks.errors import CoderlError, SandboxDownError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -239,3 +240,76 @@ async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, 
     async with refilled.run(tmp_path, Told(), **settings) as run:
         # Sampled after the update, by another process: from the policy before it all the same.
         assert (await sample.fn(run, 1)).rollouts.equals(rollouts)
+
+
+def tokens_in(folder: Path) -> int:
+    """The tokens that the journal in `folder` has, each group's prompt once: read without what is under test."""
+    total = 0
+    for step in folder.glob("steps/*"):
+        whole = step / "sampled.parquet"
+        frames = [pl.read_parquet(file) for file in ([whole] if whole.is_file() else step.glob("groups/*.parquet"))]
+        for group in (group for frame in frames for group in frame.partition_by("group_index")):
+            total += len(group["prompt_tokens"][0]) + sum(map(len, group["completion_tokens"]))
+    return total
+
+
+async def test_a_cap_ends_a_run_before_a_group_and_a_higher_one_goes_on(refilled: Refilled, tmp_path: Path) -> None:
+    """Also with kills in between, with a step sampled ahead, and in groups of two parts."""
+    settings: dict[str, Any] = {"max_steps_off_policy": 1, "first_completions": 2}
+
+    async def steps(run: TrainingRun) -> pl.DataFrame:
+        async with SamplingAhead(partial(sample.fn, run), lambda step: step < 3) as ahead:
+            sampled = []
+            for step in range(3):
+                sampled.append((await ahead.sampled(step)).rollouts)
+                if not run.directory.step(step).has("commit"):
+                    scored = await score.fn(run, step, sampled[-1])
+                    await update.fn(run, step, scored.rollouts, 0.0, {})
+            return pl.concat(sampled)
+
+    async with refilled.run(tmp_path / "free", Told(), **settings) as run:
+        rollouts = await steps(run)
+        free = tokens_in(tmp_path / "free")
+        assert run.session.budget.spent.counted == free, "without a cap it counts, too"
+        prompt = max(map(len, rollouts["prompt_tokens"]))
+    draw, folder, cap, ends = random.Random(3), tmp_path / "capped", 150, []
+    for _ in range(60):
+        async with refilled.run(folder, Told(), max_tokens_total=cap, **settings) as run:
+            assert run.session.budget.spent.counted == tokens_in(folder), "what the journal has"
+            work = asyncio.ensure_future(steps(run))
+            killed = draw.random() < 0.5 and not (await asyncio.wait([work], timeout=draw.uniform(0.01, 0.3)))[0]
+            if killed:
+                work.cancel()
+                await asyncio.wait([work])
+            elif (error := (await asyncio.wait([work]))[0].pop().exception()) is None:
+                break
+            else:
+                assert isinstance(error, BudgetReachedError) and "max_tokens_total" in str(error)
+                assert cap - (prompt + 4 * 4) < tokens_in(folder) <= cap
+                ends.append(cap)
+                cap += draw.randint(1, 150)
+            assert tokens_in(folder) <= cap
+    assert work.result().equals(rollouts) and tokens_in(folder) == free and len(ends) > 3
+
+
+async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled: Refilled, tmp_path: Path) -> None:
+    prices = {"prefill": 1e6, "cached": 0.0, "sample": 1e6, "train": 1e6}
+    folder, costs = tmp_path / "run", []
+    async with refilled.run(folder, Told(), prices=prices, max_usd=1e9, refill=1) as run:
+        scored = (await score.fn(run, 0, (await sample.fn(run, 0)).rollouts)).rollouts
+        costs.append(run.session.budget.spent)
+        metrics = (await update.fn(run, 0, scored, 0.0, {})).metrics
+        costs.append(run.session.budget.spent)
+    trained = scored.filter("trained")
+    lengths = [
+        sum(map(len, frame[name])) for frame in (scored, trained) for name in ("prompt_tokens", "completion_tokens")
+    ]
+    assert costs[0].training == lengths[0] + lengths[1] and costs[1].training == lengths[2] + lengths[3] > 0
+    assert metrics["tokens_training"] == costs[1].training and metrics["tokens_completion"] == lengths[1]
+    assert metrics["tokens_prompt"] + metrics["tokens_prompt_cached"] == lengths[0]
+    least = costs[1].prompt + costs[1].completion + costs[1].training
+    async with refilled.run(folder, Told(), prices=prices, max_usd=least + 1, refill=1) as run:
+        assert run.session.budget.spent == costs[1]
+        with pytest.raises(BudgetReachedError, match="max_usd"):
+            await sample.fn(run, 1)
+    assert not list(folder.glob("steps/000001/groups/*"))

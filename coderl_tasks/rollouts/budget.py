@@ -1,0 +1,267 @@
+"""The cap on what a run may spend, checked before each group is asked for; and what its journal says that it has spent.
+
+1. A group reserves what it can cost at most, prompt + n * max_tokens, before its request is sent, and is charged with
+   what it has cost when it comes. What is spent and reserved never passes the cap, whatever is in flight.
+2. A group that does not fit waits for what is in flight, which will have cost less than it reserved. Only where
+   nothing is and it still does not fit is the cap reached: so up to less than one group of it is used.
+3. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
+   flight when it was killed is in no journal, and is not counted; a service may bill it.
+
+In training a group's tokens of training count from the start, as if all of it were trained on, and are put right by
+its step's commit.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from coderl_tasks.costs import Price, Tokens, group_tokens, price_of
+from coderl_tasks.errors import BudgetReachedError, ConfigError
+from coderl_tasks.journal.atomic import DamagedFileError, read_json
+from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, StepJournal
+from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
+
+if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what was spent needs none
+    from coderl_tasks.policy.sampling import GroupRequest
+
+_GROUP = ("step", "group_index", "attempt")
+
+
+class Budget:
+    """What one run has spent, and may. Without settings there is no cap, and it only counts."""
+
+    def __init__(self, settings: FlowSettings | None = None, spent: Iterable[Tokens] = ()) -> None:
+        self.max_tokens = None if settings is None else settings.max_tokens_total
+        self.max_usd = None if settings is None else settings.max_usd
+        self.price = None if settings is None else cost_price(settings)
+        self.epochs = settings.epochs_per_rollout_batch if isinstance(settings, TrainSettings) else 0
+        self.flow = "" if settings is None else flow_of(settings)
+        self.spent = sum(spent, Tokens())
+        self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
+        self._reserved = Tokens()
+        self._in_flight = 0
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame], None]]:
+        """Room for what `request` costs at most, while the block lasts; called with the group that came, it is charged.
+
+        Raises BudgetReachedError if there is none and nothing is in flight that could leave some.
+        """
+        epochs = self.epochs if request.step >= 0 else 0
+        most = group_tokens(
+            len(request.prompt_tokens), request.num_samples, request.num_samples * request.max_tokens, epochs
+        )
+        while (why := self._too_much(most)) is not None:
+            if not self._in_flight:
+                raise BudgetReachedError(*why, flow=self.flow)
+            self._freed.clear()
+            await self._freed.wait()
+        # From the question to here nothing is awaited: no other group can take the room in between.
+        self._reserved += most
+        self._in_flight += 1
+
+        def charge(group: pl.DataFrame) -> None:
+            tokens = frame_tokens(group, epochs)
+            self.spent += tokens
+            if epochs:
+                self._training[request.step] = self._training.get(request.step, 0) + tokens.training
+
+        try:
+            yield charge
+        finally:
+            self._reserved -= most
+            self._in_flight -= 1
+            self._freed.set()
+
+    def commit(self, step: int, trained: int) -> None:
+        """Put right what `step` is charged with for training: `trained` tokens."""
+        if step in self._training:
+            self.spent += Tokens(training=trained - self._training.pop(step))
+
+    def charged(self, step: int, training: int) -> None:
+        """Note that `spent` has so many tokens of training for `step`, which `commit` puts right."""
+        self._training[step] = training
+
+    def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
+        """The cap that `most` would pass, and what to say of it; None if it fits."""
+        then = self.spent + self._reserved + most
+        if self.max_tokens is not None and then.counted > self.max_tokens:
+            said = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
+            return "max_tokens_total", self.max_tokens, said
+        if self.max_usd is not None and self.price is not None:
+            spent, more, usd = self.price.usd(self.spent), self.price.usd(most), self.price.usd(then)
+            assert spent is not None and more is not None and usd is not None, "require_price has seen to it"
+            if usd > self.max_usd:
+                return "max_usd", self.max_usd, f"{spent:.4g} USD are spent, and the next group may cost {more:.4g}"
+        return None
+
+
+def flow_of(settings: FlowSettings) -> str:
+    """The command that takes `settings`."""
+    return type(settings).__name__.removesuffix("Settings").lower()
+
+
+def cost_price(settings: FlowSettings) -> Price | None:
+    """What the tokens of `settings` cost; None where that is not known."""
+    price = price_of(settings.model_name, dict(settings.prices.items()))
+    if price is not None and isinstance(settings, TrainSettings) and settings.kl_penalty_coef:
+        # The base model reads once what is trained on.
+        train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
+        return Price(price.prefill, price.cached, price.sample, train, price.known)
+    return price
+
+
+def require_price(settings: FlowSettings) -> None:
+    """Raise ConfigError if `max_usd` is asked for and what tokens cost is not known."""
+    if settings.max_usd is None:
+        return
+    price = cost_price(settings)
+    if price is None or (price.train is None and isinstance(settings, TrainSettings)):
+        wanted = "prefill:0.33,sample:1.005,train:0.737"
+        raise ConfigError(
+            f"max_usd={settings.max_usd:g}: what {settings.model_name} costs is not known: give prices={wanted} (USD "
+            "per million tokens), or use max_tokens_total"
+        )
+
+
+def is_capped(settings: FlowSettings) -> bool:
+    """Whether `settings` have a cap."""
+    return settings.max_tokens_total is not None or settings.max_usd is not None
+
+
+def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
+    """The tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` those of training too: of what is
+    trained on, and of all where that is not decided yet."""
+    lazy = rollouts.lazy()
+    columns = lazy.collect_schema()
+    decided = "trained" in columns
+    counted = (
+        lazy.select(
+            *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP),
+            first=pl.col("sample_index") == 0,
+            prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
+            completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
+            trained=pl.col("trained") if decided else pl.lit(True),
+        )
+        .group_by(_GROUP)
+        .agg(
+            # Rounds of a profile are groups of their own; the rest of a group that was begun has its prompt cached.
+            begins=pl.col("first").any() | (pl.col("attempt").first() > 0),
+            prompt=pl.col("prompt").first(),
+            n=pl.len(),
+            completion=pl.col("completion").sum(),
+            training=(pl.col("prompt") + pl.col("completion")).filter("trained").sum(),
+        )
+        .select(
+            prompt=pl.col("prompt").filter("begins").sum(),
+            cached=(pl.col("prompt") * (pl.col("n") - pl.col("begins").cast(pl.Int64))).sum(),
+            completion=pl.col("completion").sum(),
+            training=pl.col("training").sum(),
+        )
+        .collect()
+    )
+    values = {name: int(value or 0) for name, value in counted.row(0, named=True).items()}
+    return Tokens(values["prompt"], values["cached"], values["completion"], epochs * values["training"])
+
+
+def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:
+    """The tokens of recorded groups in parquet files; a damaged file, which is sampled again, has none."""
+    total = Tokens()
+    for file in files:
+        try:
+            total += frame_tokens(pl.scan_parquet(file), epochs)
+        except (OSError, pl.exceptions.PolarsError):
+            continue
+    return total
+
+
+def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Budget:
+    """The budget of the run at `path`, with what its steps (committed or not, ahead or not) and its evaluations have
+    spent; not its pool's profile."""
+    if not is_capped(settings):
+        return Budget(settings)
+    epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
+    budget = Budget(settings, [evaluations_tokens(path)])
+    for folder in sorted(path.glob("steps/*")):
+        journal = StepJournal(folder, int(folder.name))
+        lost = journal.read_lost()
+        commit = committed.get(journal.step)
+        tokens = None if commit is None else commit_tokens(commit)
+        if tokens is None:
+            tokens = step_tokens(folder, epochs)
+            if commit is None:
+                budget.charged(journal.step, tokens.training)
+        budget.spent += tokens + lost
+    return budget
+
+
+def commit_tokens(commit: Commit) -> Tokens | None:
+    """What a committed step has spent; None if an earlier version committed it."""
+    names = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
+    values = [commit.metrics.get(name) for name in names]
+    return None if None in values else Tokens(*map(int, values))  # type: ignore[arg-type]
+
+
+def step_tokens(folder: Path, epochs: int) -> Tokens:
+    """What the step recorded in `folder` has spent, as far as it is."""
+    for name in ("scored.parquet", "sampled.parquet"):
+        if (folder / name).is_file():
+            return files_tokens([folder / name], epochs)
+    return files_tokens(folder.glob("groups/*.parquet"), epochs)
+
+
+def evaluations_tokens(run: Path) -> Tokens:
+    """What a run's own evaluations have spent, finished or not."""
+    own = [path for path in run.glob("evals/*") if path.name.startswith((BASELINE, FINAL, "step-"))]
+    return sum((evaluation_tokens(path) for path in own), Tokens())
+
+
+def evaluation_tokens(folder: Path) -> Tokens:
+    """What the evaluation in `folder` has spent, finished or not."""
+    whole = folder / "rollouts.parquet"
+    return files_tokens([whole] if whole.is_file() else folder.glob("groups/*.parquet"))
+
+
+def profile_tokens(pool: Path) -> Tokens:
+    """What the profile of the curation in the folder `pool` has spent."""
+    total = Tokens()
+    for shard in pool.glob("shards/*"):
+        total += files_tokens([shard / "rollouts.parquet"] if (shard / "rollouts.parquet").is_file() else [])
+        whole = _places(shard / "rollouts.parquet")
+        # A finished shard that is sampled on has its new rounds here, beside those that the file has too.
+        groups = (file for file in shard.glob("groups/*.parquet") if not _places(file) <= whole)
+        total += files_tokens(groups)
+    return total
+
+
+def _places(file: Path) -> set[tuple[int, int]]:
+    try:
+        return set(pl.scan_parquet(file).select("group_index", "attempt").unique().collect().iter_rows())
+    except (OSError, pl.exceptions.PolarsError):
+        return set()
+
+
+def pool_spent(manifest: Path) -> Tokens:
+    """What a finished pool's manifest says that its profile has spent; none where it does not say."""
+    try:
+        spent = read_json(manifest).get("spent") if manifest.is_file() else None
+    except DamagedFileError:
+        spent = None
+    if not isinstance(spent, dict):
+        return Tokens()
+    return Tokens(prompt=int(spent.get("prompt_tokens", 0)), completion=int(spent.get("completion_tokens", 0)))
+
+
+def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
+    """The budget of the curation in `folder`."""
+    return Budget(settings, [profile_tokens(folder)] if is_capped(settings) else ())
+
+
+def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:
+    """The budget of the evaluation in `folder`."""
+    return Budget(settings, [evaluation_tokens(folder)] if is_capped(settings) else ())
