@@ -10,6 +10,7 @@ from pathlib import Path
 from prefect import flow
 
 from coderl_tasks.costs import Tokens
+from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
@@ -25,6 +26,7 @@ from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, is_part, saying_what_next
+from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, training_estimates
 from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.runtime.training_plan import (
@@ -113,14 +115,16 @@ async def _run(settings: TrainSettings) -> str:
             # Of a service the probe finds out what its log-probabilities are, and says what follows.
             note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
             states = states_line(settings) if used.tinker_is_embedded else None
-            for line in filter(None, (*used.lines, states, *changes, note)):
+            # Before anything is billed.
+            forecast = None if used.tinker_is_embedded else forecast_line(settings, pool, path)
+            for line in filter(None, (*used.lines, states, *changes, note, forecast)):
                 display.say(line)
                 logger.log.info("%s", line)
             command = resume_command(directory)
             with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
                 try:
                     async with open_run(settings, directory, used) as run:
-                        await _train(run, logger, display)
+                        await _train(run, logger, display, pool)
                 except Exception as error:
                     # Here and not where it failed: which settings take less memory only a run knows.
                     if advice := memory_advice(error, directory.config):
@@ -141,7 +145,12 @@ def start_note(directory: RunDirectory) -> str:
     return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
 
 
-async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
+def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
+    """What the run will take in all; None for one without an end."""
+    return None if settings.max_steps == -1 else estimate_line(training_estimates(settings, pool, path))
+
+
+async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
     await score_lost(run, sample, score, display.say)
     if needs_probe(run):
@@ -168,6 +177,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display) -> None:
         while run.has_step(step):
             if not run.directory.step(step).has("commit"):
                 await _step(run, step, ahead, logger, display)
+                if step + 1 == FIRST_STEPS and run.session.service_address is not None:
+                    line = forecast_line(run.settings, pool, run.directory.path)
+                    if line is not None:
+                        display.say(line)
             if run.keeps(step):
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):

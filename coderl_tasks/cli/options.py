@@ -96,6 +96,13 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@_subcommand("estimate", "tokens, cost and time that a command will take: coderl estimate train ...")
+def _estimate(parser: argparse.ArgumentParser) -> None:
+    """What a command with these settings will take in tokens, cost and time. Nothing is sampled."""
+    parser.add_argument("flow", choices=("curate", "train", "evaluate", "pipeline"))
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="as for the command itself")
+
+
 @_subcommand("row_commands", "which rows of your problems curate would keep, and why not the others")
 def _validate(parser: argparse.ArgumentParser) -> None:
     """What curate would make of each row of a data set; exit 1 if it would drop any."""

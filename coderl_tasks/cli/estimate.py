@@ -1,0 +1,23 @@
+"""`coderl estimate FLOW key=value ...`: what a command will take in tokens and cost. Nothing is sampled."""
+
+import asyncio
+from argparse import Namespace
+
+from rich.console import Console
+
+from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
+from coderl_tasks.insight.tables import rich_table
+from coderl_tasks.runtime.estimate import estimates, estimates_table, notes
+from coderl_tasks.services import load_environment
+from coderl_tasks.settings import parse_settings
+
+
+def estimate(options: Namespace) -> int:
+    load_environment()
+    model = FLOW_SETTINGS[options.flow]
+    rows = asyncio.run(estimates(parse_settings(model, parse_key_values(options.settings, model))))
+    console = Console()
+    console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
+    for note in notes(rows):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    return 0

@@ -1,0 +1,345 @@
+"""What a command will take in tokens, before it does and after its first steps. Nothing is sampled.
+
+| known                                   | completions are estimated                                                 |
+|-----------------------------------------|---------------------------------------------------------------------------|
+| three steps or more of the run          | by their lengths; by the profile's where that has them, times the ratio   |
+|                                         | of what the steps took to what the profile says of the steps' problems    |
+| a profile of the pool                   | by its lengths                                                            |
+| neither                                 | at most max_tokens each                                                   |
+
+The ratio takes the luck of the first steps' problems out of the estimate, most of what would be wrong with it. The
+intervals hold where later steps are like what is known: a policy that comes to write longer is not foreseen.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist, mean, stdev
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+from coderl_tasks.costs import Price, Tokens
+from coderl_tasks.curation.find_pool import FoundPool
+from coderl_tasks.curation.tasks import filter_problems
+from coderl_tasks.environments import environment_of
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
+from coderl_tasks.insight.console import duration
+from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.tables import Column, Table
+from coderl_tasks.journal.run_directory import committed_steps
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts.budget import cost_price
+from coderl_tasks.runtime.planning import plan, plan_pipeline
+from coderl_tasks.runtime.training_plan import plan_training
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.training.run import read_pool
+
+FIRST_STEPS = 3
+"""Steps after which a run's own lengths say more than anything else."""
+_Z = NormalDist().inv_cdf(0.975)
+_T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Student's t for 95%, by degrees of freedom; beyond, the normal one is at most 2% less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Tokens of a use, with an interval; `by` says what they are known by, `seconds` how long it will take yet."""
+
+    use: str
+    low: Tokens
+    expected: Tokens
+    high: Tokens
+    by: str
+    price: Price | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean lengths of a problem's prompt and completions, and how they vary between problems; `bound`: completions are
+    at most so long, and nothing else is known of them. `signal` is the expected share of what is trained on."""
+
+    prompt: float
+    completion: float
+    spread: float
+    signal: float
+    by: str
+    bound: bool = False
+
+
+async def estimates(settings: FlowSettings | PipelineSettings) -> list[Estimate]:
+    """What a command with `settings` will take, a row per use. Raises as planning the command does."""
+    if isinstance(settings, PipelineSettings):
+        planned = await plan_pipeline(settings)
+        problems = await asyncio.to_thread(_curated, planned.curate)
+        lengths = _bounded(planned.train, problems)
+        train = _training(planned.train, lengths, None, 0)
+        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate, None)]
+    if isinstance(settings, CurateSettings):
+        planned_curation = await plan(settings)
+        assert isinstance(planned_curation, CurateSettings)
+        return [_curation(planned_curation, await asyncio.to_thread(_curated, planned_curation))]
+    if isinstance(settings, EvaluateSettings):
+        planned_evaluation = await plan(settings)
+        assert isinstance(planned_evaluation, EvaluateSettings)
+        return [_evaluation(planned_evaluation, None)]
+    assert isinstance(settings, TrainSettings)
+    return training_estimates(*await plan_training(settings))
+
+
+def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
+    """What a run, at `path` where it is begun, takes in all, what it has taken included."""
+    lengths = _profiled(settings, pool) or _bounded(settings, read_pool(pool.file))
+    done = 0 if path is None else committed_steps(path)
+    return _training(settings, lengths, path if done >= FIRST_STEPS else None, done, pool)
+
+
+def _training(
+    settings: TrainSettings, lengths: Lengths, path: Path | None, done: int, pool: FoundPool | None = None
+) -> list[Estimate]:
+    if settings.max_steps == -1:
+        raise ConfigError("max_steps=-1 trains until it is stopped: an estimate needs max_steps=N")
+    price = cost_price(settings)
+    if path is None:
+        steps = [_by_lengths(settings, lengths, settings.max_steps)]
+    else:
+        steps = [by_steps(settings, load_run(path), done, pool)]
+    rows = [replace(row, price=price) for row in steps]
+    evaluated = _evaluated(settings)
+    if evaluated:
+        rows.append(_of_problems("evaluate", settings, evaluated, lengths, price))
+    return rows
+
+
+def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estimate:
+    groups, n = steps * settings.problems_per_step, settings.completions_per_problem
+    # With refill up to so many times as many; what first_completions saves goes to others.
+    most = math.floor(settings.refill * groups)
+    half = _Z * n * lengths.spread * math.sqrt(groups)
+    epochs = settings.epochs_per_rollout_batch
+
+    def tokens(count: int, completion: float, signal: float) -> Tokens:
+        prompt = round(count * lengths.prompt)
+        training = epochs * signal * (n * prompt + completion)
+        return Tokens(prompt, (n - 1) * prompt, round(completion), round(training))
+
+    mid = groups * n * lengths.completion
+    return Estimate(
+        "train",
+        tokens(groups, 0 if lengths.bound else max(0.0, mid - half), 0.0 if lengths.bound else lengths.signal / 2),
+        tokens(groups, mid, lengths.signal),
+        tokens(most, (mid + half) * most / groups, 1.0),
+        lengths.by,
+    )
+
+
+def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
+    """From the steps that are committed; `settings.max_steps` in all."""
+    per_step = step_tokens(run, settings.epochs_per_rollout_batch).head(done)
+    left = max(0, settings.max_steps - done)
+    spent, ahead, half = {}, {}, {}
+    ratio = None if pool is None else _against_profile(run, pool, done)
+    for kind in ("prompt", "cached", "completion", "training"):
+        values = [float(value) for value in per_step[kind]]
+        spent[kind] = sum(values)
+        ahead[kind] = left * mean(values) * (1.0 if ratio is None else ratio[kind])
+        # The next `left` steps vary, and so does the mean of the first `done`.
+        half[kind] = _T.get(done - 1, 2.0) * stdev(values) * math.sqrt(left + left**2 / done)
+
+    def tokens(side: int) -> Tokens:
+        parts = {kind: max(0.0, ahead[kind] + side * half[kind]) + spent[kind] for kind in spent}
+        return Tokens(**{kind: round(number) for kind, number in parts.items()})
+
+    seconds = list(run.metrics["time_step_s"].drop_nulls()) if "time_step_s" in run.metrics else []
+    by = f"the run's first {done} steps{'' if ratio is None else ', against the profile of their problems'}"
+    return Estimate("train", tokens(-1), tokens(0), tokens(1), by, seconds=left * mean(seconds) if seconds else None)
+
+
+def step_tokens(run: RunRecord, epochs: int) -> pl.DataFrame:
+    """The tokens of each committed step by kind, in order: prompt, cached, completion, training."""
+    columns = ["step", "group_index", "prompt_tokens", "completion_tokens", "trained"]
+    rows = run.rollouts(columns).with_columns(
+        prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64), c=pl.col("completion_tokens").list.len()
+    )
+    groups = rows.group_by("step", "group_index").agg(
+        pl.col("prompt").first(),
+        cached=pl.col("prompt").first() * (pl.len().cast(pl.Int64) - 1),
+        completion=pl.col("c").sum(),
+        training=epochs * (pl.col("prompt") + pl.col("c")).filter("trained").sum(),
+    )
+    kinds = ("prompt", "cached", "completion", "training")
+    return groups.group_by("step").agg(pl.col(kind).sum() for kind in kinds).sort("step").collect()
+
+
+def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
+    """By how much the pool's problems are, by their profile, longer than those of the first `done` steps: the factors
+    on what these took, by kind. None without a profile of them all."""
+    profile = pool_profile(pool)
+    if profile is None:
+        return None
+    columns = ["step", "problem_id"]
+    taken = run.rollouts(columns).filter(pl.col("step") < done).collect().join(profile, on="problem_id", how="left")
+    if taken["completion"].null_count():
+        return None
+
+    def factor(*names: str) -> float:
+        whole, there = (sum(_mean(frame[name]) for name in names) for frame in (profile, taken))
+        return whole / there if there else 1.0
+
+    prompt = factor("prompt")
+    both = factor("prompt", "completion")
+    return {"prompt": prompt, "cached": prompt, "completion": factor("completion"), "training": both}
+
+
+def _mean(values: pl.Series) -> float:
+    return math.fsum(values) / len(values)
+
+
+def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
+    """Of the pool's problems: problem_id, the prompt's length, the completions' mean length and the pass rate, as they
+    were profiled; None where there is no profile."""
+    file = pool.file.with_name("profile.parquet")
+    if not file.is_file():
+        return None
+    kept = pl.scan_parquet(pool.file).select("problem_id").collect()
+    names = {"prompt": "prompt_tokens", "completion": "mean_completion_tokens", "pass_rate": "pass_rate"}
+    profile = pl.scan_parquet(file).select("problem_id", **{name: pl.col(column) for name, column in names.items()})
+    found = kept.join(profile.collect(), on="problem_id").drop_nulls()
+    return found if found.height == kept.height else None
+
+
+def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
+    profile = pool_profile(pool)
+    if profile is None or not profile.height:
+        return None
+    n, rate = settings.completions_per_problem, pl.col("pass_rate")
+    # Of n completions neither all right nor all wrong; what the format gives a signal to comes on top.
+    signal = profile.select((1 - rate**n - (1 - rate) ** n).mean()).item()
+    lengths: list[float] = profile["completion"].to_list()
+    spread = stdev(lengths) if len(lengths) > 1 else 0.0
+    by = f"the profile of {profile.height:,} problems"
+    return Lengths(_mean(profile["prompt"]), mean(lengths), spread, signal, by)
+
+
+def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
+    """Prompts as they are, completions at most as long as they may be."""
+    environment = environment_of(settings)
+    renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
+    prompts = [len(environment.prompt(problem, renderer)) for problem in problems]
+    if not prompts:
+        raise ConfigError("there are no problems to estimate by")
+    by = f"max_tokens={settings.max_tokens} for each completion: at most, as nothing is profiled"
+    return Lengths(mean(prompts), settings.max_tokens, 0.0, 1.0, by, bound=True)
+
+
+def _curated(settings: CurateSettings) -> list[Problem]:
+    """The problems that a curation would profile, the check of solutions aside."""
+    with TemporaryDirectory() as folder:
+        return list(filter_problems.fn(settings, Path(folder), lambda rows: None).kept.outlines())
+
+
+def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
+    lengths, count = _bounded(settings, problems), len(problems)
+    price = cost_price(settings)
+
+    def tokens(samples: float, completion: float) -> Tokens:
+        rounds = math.ceil(samples / settings.profile_round)
+        prompt = round(count * rounds * lengths.prompt)
+        cached = round(count * (samples - rounds) * lengths.prompt)
+        return Tokens(prompt, max(0, cached), round(count * samples * completion))
+
+    fewest = min(settings.profile_round, settings.profile_samples)
+    most = settings.profile_samples
+    by = f"{count:,} problems, {fewest} to {most} completions each; {lengths.by}"
+    if settings.profile_mode == "fixed":
+        fewest = most
+    high = tokens(most, lengths.completion)
+    return Estimate("profile", tokens(fewest, 0), high, high, by, price)
+
+
+def _evaluation(settings: EvaluateSettings, lengths: Lengths | None) -> Estimate:
+    side = evaluation_side(settings)
+    loaded = side.load(settings.splits, environment_of(settings).rows).problems
+    problems = evaluation_subset(loaded, settings.eval_limit, seed=settings.seed)
+    lengths = lengths or _bounded(settings, problems)
+    return _of_problems("evaluate", settings, [len(problems)], lengths, cost_price(settings))
+
+
+def _evaluated(settings: TrainSettings) -> list[int]:
+    """The problems of each evaluation that a run makes."""
+    if settings.eval_every == -1:
+        return []
+    test = len(evaluation_side(settings).load(rows=environment_of(settings).rows).problems)
+    ends = test if settings.eval_ends_limit == -1 else min(test, settings.eval_ends_limit)
+    often = test if settings.eval_limit == -1 else min(test, settings.eval_limit)
+    periodic = settings.validation_size if settings.eval_on == "validation" else often
+    last = settings.max_steps % settings.eval_every == 0 and settings.eval_on == "test"
+    return [ends, ends, *[periodic] * (settings.max_steps // settings.eval_every - last)]
+
+
+def _of_problems(
+    use: str, settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, price: Price | None
+) -> Estimate:
+    count = sum(evaluations)
+    half = 0.0 if lengths.bound else _Z * lengths.spread * math.sqrt(count)
+    mid = count * lengths.completion
+    prompt = round(count * lengths.prompt)
+    low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half), mid + half)
+    by = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count:,} completions; {lengths.by}"
+    sides = [Tokens(prompt, completion=round(side)) for side in (low, mid, high)]
+    return Estimate(use, sides[0], sides[1], sides[2], by, price)
+
+
+def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
+    """The estimates with their intervals."""
+
+    def text(kind: str) -> "Column[Estimate]":
+        def cell(row: Estimate) -> str:
+            low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
+            return f"{mid:,}" if low == mid == high else f"{mid:,} [{low:,} to {high:,}]"
+
+        return Column(kind, cell, style="num")
+
+    return Table(
+        (
+            Column("tokens for", lambda row: row.use, style="name"),
+            *map(text, ("prompt", "cached", "completion", "training")),
+            Column("USD", usd_text, style="num"),
+        ),
+        rows,
+        "dense",
+    )
+
+
+def usd_text(row: Estimate) -> str:
+    """What a use costs, with its interval."""
+    sides = [None if row.price is None else row.price.usd(side) for side in (row.low, row.expected, row.high)]
+    low, mid, high = sides
+    return "not known" if low is None or mid is None or high is None else f"{mid:,.2f} [{low:,.2f} to {high:,.2f}]"
+
+
+def notes(rows: Sequence[Estimate]) -> list[str]:
+    """What the estimates are by, at which prices, and how long it will take yet."""
+    said = [f"{row.use}: by {row.by}" for row in rows]
+    price = rows[0].price
+    said.append(f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}")
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    said.append(
+        f"time left for steps: about {duration(sum(seconds))}" if seconds else "time: not known before three steps"
+    )
+    return said
+
+
+def estimate_line(rows: Sequence[Estimate]) -> str:
+    """The estimates in a line."""
+    parts = []
+    for row in rows:
+        high = row.high.counted
+        parts.append(f"{row.use} {row.expected.counted:,} tokens (at most about {high:,}), {usd_text(row)} USD")
+    return f"estimate: {'; '.join(parts)}; by {rows[0].by}"

@@ -1,0 +1,84 @@
+"""`coderl estimate`: what is known before a run, and after three steps of it; against what its journal has."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from coderl_tasks.cli import main
+from coderl_tasks.curation.find_pool import find_pool
+from coderl_tasks.insight.record import load_run
+from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.runtime.estimate import Estimate, estimates_table, training_estimates
+from coderl_tasks.settings import TrainSettings
+from tests.flows.run_records import ENDS, TINY, rollouts
+
+
+@pytest.fixture
+def estimated(
+    flow_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> "Says":
+    for name in ("TINKER_BASE_URL", "TINKER_API_KEY", "SANDBOX_URL"):
+        monkeypatch.setenv(name, flow_environment[name])
+    return Says(capsys)
+
+
+class Says:
+    """What `coderl estimate ...` prints."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: object) -> str:
+        assert main(["estimate", *map(str, words)]) == 0
+        return self.capsys.readouterr().out
+
+
+def settings(*words: str, **values: object) -> TrainSettings:
+    sizes = dict(word.split("=") for word in (*TINY, ENDS, *words))
+    return TrainSettings.model_validate({"preset": "nano", **sizes, **values})
+
+
+def train_row(values: TrainSettings, pool: Path, path: Path | None) -> Estimate:
+    (row, *_) = training_estimates(values, find_pool(str(pool), NANO_MODEL), path)
+    return row
+
+
+def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
+    estimated: Says, run: Path, pool: Path
+) -> None:
+    said = estimated("train", "preset=nano", f"pool={pool}", "max_steps=9", *TINY, ENDS)
+    assert "train: by the profile of 12 problems" in said and "prices: not known" in said
+    prices = {"prefill": 1.0, "sample": 1.0, "train": 1.0}
+    profile = pl.read_parquet(pool / "profile.parquet")
+    mean_of = {name: profile[name].sum() / 12 for name in ("prompt_tokens", "mean_completion_tokens")}
+    before = train_row(settings(max_steps=9, prices=prices), pool, None)
+    assert before.expected.prompt == round(9 * 3 * mean_of["prompt_tokens"])
+    assert before.expected.completion == round(9 * 24 * mean_of["mean_completion_tokens"])
+    assert before.low.completion < before.expected.completion < before.high.completion
+    assert before.price is not None and before.price.usd(before.high) is not None
+
+    said = estimated("train", f"log_path={run}", "max_steps=9")
+    assert "train: by the run's first 3 steps, against the profile of their problems" in said and "time left" in said
+    after = train_row(settings(max_steps=9), pool, run)
+    sampled = rollouts(run)
+    taken = sampled["completion_tokens"].list.len().sum()
+    problems = sampled.join(profile, on="problem_id", how="left")["mean_completion_tokens"]
+    ratio = mean_of["mean_completion_tokens"] / (problems.sum() / len(problems))
+    assert after.expected.completion == pytest.approx(taken + 6 * taken / 3 * ratio, abs=1)
+    # With no step left it is what was spent, as the run's own metrics have it.
+    done = train_row(settings(max_steps=3), pool, run)
+    metrics = load_run(run).metrics
+    assert done.low == done.expected == done.high and done.expected.completion == taken
+    names = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
+    kinds = (done.expected.prompt, done.expected.cached, done.expected.completion, done.expected.training)
+    assert kinds == tuple(metrics[name].sum() for name in names)
+    assert done.price is None and estimates_table([done]).columns[-1].text(done) == "not known"
+
+
+def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Path) -> None:
+    said = estimated("curate", "preset=nano", "limit=12", "profile_samples=2", "max_tokens=64", "check_solutions=false")
+    assert "12 problems, 2 to 2 completions each; max_tokens=64 for each completion: at most" in said
+    assert f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in said
+    said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4")
+    assert "evaluate: by 1 evaluation, 4 completions; max_tokens=64" in said and f"256 [0 to {4 * 64}]" in said
