@@ -17,6 +17,7 @@ from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.insight.token_uses import cost_line
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.problems import Problem
@@ -35,7 +36,7 @@ from coderl_tasks.runtime.planning import (
 )
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
-from coderl_tasks.settings.flow_settings import REWARD_HASH
+from coderl_tasks.settings.flow_settings import REWARD_HASH, about
 
 
 @flow(name="evaluate")
@@ -76,7 +77,23 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
             sides[-1].append(_record(EvalJournal(folder), name))
     for line in compared_lines(sides):
         display.say(line)
+    for records in sides:
+        if differing := differing_settings(records):
+            named = ", ".join(record.name for record in records)
+            display.say(f"warning: {named} are not seeds of one configuration: {differing}")
     return str(folder)
+
+
+def differing_settings(records: Sequence[EvalRecord]) -> str:
+    """What besides the seed the runs of these evaluations were trained with differently, by name; empty if nothing."""
+    found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
+    configs = [TrainSettings.completed(config) for config in found if config is not None]
+    names = [name for name, field in TrainSettings.model_fields.items() if about(field).decides_content]
+    return ", ".join(
+        f"{name} ({', '.join(map(str, values))})"
+        for name in names
+        if name != "seed" and len(set(map(str, values := [config.get(name) for config in configs]))) > 1
+    )
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:

@@ -202,10 +202,10 @@ _QUERIES = (
     NamedQuery("costs", RUN, "What were tokens spent on, by kind?", """
         SELECT run, 'train' AS use, count(*) AS steps, sum(tokens_prompt)::BIGINT AS prompt,
                sum(tokens_prompt_cached)::BIGINT AS cached_prompt, sum(tokens_completion)::BIGINT AS completion,
-               sum(tokens_training)::BIGINT AS training
+               sum(tokens_training)::BIGINT AS training, round(sum(cost_usd), 4) AS usd
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run
         UNION ALL
-        SELECT run, eval, NULL, sum(len(prompt_tokens))::BIGINT, 0, sum(len(completion_tokens))::BIGINT, 0
+        SELECT run, eval, NULL, sum(len(prompt_tokens))::BIGINT, 0, sum(len(completion_tokens))::BIGINT, 0, NULL
         FROM eval_rollouts GROUP BY run, eval
         ORDER BY ALL
         """),

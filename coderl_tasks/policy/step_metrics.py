@@ -126,13 +126,14 @@ class ScoredRollouts:
 @dataclass(frozen=True, slots=True)
 class UpdatedStep:
     """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
-    with selection=adaptive also what was known when the step's problems were chosen."""
+    with selection=adaptive also what was known when the step's problems were chosen; and what its tokens cost."""
 
     result: "UpdateResult"
     learning_rate: float
     seed: int
     seconds: Mapping[str, float]
     forecast: "Forecast | None" = None
+    cost_usd: float | None = None
 
 
 def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any]:
@@ -397,6 +398,9 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         lambda step: _forecast(step, "solved"), Theme.GROUPS, INT, panel=_KNOWN, curve="solved"),
     Metric("problems_hopeless", "those that looked hopeless (below 5%): likewise",
         lambda step: _forecast(step, "hopeless"), Theme.GROUPS, INT, panel=_KNOWN, curve="hopeless"),
+    Metric("cost_usd",
+        "what the step's tokens cost in USD, training included; null where that is not known, or nobody bills",
+        lambda step: step.cost_usd, Theme.COST, line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
 )
 # fmt: on
 

@@ -12,10 +12,10 @@ its step's commit.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -28,6 +28,7 @@ from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what was spent needs none
     from coderl_tasks.policy.sampling import GroupRequest
 
+METRICS = {"tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training"}
 _GROUP = ("step", "group_index", "attempt")
 
 
@@ -202,9 +203,12 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
 
 def commit_tokens(commit: Commit) -> Tokens | None:
     """What a committed step has spent; None if an earlier version committed it."""
-    names = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
-    values = [commit.metrics.get(name) for name in names]
-    return None if None in values else Tokens(*map(int, values))  # type: ignore[arg-type]
+    return metrics_tokens(commit.metrics) if commit.metrics.keys() >= METRICS else None
+
+
+def metrics_tokens(row: Mapping[str, Any]) -> Tokens:
+    """The tokens of a step, from its row of metrics.jsonl."""
+    return Tokens(row["tokens_prompt"], row["tokens_prompt_cached"], row["tokens_completion"], row["tokens_training"])
 
 
 def step_tokens(folder: Path, epochs: int) -> Tokens:

@@ -47,7 +47,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import with_base_logprobs
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.budget import frame_tokens
+from coderl_tasks.rollouts.budget import frame_tokens, metrics_tokens
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun
@@ -323,7 +323,10 @@ def step_metrics(
         # What was expected of the first completions: whether a group has more says how they came out.
         first, sizes = settings.first_completions, group_sizes(run, step)
         known = run.adaptive.forecast(step, step_problems(run, step), [first] * len(sizes) if first else sizes)
-    updated = UpdatedStep(applied.result, run.learner.adam_params(step).learning_rate, settings.seed, spent, known)
+    price = run.session.budget.price
+    cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
+    rate = run.learner.adam_params(step).learning_rate
+    updated = UpdatedStep(applied.result, rate, settings.seed, spent, known, cost)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 

@@ -51,7 +51,7 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     assert "train: by the profile of 12 problems" in said and "prices: not known" in said
     prices = {"prefill": 1.0, "sample": 1.0, "train": 1.0}
     profile = pl.read_parquet(pool / "profile.parquet")
-    mean_of = {name: profile[name].sum() / 12 for name in ("prompt_tokens", "mean_completion_tokens")}
+    mean_of = {name: sum(profile[name].to_list()) / 12 for name in ("prompt_tokens", "mean_completion_tokens")}
     before = train_row(settings(max_steps=9, prices=prices), pool, None)
     assert before.expected.prompt == round(9 * 3 * mean_of["prompt_tokens"])
     assert before.expected.completion == round(9 * 24 * mean_of["mean_completion_tokens"])
@@ -63,8 +63,8 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     after = train_row(settings(max_steps=9), pool, run)
     sampled = rollouts(run)
     taken = sampled["completion_tokens"].list.len().sum()
-    problems = sampled.join(profile, on="problem_id", how="left")["mean_completion_tokens"]
-    ratio = mean_of["mean_completion_tokens"] / (problems.sum() / len(problems))
+    problems = sampled.join(profile, on="problem_id", how="left")["mean_completion_tokens"].to_list()
+    ratio = mean_of["mean_completion_tokens"] / (sum(problems) / len(problems))
     assert after.expected.completion == pytest.approx(taken + 6 * taken / 3 * ratio, abs=1)
     # With no step left it is what was spent, as the run's own metrics have it.
     done = train_row(settings(max_steps=3), pool, run)

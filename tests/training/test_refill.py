@@ -305,6 +305,7 @@ async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled:
         sum(map(len, frame[name])) for frame in (scored, trained) for name in ("prompt_tokens", "completion_tokens")
     ]
     assert costs[0].training == lengths[0] + lengths[1] and costs[1].training == lengths[2] + lengths[3] > 0
+    assert metrics["cost_usd"] == costs[1].prompt + costs[1].completion + costs[1].training
     assert metrics["tokens_training"] == costs[1].training and metrics["tokens_completion"] == lengths[1]
     assert metrics["tokens_prompt"] + metrics["tokens_prompt_cached"] == lengths[0]
     least = costs[1].prompt + costs[1].completion + costs[1].training
