@@ -113,7 +113,7 @@ def _training(
     rows = [replace(row, price=price) for row in steps]
     evaluated = _evaluated(settings)
     if evaluated:
-        rows.append(_of_problems("evaluate", settings, evaluated, lengths, price))
+        rows.append(_of_problems("evaluate", evaluated, lengths, price))
     return rows
 
 
@@ -268,7 +268,8 @@ def _evaluation(settings: EvaluateSettings, lengths: Lengths | None) -> Estimate
     loaded = side.load(settings.splits, environment_of(settings).rows).problems
     problems = evaluation_subset(loaded, settings.eval_limit, seed=settings.seed)
     lengths = lengths or _bounded(settings, problems)
-    return _of_problems("evaluate", settings, [len(problems)], lengths, cost_price(settings))
+    price, n = cost_price(settings), settings.n_samples
+    return _of_problems("evaluate", [len(problems)], lengths, price, n)
 
 
 def _evaluated(settings: TrainSettings) -> list[int]:
@@ -284,16 +285,16 @@ def _evaluated(settings: TrainSettings) -> list[int]:
 
 
 def _of_problems(
-    use: str, settings: FlowSettings, evaluations: Sequence[int], lengths: Lengths, price: Price | None
+    use: str, evaluations: Sequence[int], lengths: Lengths, price: Price | None, n_samples: int = 1
 ) -> Estimate:
     count = sum(evaluations)
-    half = 0.0 if lengths.bound else _Z * lengths.spread * math.sqrt(count)
-    mid = count * lengths.completion
+    half = 0.0 if lengths.bound else _Z * n_samples * lengths.spread * math.sqrt(count)
+    mid = count * n_samples * lengths.completion
     prompt = round(count * lengths.prompt)
     low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half), mid + half)
-    by = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count:,} completions; {lengths.by}"
-    sides = [Tokens(prompt, completion=round(side)) for side in (low, mid, high)]
-    return Estimate(use, sides[0], sides[1], sides[2], by, price)
+    evaluated = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count * n_samples:,} completions"
+    sides = [Tokens(prompt, (n_samples - 1) * prompt, round(side)) for side in (low, mid, high)]
+    return Estimate(use, sides[0], sides[1], sides[2], f"{evaluated}; {lengths.by}", price)
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:

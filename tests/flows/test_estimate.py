@@ -82,3 +82,5 @@ def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Pat
     assert f"{12 * 2 * 64:,} [0 to {12 * 2 * 64:,}]" in said
     said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4")
     assert "evaluate: by 1 evaluation, 4 completions; max_tokens=64" in said and f"256 [0 to {4 * 64}]" in said
+    said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4", "n_samples=2", "temperature=1")
+    assert "1 evaluation, 8 completions" in said and "512 [0 to 512]" in said
