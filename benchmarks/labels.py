@@ -242,16 +242,11 @@ def replayed(problems: list[Problem], tokens: list[int], outcomes: np.ndarray, p
     return profile_of(Set(frame, outcomes, outcomes), plan)
 
 
-def screened(
-    problems: list[Problem],
-    tokens: list[int],
-    outcomes: np.ndarray,
-    others: np.ndarray,
-    seed: int,
-    skip: float,
-    drop: float,
-) -> Screening:
-    """What profile_mode=screen does with these outcomes."""
+def screening(
+    problems: list[Problem], tokens: list[int], outcomes: np.ndarray, seed: int, skip: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """What profile_mode=screen does with these outcomes: by problem (P,) whether it is sampled, twice then, and the
+    chance that it is learnable."""
     screen = Screen(problems, tokens, RULE.band, N, seed)
     place = {problem.problem_id: number for number, problem in enumerate(problems)}
     wanted: list[int] = []
@@ -261,8 +256,20 @@ def screened(
         wanted = sorted([*wanted, *(place[problem.problem_id] for problem in worth)])
         chosen = [problems[number] for number in wanted], [tokens[number] for number in wanted], outcomes[wanted]
         profile = replayed(*chosen, SamplingPlan(2, 2))
-    chances = screen.beliefs(profile).chances
-    is_sampled = np.isin(np.arange(len(problems)), wanted)
+    return np.isin(np.arange(len(problems)), wanted), screen.beliefs(profile).chances
+
+
+def screened(
+    problems: list[Problem],
+    tokens: list[int],
+    outcomes: np.ndarray,
+    others: np.ndarray,
+    seed: int,
+    skip: float,
+    drop: float,
+) -> Screening:
+    """What comes of profile_mode=screen with these outcomes."""
+    is_sampled, chances = screening(problems, tokens, outcomes, seed, skip)
     return outcome_of(outcomes, others, 2.0 * is_sampled, is_sampled & (chances >= drop), chances)
 
 
