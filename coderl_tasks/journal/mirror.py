@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from stat import S_ISREG
+from typing import NamedTuple
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import InfraError
@@ -22,7 +23,15 @@ from coderl_tasks.journal.atomic import DirectoryLock, make_folder
 from coderl_tasks.paths import coderl_home
 
 logger = logging.getLogger(__name__)
-Stamp = tuple[int, int, int]
+
+
+class Stamp(NamedTuple):
+    """What tells whether a file has been written again. The inode too: the file renamed into place may have the old
+    one's size, and its time within a clock tick."""
+
+    inode: int
+    written_ns: int
+    size: int
 
 
 class Mirror:
@@ -54,7 +63,9 @@ class Mirror:
         with self._sending, explained(self._address):
             # Before the transfer: a file that is rewritten meanwhile then has another stamp, and is sent again.
             now = self._stamps()
-            for name, stamp in now.items():
+            # In the order in which they were written: what says whose groups these are is there before them, and a kill
+            # in between leaves no groups that belong to nothing.
+            for name, stamp in sorted(now.items(), key=lambda item: item[1].written_ns):
                 if self._sent.get(name) != stamp and self._put(name):
                     self._sent[name] = stamp
             # Last: whoever takes over in between finds a file, what replaced it, or both, but never neither.
@@ -76,7 +87,7 @@ class Mirror:
         return True
 
     def _stamps(self) -> dict[str, Stamp]:
-        """What tells whether a file has been written again, by name; a file that vanishes meanwhile is left out."""
+        """Of each file, by name; one that vanishes meanwhile is left out."""
         stamps = {}
         for path in sorted(self._local.rglob("*")):
             if path.name.startswith(".") or path.name == "run.lock":
@@ -87,8 +98,7 @@ class Mirror:
                 continue
             if not S_ISREG(stat.st_mode):
                 continue
-            # The inode too: the file renamed into place may have the old one's size, and its time within a clock tick.
-            stamps[path.relative_to(self._local).as_posix()] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            stamps[path.relative_to(self._local).as_posix()] = Stamp(stat.st_ino, stat.st_mtime_ns, stat.st_size)
         return stamps
 
 

@@ -1,6 +1,7 @@
 """Folders recorded at an address: what is done on one machine is found on another."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,25 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_deleted(address: str, tmp
     (tmp_path / "groups" / "01.parquet").unlink()
     mirror.send()
     assert remote(address) == {"groups/00.parquet": b"untouched", "rollouts.parquet": b"all"}
+
+
+def test_files_are_sent_as_they_were_written(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two files must not leave groups without what says whose they are, which is written first."""
+    make_folder(tmp_path / "groups")
+    for written, name in enumerate(("groups/request.json", "groups/01.parquet", "groups/00.parquet")):
+        write_bytes(tmp_path / name, name.encode())
+        os.utime(tmp_path / name, ns=(0, 10**9 + written))
+    mirror, sent = Mirror(address, tmp_path), list[str]()
+    put = mirror._put
+
+    def noted(name: str) -> bool:
+        sent.append(name)
+        return put(name)
+
+    monkeypatch.setattr(mirror, "_put", noted)
+    mirror.send()
+    assert sent == ["groups/request.json", "groups/01.parquet", "groups/00.parquet"]
+    assert sorted(remote(address)) == sorted(sent)
 
 
 async def test_a_second_machine_goes_on_where_the_first_was_killed(address: str, tmp_path: Path) -> None:
