@@ -59,7 +59,7 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.problems.problem import problems_frame
 from coderl_tasks.settings import CurateSettings
-from coderl_tasks.stats import CONFIDENCE
+from coderl_tasks.stats import student_t
 
 WHOLE = 16
 SIZES = ("problems_per_step=8", f"completions_per_problem={WHOLE}")
@@ -313,14 +313,12 @@ def run_all(bench: Bench, data: Sequence[str], arms: Sequence[str], seeds: int) 
 
 def ratio_cell(tokens: Sequence[int], first: Sequence[int]) -> str:
     """Tokens over those of the first arm: the median, and the geometric mean with its interval."""
-    from scipy.special import stdtrit
-
     logs = [math.log(one / other) for one, other in zip(tokens, first, strict=True)]
     median = math.exp(statistics.median(logs))
     if len(logs) < 2:
         return f"{median:.2f}"
     mean = statistics.fmean(logs)
-    half = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = student_t(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return f"{median:.2f}; {math.exp(mean):.2f} [{math.exp(mean - half):.2f}, {math.exp(mean + half):.2f}]"
 
 

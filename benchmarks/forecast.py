@@ -21,7 +21,8 @@ from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps
-from coderl_tasks.runtime.estimate import FIRST_STEPS, by_steps, step_tokens
+from coderl_tasks.rollouts.budget import COUNTED, tokens_by_step
+from coderl_tasks.runtime.estimate import FIRST_STEPS, by_steps
 from coderl_tasks.settings import TrainSettings
 
 WITHIN = 0.1
@@ -47,10 +48,9 @@ def row(run: RunRecord, pool: Path, steps: int) -> dict[str, float]:
     settings = TrainSettings.model_validate({"preset": "nano", "max_steps": steps})
     settings = settings.filled_from(TrainSettings.completed(recorded_config(run.path) or {}))
     found = by_steps(settings, run, FIRST_STEPS, find_pool(str(pool), settings.model_name))
-    took = step_tokens(run, 1).head(steps)
-    whole = Tokens(prompt=int(took["prompt"].sum()), completion=int(took["completion"].sum()))
-    first = took.head(FIRST_STEPS)
-    plain = (int(first["prompt"].sum()) + int(first["completion"].sum())) * steps / FIRST_STEPS
+    took = tokens_by_step(run.rollouts(list(COUNTED)))[:steps]
+    whole = sum(took, Tokens())
+    plain = sum(took[:FIRST_STEPS], Tokens()).counted * steps / FIRST_STEPS
     return {
         "took": whole.counted,
         "forecast": found.expected.counted,

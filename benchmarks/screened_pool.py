@@ -22,7 +22,7 @@ from rich.table import Table
 
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.problems.problem import problems_frame
-from coderl_tasks.stats import CONFIDENCE
+from coderl_tasks.stats import student_t
 
 FIXED, SCREENED = "fixed-16 pool", "screened pool"
 
@@ -61,10 +61,8 @@ def main() -> None:
                     train(bench, environment, data, arm, seed, threshold=2)
                 rates[arm].append(evaluations(bench.run(data, arm, seed))[options.steps])
                 print(f"{arm}, seed {seed}: {rates[arm][-1]:.0%}, of {about[1]} problems", flush=True)
-    from scipy.special import stdtrit
-
     differences = [100 * (one - other) for one, other in zip(rates[SCREENED], rates[FIXED], strict=True)]
-    reach = float(stdtrit(len(differences) - 1, (1 + CONFIDENCE) / 2)) / len(differences) ** 0.5
+    reach = student_t(len(differences) - 1) / len(differences) ** 0.5
     half, mean = reach * statistics.stdev(differences), statistics.fmean(differences)
     table = Table(
         "pool", "samples of 16 each", "problems", f"Pass@1 of {VALIDATION} after {options.steps} steps", "mean"

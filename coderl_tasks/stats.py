@@ -144,9 +144,7 @@ def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: in
     n = len(values)
     if n == 1:
         return Interval(-math.inf, math.inf)
-    from scipy.special import stdtrit
-
-    expanded = NormalDist().cdf(float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(n / (n - 1)))
+    expanded = NormalDist().cdf(student_t(n - 1) * math.sqrt(n / (n - 1)))
     generator, array = np.random.default_rng(seed), np.asarray(values, dtype=np.float64)
     # In pieces: 10,000 resamples of some thousand problems at once would be hundreds of megabytes.
     piece = max(1, min(resamples, 2_000_000 // n))
@@ -154,6 +152,13 @@ def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: in
     means = np.concatenate([array[generator.integers(0, n, (size, n))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, [1 - expanded, expanded])
     return Interval(float(low), float(high))
+
+
+def student_t(freedom: float) -> float:
+    """How many standard errors the two-sided 95% interval of a mean reaches, with so many degrees of freedom."""
+    from scipy.special import stdtrit  # a quarter of a second that few commands need
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def pairs_needed(difference: float, within: float, samples: int, losses: float, *, power: float = 0.8) -> int:
@@ -194,8 +199,6 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
     """
     if len({len(row) for row in scores_R_I}) != 1 or len(scores_R_I) < 2 or len(scores_R_I[0]) < 2:
         raise ValueError("an interval over runs and items needs at least two of each, and every run on every item")
-    from scipy.special import stdtrit
-
     scores = np.asarray(scores_R_I, dtype=np.float64)
     n_runs, n_items = scores.shape
     mean = scores.mean()
@@ -208,7 +211,7 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
     freedom = float(n_items - 1)
     if of_runs > 0:  # else all runs have one mean, and only the items vary
         freedom = min(freedom, both**2 / (of_runs**2 / (n_runs - 1)))
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(both / scores.size)
+    half = student_t(freedom) * math.sqrt(both / scores.size)
     return Difference(float(mean), float(mean - half), float(mean + half))
 
 

@@ -25,7 +25,7 @@ from coderl_tasks.insight.artifacts import pool_markdown
 from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.token_uses import cost_line
-from coderl_tasks.journal.atomic import make_folder, write_parquet
+from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem
@@ -76,7 +76,7 @@ async def curate(settings: CurateSettings) -> str:
     require_problems(pool, folder, "".join(beyond))
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
-    display.say(cost_line(pool_spent(folder / MANIFEST_FILE), cost_price(settings)))
+    display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_part():

@@ -89,11 +89,8 @@ def differing_settings(records: Sequence[EvalRecord]) -> str:
     found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
     configs = [TrainSettings.completed(config) for config in found if config is not None]
     names = [name for name, field in TrainSettings.model_fields.items() if about(field).decides_content]
-    return ", ".join(
-        f"{name} ({', '.join(map(str, values))})"
-        for name in names
-        if name != "seed" and len(set(map(str, values := [config.get(name) for config in configs]))) > 1
-    )
+    values = {name: [str(config.get(name)) for config in configs] for name in names if name != "seed"}
+    return ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(set(each)) > 1)
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
@@ -207,12 +204,12 @@ def _record(journal: EvalJournal, name: str) -> EvalRecord:
 
 def _say_result(display: Display, summary: dict[str, Any]) -> None:
     for split, share in {"all": summary, **summary["by_split"]}.items():
-        interval = f"[{share['ci_low']:.1%}, {share['ci_high']:.1%}]"
-        display.say(f"{split:<12} Pass@1 {share['pass_at_1']:.1%} {interval}  n={share['n']}")
-        for k, found in share.get("pass_at_k", {}).items():
-            if k != "1" and found["n"]:
-                interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
-                display.say(f"{'':<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
+        shares = share.get("pass_at_k", {}) | {"1": share | {"estimate": share["pass_at_1"]}}
+        for k, found in shares.items():
+            name = split if k == "1" else ""
+            interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
+            if found["n"]:
+                display.say(f"{name:<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
     if "compare" in summary:
         found = summary["compare"]
         interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"

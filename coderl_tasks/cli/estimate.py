@@ -19,9 +19,8 @@ def estimate(options: Namespace) -> int:
     load_environment()
     model = FLOW_SETTINGS[options.flow]
     rows = asyncio.run(estimates(parse_settings(model, parse_key_values(options.settings, model))))
-    console = Console()
     # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
-    console = Console(width=max(console.width, WIDTH))
+    console = Console(width=max(Console().width, WIDTH))
     console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
     for note in notes(rows):
         console.print(note, highlight=False, markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -89,16 +90,16 @@ def power(options: Namespace) -> int:
     if options.losses is not None and not 0 <= options.losses <= 50:
         raise ConfigError("--losses is from 0 to 50")
     folder = find_local(options.evaluation)
-    if folder is None or not (folder / "summary.json").is_file():
-        folder = record_path(options.evaluation) / "evals" / FINAL
-    journal = EvalJournal(folder)
+    journal = None if folder is None else EvalJournal(folder)
+    if journal is None or journal.read_summary() is None:
+        journal = EvalJournal(record_path(options.evaluation) / "evals" / FINAL)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     if summary is None or rollouts is None:
-        raise ConfigError(f"there is no finished evaluation in {folder}")
-    noise = sampling_noise(rollouts, summary.get("compare"))
-    difference = options.points / 100
-    measured = difference if noise.losses is None else noise.losses
-    losses = min(measured if options.losses is None else options.losses / 100, (1 - difference) / 2)
+        raise ConfigError(f"there is no finished evaluation in {journal.folder}")
+    noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
+    if options.losses is not None:
+        noise = replace(noise, losses=options.losses / 100)
+    losses = noise.losses_with(difference)
     shown = rich.table.Table(
         "completions per problem",
         f"problems to see {options.points:g} points",
@@ -111,9 +112,8 @@ def power(options: Namespace) -> int:
         shown.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
     Console().print(shown)
     print(noise.said)
-    is_guess = noise.losses is None and options.losses is None
     print(
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
-        f"get better{' (a guess: --losses says another)' if is_guess else ''}."
+        f"get better{' (a guess: --losses says another)' if noise.losses is None else ''}."
     )
     return 0

@@ -85,6 +85,10 @@ class Noise:
     losses: float | None
     said: str
 
+    def losses_with(self, difference: float) -> float:
+        """The share of problems to take for worse beside a true `difference`: as measured, else as many as that."""
+        return min(difference if self.losses is None else self.losses, (1 - difference) / 2)
+
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
     """The noise of an evaluation's completions (rollouts): measured where a problem has several, else by the problems

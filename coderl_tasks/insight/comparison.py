@@ -36,7 +36,8 @@ def weak_splits(splits: Iterable[str], dataset: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PairedPassAt1:
-    """Pass@1 `before` and `after` on `n` shared problems; the 95% interval is that of the paired `difference`."""
+    """Pass@1 `before` and `after` on `n` shared problems; the 95% interval is that of the paired `difference`.
+    `changed` says how many problems did better and worse."""
 
     n: int
     before: float
@@ -44,6 +45,7 @@ class PairedPassAt1:
     difference: float
     ci_low: float
     ci_high: float
+    changed: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,12 @@ class Comparison:
     @property
     def gained(self) -> int:
         """Problems that did better after."""
-        return int((self.pairs["after"] > self.pairs["before"]).sum())
+        return int(self.overall.changed["gained"])
 
     @property
     def lost(self) -> int:
         """Problems that did worse after."""
-        return int((self.pairs["after"] < self.pairs["before"]).sum())
+        return int(self.overall.changed["lost"])
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
@@ -139,19 +141,21 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
         if comparison is None:
             raise DataError("the two evaluations share no graded problem")
         for split, paired in {"all": comparison.overall, **comparison.by_split}.items():
-            pairs = comparison.pairs if split == "all" else comparison.pairs.filter(pl.col("split") == split)
             interval = f"[{100 * paired.ci_low:+.1f}, {100 * paired.ci_high:+.1f}]"
-            change = f"{100 * paired.difference:+.1f} points {interval}{changed_text(changed(pairs))}"
+            change = f"{100 * paired.difference:+.1f} points {interval}{changed_text(paired.changed)}"
             lines.append(f"B - A, {split}: {change} on {paired.n} problems")
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
     after = [_rollouts(record) for record in sides[-1]]
-    found = over_seeds(after, [_rollouts(record) for record in sides[0]] if len(sides) == 2 else None)
-    lowest = -1.0 if len(sides) == 2 else 0.0
-    mean, low, high = (100 * min(1.0, max(lowest, value)) for value in found.mean)
-    what = "B - A, seed by seed" if len(sides) == 2 else "Pass@1"
-    each = " ".join(f"{100 * value:+.1f}" if len(sides) == 2 else f"{100 * value:.1f}" for value in found.by_seed)
+    if len(sides) == 2:
+        found = over_seeds(after, [_rollouts(record) for record in sides[0]])
+        what, sign, lowest = "B - A, seed by seed", "+", -1.0
+    else:
+        found = over_seeds(after)
+        what, sign, lowest = "Pass@1", "", 0.0
+    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in found.mean)
+    each = " ".join(f"{100 * value:{sign}.1f}" for value in found.by_seed)
     lines.append(
-        f"{what}: {each}; mean {mean:{'+' if len(sides) == 2 else ''}.1f} [{low:.1f}, {high:.1f}] for other seeds and "
+        f"{what}: {each}; mean {mean} [{', '.join(ends)}] for other seeds and "
         f"problems, standard deviation between seeds {100 * found.spread:.1f}, on {found.n} problems"
     )
     return lines
@@ -195,4 +199,4 @@ def _recorded(before: EvalRecord, after: EvalRecord) -> tuple[float, float, floa
 def _paired(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
     n = len(pairs)
     before, after = sum(pairs["before"]) / n, sum(pairs["after"]) / n
-    return PairedPassAt1(n, before, after, *(recorded or paired_difference(pairs)))
+    return PairedPassAt1(n, before, after, *(recorded or paired_difference(pairs)), changed(pairs))

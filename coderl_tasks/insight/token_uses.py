@@ -18,7 +18,7 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.steps import LOST_FILE
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
-from coderl_tasks.rollouts.budget import cost_price, evaluations_tokens, frame_tokens, pool_spent
+from coderl_tasks.rollouts.budget import COUNTED, METRICS, cost_price, evaluations_tokens, frame_tokens, pool_spent
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -58,24 +58,21 @@ def uses(run: RunRecord) -> list[Use]:
     """
     if not len(run.metrics):
         return []
-    counted = {"profile of the pool": _profile(run), **_training(run), "evaluations": _evaluations(run.evals.values())}
+    manifest = _manifest(run)
+    profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
+    counted = {"profile of the pool": profiled, **_training(run), "evaluations": _evaluations(run.evals.values())}
     found = {what: count for what, count in counted.items() if count[0]}
     completions, tokens = (sum(count[part] for count in found.values()) for part in (0, 1))
     rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in found.items()]
     return [*rows, Use("all", completions, tokens, 1.0)]
 
 
-def _manifest(run: RunRecord) -> dict[str, object]:
+def _manifest(run: RunRecord) -> dict[str, Any]:
     file = Path(str(run.config.get("pool", ""))).with_name(MANIFEST_FILE)
     try:
         return read_json(file) if file.is_file() else {}
     except DataError:
         return {}  # of a pool that was damaged since, a report of the run need not say more
-
-
-def _profile(run: RunRecord) -> tuple[int, int]:
-    spent = _manifest(run).get("spent")
-    return (int(spent["samples"]), int(spent["completion_tokens"])) if isinstance(spent, dict) else (0, 0)
 
 
 def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
@@ -193,7 +190,7 @@ def costs(run: RunRecord) -> list[Spent]:
     if not len(run.metrics):
         return []
     found = {
-        "profile": pool_spent(Path(str(run.config.get("pool", ""))).with_name(MANIFEST_FILE)),
+        "profile": pool_spent(_manifest(run)),
         "train": _trained(run),
         "evaluate": evaluations_tokens(run.path),
         "lost": sum((Tokens(**read_json(file)) for file in run.path.glob(f"steps/*/{LOST_FILE}")), Tokens()),
@@ -215,12 +212,10 @@ def recorded_price(config: Mapping[str, Any]) -> Price | None:
 
 
 def _trained(run: RunRecord) -> Tokens:
-    names = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
-    if set(names) <= set(run.metrics.columns) and not run.metrics.select(names).null_count().sum_horizontal().item():
-        return Tokens(*(int(run.metrics[name].sum()) for name in names))
+    if set(METRICS) <= set(run.metrics.columns) and not any(run.metrics.select(METRICS).null_count().row(0)):
+        return Tokens(*(int(run.metrics[name].sum()) for name in METRICS))
     # Of steps that an earlier version committed, in which the metrics do not say.
-    columns = ["step", "group_index", "attempt", "sample_index", "prompt_tokens", "completion_tokens", "trained"]
-    return frame_tokens(run.rollouts(columns), int(run.config.get("epochs_per_rollout_batch", 1)))
+    return frame_tokens(run.rollouts(list(COUNTED)), int(run.config.get("epochs_per_rollout_batch", 1)))
 
 
 def cost_line(tokens: Tokens, price: Price | None) -> str:

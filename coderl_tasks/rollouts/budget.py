@@ -21,15 +21,17 @@ import polars as pl
 
 from coderl_tasks.costs import Price, Tokens, group_tokens, price_of
 from coderl_tasks.errors import BudgetReachedError, ConfigError
-from coderl_tasks.journal.atomic import DamagedFileError, read_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, StepJournal
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what was spent needs none
     from coderl_tasks.policy.sampling import GroupRequest
 
-METRICS = {"tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training"}
+METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
+"""The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
 _GROUP = ("step", "group_index", "attempt")
+COUNTED = (*_GROUP, "sample_index", "prompt_tokens", "completion_tokens", "trained")
+"""The columns of rollouts that tokens are counted by."""
 
 
 class Budget:
@@ -138,6 +140,11 @@ def is_capped(settings: FlowSettings) -> bool:
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
     """The tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` those of training too: of what is
     trained on, and of all where that is not decided yet."""
+    return sum(tokens_by_step(rollouts, epochs), Tokens())
+
+
+def tokens_by_step(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> list[Tokens]:
+    """The tokens of each step that `rollouts` are of, in order, as `frame_tokens` counts them."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     decided = "trained" in columns
@@ -158,16 +165,18 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
             completion=pl.col("completion").sum(),
             training=(pl.col("prompt") + pl.col("completion")).filter("trained").sum(),
         )
-        .select(
+        .group_by("step")
+        .agg(
             prompt=pl.col("prompt").filter("begins").sum(),
             cached=(pl.col("prompt") * (pl.col("n") - pl.col("begins").cast(pl.Int64))).sum(),
             completion=pl.col("completion").sum(),
-            training=pl.col("training").sum(),
+            training=epochs * pl.col("training").sum(),
         )
+        .sort("step")
+        .drop("step")
         .collect()
     )
-    values = {name: int(value or 0) for name, value in counted.row(0, named=True).items()}
-    return Tokens(values["prompt"], values["cached"], values["completion"], epochs * values["training"])
+    return [Tokens(*row) for row in counted.iter_rows()]
 
 
 def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:
@@ -203,12 +212,12 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
 
 def commit_tokens(commit: Commit) -> Tokens | None:
     """What a committed step has spent; None if an earlier version committed it."""
-    return metrics_tokens(commit.metrics) if commit.metrics.keys() >= METRICS else None
+    return metrics_tokens(commit.metrics) if commit.metrics.keys() >= set(METRICS) else None
 
 
 def metrics_tokens(row: Mapping[str, Any]) -> Tokens:
     """The tokens of a step, from its row of metrics.jsonl."""
-    return Tokens(row["tokens_prompt"], row["tokens_prompt_cached"], row["tokens_completion"], row["tokens_training"])
+    return Tokens(*(row[name] for name in METRICS))
 
 
 def step_tokens(folder: Path, epochs: int) -> Tokens:
@@ -250,12 +259,9 @@ def _places(file: Path) -> set[tuple[int, int]]:
         return set()
 
 
-def pool_spent(manifest: Path) -> Tokens:
+def pool_spent(manifest: Mapping[str, Any]) -> Tokens:
     """What a finished pool's manifest says that its profile has spent; none where it does not say."""
-    try:
-        spent = read_json(manifest).get("spent") if manifest.is_file() else None
-    except DamagedFileError:
-        spent = None
+    spent = manifest.get("spent")
     if not isinstance(spent, dict):
         return Tokens()
     return Tokens(prompt=int(spent.get("prompt_tokens", 0)), completion=int(spent.get("completion_tokens", 0)))

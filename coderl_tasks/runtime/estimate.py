@@ -34,17 +34,16 @@ from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.rollouts.budget import cost_price
+from coderl_tasks.rollouts.budget import COUNTED, cost_price, tokens_by_step
 from coderl_tasks.runtime.planning import plan, plan_pipeline
 from coderl_tasks.runtime.training_plan import plan_training
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
+from coderl_tasks.stats import student_t
 from coderl_tasks.training.run import read_pool
 
 FIRST_STEPS = 3
 """Steps after which a run's own lengths say more than anything else."""
 _Z = NormalDist().inv_cdf(0.975)
-_T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Student's t for 95%, by degrees of freedom; beyond, the normal one is at most 2% less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +140,16 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estima
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
     """From the steps that are committed; `settings.max_steps` in all."""
-    per_step = step_tokens(run, settings.epochs_per_rollout_batch).head(done)
+    per_step = tokens_by_step(run.rollouts(list(COUNTED)), settings.epochs_per_rollout_batch)[:done]
     left = max(0, settings.max_steps - done)
     spent, ahead, half = {}, {}, {}
     ratio = None if pool is None else _against_profile(run, pool, done)
     for kind in ("prompt", "cached", "completion", "training"):
-        values = [float(value) for value in per_step[kind]]
+        values = [float(getattr(tokens, kind)) for tokens in per_step]
         spent[kind] = sum(values)
         ahead[kind] = left * mean(values) * (1.0 if ratio is None else ratio[kind])
         # The next `left` steps vary, and so does the mean of the first `done`.
-        half[kind] = _T.get(done - 1, 2.0) * stdev(values) * math.sqrt(left + left**2 / done)
+        half[kind] = student_t(done - 1) * stdev(values) * math.sqrt(left + left**2 / done)
 
     def tokens(side: int) -> Tokens:
         parts = {kind: max(0.0, ahead[kind] + side * half[kind]) + spent[kind] for kind in spent}
@@ -159,22 +158,6 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
     seconds = list(run.metrics["time_step_s"].drop_nulls()) if "time_step_s" in run.metrics else []
     by = f"the run's first {done} steps{'' if ratio is None else ', against the profile of their problems'}"
     return Estimate("train", tokens(-1), tokens(0), tokens(1), by, seconds=left * mean(seconds) if seconds else None)
-
-
-def step_tokens(run: RunRecord, epochs: int) -> pl.DataFrame:
-    """The tokens of each committed step by kind, in order: prompt, cached, completion, training."""
-    columns = ["step", "group_index", "prompt_tokens", "completion_tokens", "trained"]
-    rows = run.rollouts(columns).with_columns(
-        prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64), c=pl.col("completion_tokens").list.len()
-    )
-    groups = rows.group_by("step", "group_index").agg(
-        pl.col("prompt").first(),
-        cached=pl.col("prompt").first() * (pl.len().cast(pl.Int64) - 1),
-        completion=pl.col("c").sum(),
-        training=epochs * (pl.col("prompt") + pl.col("c")).filter("trained").sum(),
-    )
-    kinds = ("prompt", "cached", "completion", "training")
-    return groups.group_by("step").agg(pl.col(kind).sum() for kind in kinds).sort("step").collect()
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
