@@ -240,10 +240,17 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="show it once, as is done where the output is no terminal")
 
 
-@_subcommand("record_commands", "a run or a curation as one HTML page")
+@_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
 def _report(parser: argparse.ArgumentParser) -> None:
-    """Write a run (or a curation) as one self-contained HTML page."""
+    """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they
+    were started with, their paired Pass@1, histories, answers, tokens and time."""
     parser.add_argument("run", help=RECORDS)
+    parser.add_argument("other", nargs="?", help="a second run: its name, or its directory")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the file to write (default: report.html in the run's directory; of two runs report-A-B.html here)",
+    )
 
 
 @_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")

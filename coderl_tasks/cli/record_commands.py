@@ -78,9 +78,10 @@ def watch(options: Namespace) -> int:
 
 def report(options: Namespace) -> int:
     record = record_path(options.run)
-    from coderl_tasks.insight.report import write_report  # which takes seconds to import
+    other = None if options.other is None else record_path(options.other)
+    from coderl_tasks.insight.report import write_comparison, write_report  # which takes seconds to import
 
-    print(write_report(record))
+    print(write_report(record, options.out) if other is None else write_comparison(record, other, options.out))
     return 0
 
 

@@ -128,11 +128,12 @@ def draw_panels(
     alt: str,
     left: float = 0.6,
     bottom: float = BOTTOM,
+    same_heights: bool = False,
 ) -> Plot:
     """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins.
 
     All in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
-    on.
+    on. With `same_heights` the value axes of all panels with data reach as far as the widest of them.
     """
     rows = -(-len(panels) // columns)
     width, height = panel_size[0] * columns, panel_size[1] * rows
@@ -143,6 +144,10 @@ def draw_panels(
             row, column = divmod(index, columns)
             x, y = column * panel_size[0] + left, height - (row + 1) * panel_size[1] + bottom
             draw(figure.add_axes((x / width, y / height, inner_width / width, inner_height / height)))
+        filled = [axes for axes in figure.axes if axes.has_data()] if same_heights else []
+        limits = [limit for axes in filled for limit in axes.get_ylim()]
+        for axes in filled:
+            axes.set_ylim(min(limits), max(limits))
     return Plot(figure, alt)
 
 

@@ -1,6 +1,6 @@
 """All figures: a run's history, one question per panel; Pass@1 before and after; what a curation dropped and kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -48,6 +48,18 @@ def history_plots(run: RunRecord) -> list[Plot]:
     return [draw_panels([draw], 1, SIZE, title) for title, draw in history_panels(run).items()]
 
 
+def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]:
+    """The history panels of several runs, one image per panel: the runs beside each other, over one range of values."""
+    panels = [history_panels(run, f"{name}: ") for run, name in zip(runs, names, strict=True)]
+    titles = dict.fromkeys(title for by_title in panels for title in by_title)
+    return [
+        draw_panels(
+            [by_title[title] for by_title in panels if title in by_title], len(runs), SIZE, title, same_heights=True
+        )
+        for title in titles
+    ]
+
+
 def history_alt(run: RunRecord) -> str:
     if not len(run.metrics):
         return "No step has been recorded yet."
@@ -56,18 +68,18 @@ def history_alt(run: RunRecord) -> str:
     return f"Training history: {len(run.metrics)} steps{span}."
 
 
-def history_panels(run: RunRecord) -> dict[str, Draw]:
-    """The panels of a run's history by title, in reading order. Titles that PANELS does not have come last, if the run
-    recorded what they show."""
+def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
+    """The panels of a run's history by title, in reading order, with `prefix` before their headings. Titles that PANELS
+    does not have come last, if the run recorded what they show."""
     metrics, evals = thin(run.metrics), list(run.evals.values())
     recorded = (metric.panel for metric in METRICS if metric.panel and _series(metrics, metric.name) is not None)
     titles = dict.fromkeys([*PANELS, *recorded])
-    return {title: partial(_panel, title=title, metrics=metrics, evals=evals) for title in titles}
+    return {title: partial(_panel, title=title, prefix=prefix, metrics=metrics, evals=evals) for title in titles}
 
 
-def _panel(axes: Axes, title: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
+def _panel(axes: Axes, title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
     panel = PANELS.get(title, Panel(title))
-    prepare(axes, panel.heading, metrics)
+    prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
         panel.draw(axes, metrics)
         return
@@ -193,7 +205,7 @@ PANELS = {
     SIGNAL: Panel("Groups with a signal", _signal),
     "Sampler against trainer: mean log-probability gap": Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     "Loss": Panel("Loss, summed over tokens"),
-    "Completion length": Panel("Completion length, tokens", limits=(0, None)),
+    "Completion length": Panel("Completion tokens", limits=(0, None)),
     "Entropy of the sampled tokens, nats per token": Panel("Entropy, nats per token", limits=(0, None)),
     "Groups of one reward": Panel(
         "Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=(-0.02, 1.04), number=".0%"
@@ -205,19 +217,20 @@ PANELS = {
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
 
 
-def pass_at_1_plot(before: EvalRecord, after: EvalRecord) -> Plot:
-    """Pass@1 before and after with 95% intervals, overall and by split."""
+def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
+    """Pass@1 before and after (called as in `labels`) with 95% intervals, overall and by split."""
     names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
-    draw = partial(_pass_at_1, names=names, before=before, after=after)
+    draw = partial(_pass_at_1, names=names, sides=dict(zip(labels, (before, after), strict=True)))
     return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.45 * len(names)), alt, left=figure.LABELS)
 
 
-def _pass_at_1(axes: Axes, names: Sequence[str], before: EvalRecord, after: EvalRecord) -> None:
+def _pass_at_1(axes: Axes, names: Sequence[str], sides: Mapping[str, EvalRecord]) -> None:
     prepare(axes, "Pass@1")
     axes.grid(axis="x", color=figure.RULE)
     axes.grid(visible=False, axis="y")
-    for label, record, colour, offset in (("before", before, figure.GREY, 0.14), ("after", after, figure.BLUE, -0.14)):
+    looks = ((figure.GREY, 0.14), (figure.BLUE, -0.14))
+    for (label, record), (colour, offset) in zip(sides.items(), looks, strict=True):
         for row, name in enumerate(names):
             share = record.summary if name == "overall" else record.summary["by_split"][name]
             rate, low, high = share["pass_at_1"], share["ci_low"], share["ci_high"]

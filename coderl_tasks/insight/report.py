@@ -4,30 +4,50 @@ Model output is untrusted. The templates escape everything, and the page's own c
 and loads, so that a completion cannot act in the reader's browser.
 """
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
 from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
-from coderl_tasks.insight.run_page import run_page
+from coderl_tasks.insight.run_page import comparison_page, run_page
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.journal.atomic import write_bytes
 
 REPORT = "report.html"
 STATEMENT_CHARS = 600
+_PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
+"""A Python block, also one that is not closed, as of a truncated completion."""
+# Lines as they are, blank ones at either end too: this is the model's text, not a listing.
+_LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
 POOL_QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
 
 
-def write_report(path: Path) -> Path:
-    """Write the report of the run or curation directory `path` into it; its path. ConfigError if `path` is neither."""
-    target = path / REPORT
+def write_report(path: Path, target: Path | None = None) -> Path:
+    """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path.
+    ConfigError if `path` is neither."""
+    target = target or path / REPORT
     write_bytes(target, render_report(path).encode())
+    return target
+
+
+def write_comparison(first: Path, second: Path, target: Path | None = None) -> Path:
+    """Write two runs beside each other to `target` (None: a file in the working directory named after them); its path.
+    ConfigError where one is not a run."""
+    for path in (first, second):
+        if not is_run(path):
+            raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
+    target = target or Path(f"report-{first.resolve().name}-{second.resolve().name}.html")
+    write_bytes(target, _render("compare.html.j2", comparison_page(load_run(first), load_run(second))).encode())
     return target
 
 
@@ -95,8 +115,21 @@ def _render(template: str, page: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "points": points, "count": count}
+    environment.filters |= {"percent": percent, "points": points, "count": count, "highlighted": highlighted}
     return environment.get_template(template).render(page)
+
+
+def highlighted(text: str) -> Markup:
+    """A completion as HTML: its Python blocks coloured, all of it escaped."""
+    parts = [Markup()]
+    end = 0
+    for block in _PYTHON.finditer(text):
+        start, end_of_code = block.span("code")
+        code = highlight(block["code"], _LEXER, _FORMATTER)
+        # The formatter ends each line, also one that the model did not.
+        parts += [escape(text[end:start]), Markup(code if block["code"].endswith("\n") else code.removesuffix("\n"))]
+        end = end_of_code
+    return Markup().join([*parts, escape(text[end:])])
 
 
 def percent(value: float | None, digits: int = 1) -> str:

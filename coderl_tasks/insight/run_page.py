@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from tokenizers import Tokenizer
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
-from coderl_tasks.insight.plots import history_plots, pass_at_1_plot
+from coderl_tasks.insight.plots import history_pairs, history_plots, pass_at_1_plot
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
+from coderl_tasks.journal.run_config import config_changes, shown_setting
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.rollout import TRUNCATED
 
 SPANS = 5
+SIDES = ("A", "B")
+"""What two runs are called on one page: their names may be the same."""
 LONGEST_SHOWN = 6000
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
@@ -63,6 +67,38 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "config": sorted(run.config.items()),
         "queries": [f"coderl query {shlex.quote(str(run.path))} --name {name}" for name in QUERIES],
         "sql": f'coderl query {shlex.quote(str(run.path))} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
+    }
+
+
+def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
+    """The values of compare.html.j2: two runs beside each other, called A and B."""
+    runs = (first, second)
+    one, other = (
+        None if run.latest is None else replace(run.latest, name=f"{letter}: {run.latest.name}")
+        for letter, run in zip(SIDES, runs, strict=True)
+    )
+    comparison = compare_evals(one, other)
+    known = [facts(run) for run in runs]
+    labels = dict.fromkeys([*known[0], *known[1]])
+    changes = config_changes(first.config, second.config)
+    return {
+        "title": f"{first.path.name} and {second.path.name}",
+        "runs": list(zip(SIDES, runs, strict=True)),
+        "facts": [(label, *(side.get(label) for side in known)) for label in labels],
+        "changes": [(change.key, *map(shown_setting, (change.old, change.new))) for change in changes],
+        "comparison": comparison,
+        "split_table": html_table(comparison_table(comparison)) if comparison else None,
+        "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after, SIDES).inline_svg())
+        if comparison
+        else None,
+        "history": [Markup(plot.inline_svg()) for plot in history_pairs(runs, SIDES)],
+        "verdicts": [verdict_table(run) for run in runs],
+        "samples": samples(second, comparison, SIDES),
+        "costs": [html_table(costs_table(spent)) if (spent := costs(run)) else None for run in runs],
+        "times": [phase_times(run.metrics) for run in runs],
+        "hints": [hints(run) for run in runs],
+        "queries": [f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs],
+        "sql": f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
     }
 
 
@@ -132,8 +168,10 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     return {"spans": [(edges[i], edges[i + 1] - 1) for i in range(spans)], "rows": rows}
 
 
-def samples(run: RunRecord, comparison: Comparison | None) -> list[dict[str, Any]]:
-    """A few test problems before and after: gained ones, lost ones, and ones that still fail."""
+def samples(
+    run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
+) -> list[dict[str, Any]]:
+    """A few test problems before and after (called as in `sides`): gained ones, lost ones, and ones that still fail."""
     if comparison is None:
         return []
     kinds = (
@@ -158,7 +196,7 @@ def samples(run: RunRecord, comparison: Comparison | None) -> list[dict[str, Any
                     "problem_id": row["problem_id"],
                     "split": row["split"],
                     "prompt": _prompt(last, decode),
-                    "sides": [("before", _shown(first)), ("after", _shown(last))],
+                    "sides": [(sides[0], _shown(first)), (sides[1], _shown(last))],
                 }
             )
     return found

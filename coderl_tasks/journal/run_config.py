@@ -42,7 +42,7 @@ class ConfigChange:
     new: Any
 
     def __str__(self) -> str:
-        change = f"{self.key}: {_show(self.old)} -> {_show(self.new)}"
+        change = f"{self.key}: {shown_setting(self.old)} -> {shown_setting(self.new)}"
         return f"{change} {_SETTINGS.get(self.key, _PLAIN).meaning}".rstrip()
 
     def on_resume(self, step: int) -> str:
@@ -120,5 +120,6 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _show(value: Any) -> str:
+def shown_setting(value: Any) -> str:
+    """A setting's value as it is shown in a change."""
     return "not set" if value is _ABSENT else repr(value)

@@ -18,6 +18,7 @@ from coderl_tasks.insight.plots import (
     difficulty_plot,
     expected_counts,
     funnel_plot,
+    history_pairs,
     history_plot,
     pass_at_1_plot,
     pass_rate_counts,
@@ -27,7 +28,7 @@ from coderl_tasks.insight.plots import (
 from coderl_tasks.insight.pool_view import few_at_half, few_samples, funnel, make_up, spending, suspects
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
-from coderl_tasks.insight.report import render_report, write_report
+from coderl_tasks.insight.report import highlighted, render_report, write_comparison, write_report
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
@@ -146,7 +147,7 @@ def test_page_loads_nothing(run_html: str, pool_dir: Path) -> None:
     for html in (run_html, render_report(pool_dir)):
         assert "default-src 'none'" in html
         sources = [value for name, value in Page(html).attributes if name in ("src", "href", "xlink:href", "data")]
-        assert all(value is not None and value.startswith("#") for value in sources)
+        assert all(value == "." or (value is not None and value.startswith("#")) for value in sources)  # "." is a link
         assert not re.findall(r"url\((?!#)", html)
 
 
@@ -160,6 +161,43 @@ def test_report_is_written_into_the_directory(tmp_path: Path) -> None:
 def test_report_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither a run directory nor a curation"):
         render_report(tmp_path)
+
+
+def test_two_runs_are_shown_beside_each_other(runs_dir: Path, pool_dir: Path, tmp_path: Path) -> None:
+    first, second = (runs_dir / f"run-{seed}" for seed in range(2))
+    out = tmp_path / "both.html"
+    assert write_comparison(first, second, out) == out
+    html = out.read_text()
+    page = Page(html)
+    text = " ".join(page.text.split())
+    one, other = load_run(first).latest, load_run(second).latest
+    assert one is not None and other is not None
+    assert f"A {one.pass_at_1:.1%}, B {other.pass_at_1:.1%}" in text
+    assert '<td>seed</td><td class="wrap"><code>0</code></td><td class="wrap"><code>1</code></td>' in html
+    for words in ("A: Mean reward", "B: Mean reward", "B less A, paired", "Answers of A and of B"):
+        assert words in text
+    assert "script" not in page.tags
+    with pytest.raises(ConfigError, match="demo is not a run directory"):
+        write_comparison(first, pool_dir)
+
+
+def test_values_of_two_runs_are_over_one_range(runs_dir: Path) -> None:
+    runs = [load_run(runs_dir / f"run-{seed}") for seed in range(2)]
+    for plot in history_pairs(runs, "AB"):
+        filled = [axes.get_ylim() for axes in plot.figure.axes if axes.has_data()]
+        assert len(set(filled)) <= 1
+
+
+@pytest.mark.parametrize("end", ["\n```\nDone.", "", "\n"])
+def test_code_is_coloured_and_stays_what_it_was(end: str) -> None:
+    text = f"So & so:\n```python\n\nif x < 1:\n    print('{HOSTILE}')  # </pre>{end}"
+    page = Page(f"<pre>{highlighted(text)}</pre>")
+    assert page.text == text
+    assert ("class", "k") in page.attributes and page.tags == {"pre", "span"}
+
+
+def test_only_python_is_coloured() -> None:
+    assert highlighted("```c++\nif (a < b)\n```") == "```c++\nif (a &lt; b)\n```"
 
 
 def test_curation_report_counts_every_problem(pool_dir: Path) -> None:
