@@ -8,10 +8,9 @@ from typing import Any
 import polars as pl
 from prefect import flow
 
-from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import changed_text, compared, side_text, unlike
-from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint, evaluation_subset
+from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint
 from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
@@ -32,6 +31,7 @@ from coderl_tasks.runtime.planning import (
     compared_with,
     evaluation_content,
     evaluation_folder,
+    evaluation_problems,
     plan_evaluation,
 )
 from coderl_tasks.services import services
@@ -97,7 +97,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     """The summary of the evaluation recorded in `folder`, which this process holds."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    problems = _problems(settings)
+    problems = evaluation_problems(settings)
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
     before = compared_with(settings, policy.run)
     if before is not None and "compare_to" in settings.given and not shares_problems(before, problems):
@@ -126,17 +126,6 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
     return summary
-
-
-def _problems(settings: EvaluateSettings) -> list[Problem]:
-    """The test problems that `settings` ask for; ConfigError if there are none."""
-    side = evaluation_side(settings)
-    loaded = side.load(settings.splits, environment_of(settings).rows)
-    problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
-    if not problems:
-        why = loaded.unusable or "there are no rows"
-        raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
-    return problems
 
 
 async def _measured(

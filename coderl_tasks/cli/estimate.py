@@ -19,6 +19,9 @@ def estimate(options: Namespace) -> int:
     load_environment()
     model = FLOW_SETTINGS[options.flow]
     rows = asyncio.run(estimates(parse_settings(model, parse_key_values(options.settings, model))))
+    if not rows:
+        print("nothing is to be sampled: the evaluations are finished")
+        return 0
     # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
     console = Console(width=max(Console().width, WIDTH))
     console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import islice
 from typing import Any, TypeVar
 
 import polars as pl
 
+from coderl_tasks.errors import DataError
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem
 from coderl_tasks.problems.raw_files import RawRow
-from coderl_tasks.problems.raw_row import problem_from_row
+from coderl_tasks.problems.raw_row import METADATA_COLUMNS, problem_from_row
+from coderl_tasks.problems.raw_tests import as_mapping
 from coderl_tasks.problems.sources import Role, open_source
 from coderl_tasks.problems.trimming import trim_tests
 
 ItemT = TypeVar("ItemT")
+DATE_COLUMNS = ("date", "contest_date")
 SAME_ID_OTHER_TESTS = "same_id_other_tests"
 """Why a row was dropped whose own id an earlier row has, with other tests."""
 
@@ -29,6 +33,45 @@ class RowReader:
 
 
 CODE_ROWS = RowReader(problem_from_row, ("stdin", "call"))
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """The days, both included, that rows have to be of; None is no bound."""
+
+    since: date | None
+    until: date | None
+
+    def __str__(self) -> str:
+        bounds = {"since": self.since, "until": self.until}
+        return " ".join(f"{name}={day}" for name, day in bounds.items() if day is not None)
+
+    def has(self, row: RawRow) -> bool:
+        """Whether `row` is of one of these days. Raises DataError if it does not say of which day it is."""
+        day = row_date(row.values)
+        if day is None:
+            raise DataError(
+                f"{self}: row {row.source_row} of {row.split} has no date: rows need a column "
+                f"{' or '.join(DATE_COLUMNS)} with YYYY-MM-DD, their own or in their metadata (DeepCoder's have none)"
+            )
+        return (self.since is None or self.since <= day) and (self.until is None or day <= self.until)
+
+
+def row_date(values: Any) -> date | None:
+    """The day that a raw row says its problem is of; None if it says none that can be read."""
+    if not isinstance(values, Mapping):
+        return None
+    for place in (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS)):
+        for name in DATE_COLUMNS:
+            found = place.get(name)
+            if isinstance(found, date):  # a datetime is one too
+                return date(found.year, found.month, found.day)
+            if isinstance(found, str):
+                try:
+                    return date.fromisoformat(found.strip()[: len("YYYY-MM-DD")])
+                except ValueError:
+                    return None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +129,21 @@ def load_problems(
     limit: int | None = None,
     max_tests: int = -1,
     rows: RowReader = CODE_ROWS,
+    dates: Dates | None = None,
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
     `role` says which side of a data set is read, `rows` how a row is; `limit` counts rows read (None or -1: all); each
     problem is cut to its `max_tests` longest-input tests (-1: all). A row with the identity of an earlier one is
-    dropped as a duplicate.
-    Raises DataError if the source cannot be read.
+    dropped as a duplicate. With `dates`, rows of other days are passed over.
+    Raises DataError if the source cannot be read, or with `dates` a row has none.
     """
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
     read = 0
     for row in load_rows(source, splits, role=role, limit=limit):
+        if dates is not None and not dates.has(row):
+            continue
         read += 1
         try:
             # Trimmed after parsing, since the identity is of all tests, and row by row: the tests of a whole data set

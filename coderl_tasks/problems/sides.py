@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.problems.loading import CODE_ROWS, LoadResult, RowReader, load_problems
+from coderl_tasks.problems.loading import CODE_ROWS, Dates, LoadResult, RowReader, load_problems
 from coderl_tasks.problems.sources import Role, find_source, is_file
 from coderl_tasks.settings import FlowSettings
 
@@ -37,9 +37,11 @@ class EvaluationSide:
     def __str__(self) -> str:
         return self.source if self.share is None else f"{self.source}, of which test_share={self.share:g} is held out"
 
-    def load(self, splits: list[str] | None = None, rows: RowReader = CODE_ROWS) -> LoadResult:
-        """Read them, of `splits` if given. Raises DataError if that cannot be done."""
-        loaded = load_problems(self.source, splits, role=self.role, rows=rows)
+    def load(
+        self, splits: list[str] | None = None, rows: RowReader = CODE_ROWS, dates: Dates | None = None
+    ) -> LoadResult:
+        """Read them, of `splits` and of `dates` if given. Raises DataError if that cannot be done."""
+        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates)
         if self.share is None:
             return loaded
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, self.share)]

@@ -26,7 +26,6 @@ from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table
@@ -35,7 +34,7 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts.budget import COUNTED, cost_price, tokens_by_step
-from coderl_tasks.runtime.planning import plan, plan_pipeline
+from coderl_tasks.runtime.planning import compared_sides, evaluation_problems, plan, plan_pipeline
 from coderl_tasks.runtime.training_plan import plan_training
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
@@ -79,15 +78,16 @@ async def estimates(settings: FlowSettings | PipelineSettings) -> list[Estimate]
         problems = await asyncio.to_thread(_curated, planned.curate)
         lengths = _bounded(planned.train, problems)
         train = _training(planned.train, lengths, None, 0)
-        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate, None)]
+        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)]
     if isinstance(settings, CurateSettings):
         planned_curation = await plan(settings)
         assert isinstance(planned_curation, CurateSettings)
         return [_curation(planned_curation, await asyncio.to_thread(_curated, planned_curation))]
     if isinstance(settings, EvaluateSettings):
-        planned_evaluation = await plan(settings)
-        assert isinstance(planned_evaluation, EvaluateSettings)
-        return [_evaluation(planned_evaluation, None)]
+        sides = [what for side in compared_sides(settings) for _, what in side] or [settings]
+        # A finished evaluation that is compared with is not made again.
+        planned_evaluations = [await plan(side) for side in sides if not isinstance(side, Path)]
+        return [_evaluation(one) for one in planned_evaluations if isinstance(one, EvaluateSettings)]
     assert isinstance(settings, TrainSettings)
     return training_estimates(*await plan_training(settings))
 
@@ -246,13 +246,10 @@ def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate
     return Estimate("profile", tokens(fewest, 0), high, high, by, price)
 
 
-def _evaluation(settings: EvaluateSettings, lengths: Lengths | None) -> Estimate:
-    side = evaluation_side(settings)
-    loaded = side.load(settings.splits, environment_of(settings).rows).problems
-    problems = evaluation_subset(loaded, settings.eval_limit, seed=settings.seed)
-    lengths = lengths or _bounded(settings, problems)
-    price, n = cost_price(settings), settings.n_samples
-    return _of_problems("evaluate", [len(problems)], lengths, price, n)
+def _evaluation(settings: EvaluateSettings) -> Estimate:
+    problems = evaluation_problems(settings)
+    lengths = _bounded(settings, problems)
+    return _of_problems("evaluate", [len(problems)], lengths, cost_price(settings), settings.n_samples)
 
 
 def _evaluated(settings: TrainSettings) -> list[int]:

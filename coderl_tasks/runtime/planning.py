@@ -5,7 +5,7 @@ deployment starts it without the command; what the command has decided stays.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.loading import Dates
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -253,6 +256,21 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
     check_data(side.source, settings.splits, side.role)
     if not is_planned or "/" in (settings.compare_to or ""):
         compared_with(settings, run)
+
+
+def evaluation_problems(settings: EvaluateSettings) -> list[Problem]:
+    """The test problems that `settings` ask for. Raises ConfigError if there are none, DataError if they cannot be
+    read."""
+    side, dates = evaluation_side(settings), None
+    if settings.since is not None or settings.until is not None:
+        since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
+        dates = Dates(since, until)
+    loaded = side.load(settings.splits, environment_of(settings).rows, dates)
+    problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
+    if not problems:
+        why = loaded.unusable or ("there are no rows" if dates is None else f"no row is of {dates}")
+        raise ConfigError(f"{side} has no test problems in splits={settings.splits}: {why}")
+    return problems
 
 
 def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | EvaluateSettings]]]:

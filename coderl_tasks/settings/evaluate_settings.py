@@ -1,10 +1,21 @@
 """The settings of `coderl evaluate`."""
 
+from datetime import date
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Setting, Temperature
+
+
+def _day(given: str | None) -> str | None:
+    try:
+        return None if given is None else date.fromisoformat(given).isoformat()
+    except ValueError:
+        raise ValueError(f"{given} is no day: give YYYY-MM-DD, 2024-08-01 say") from None
+
+
+Day = Annotated[str | None, AfterValidator(_day)]
 
 
 class EvaluateSettings(FlowSettings):
@@ -14,6 +25,10 @@ class EvaluateSettings(FlowSettings):
         "latest", description="latest run, a run's name or directory, a tinker:// sampler path, or a model's name"
     )
     splits: Names = Field(None, description="test splits; by default all the data set has")
+    since: Day = Field(
+        None, description="problems of this day and later, YYYY-MM-DD, by the rows' date or contest_date"
+    )
+    until: Day = Field(None, description="problems of this day and earlier, YYYY-MM-DD")
     eval_limit: Annotated[Limit, Setting(gsm8k=40)] = Field(-1, description="problems, a seeded subset (-1: all)")
     n_samples: Annotated[int, Setting(elsewhere=("n", "k", "num_samples", "samples_per_problem"))] = Field(
         1,
@@ -48,6 +63,12 @@ class EvaluateSettings(FlowSettings):
             )
         if self.top_p < 1 and self.temperature == 0:
             raise ValueError(f"top_p={self.top_p:g} with temperature=0: a greedy completion has no other tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _days_in_order(self) -> Self:
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ValueError(f"since={self.since} is after until={self.until}")
         return self
 
     @model_validator(mode="after")

@@ -2,10 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.problems.sides import evaluation_side, is_held_out, require_other_problems
+from coderl_tasks.runtime.planning import evaluation_problems
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
+
+DATED = {"date": "2024-08-01"}
 
 
 @pytest.fixture
@@ -49,3 +53,43 @@ def test_one_file_is_trained_and_evaluated_on_only_if_that_is_asked_for(own: str
         require_other_problems(TrainSettings(dataset=own, **asked_for), own, "")
     require_other_problems(TrainSettings(preset="nano"), "data/mini", "")
     require_other_problems(EvaluateSettings(dataset=own), "data/mini", "")
+
+
+def test_days_are_taken_from_rows_or_their_metadata_and_both_ends_are_in(tmp_path: Path) -> None:
+    tests = [{"input": "1\n", "output": "1\n"}]
+    days: list[dict[str, object]] = [
+        {"date": "2024-08-01"},
+        {"contest_date": "2024-08-02T00:00:00"},
+        {"metadata": json.dumps({"contest_date": "2024-08-03"})},
+        {"extra_info": {"date": "2024-08-04T12:30:00Z"}},
+    ]
+    file = tmp_path / "dated.jsonl"
+    rows = [{"statement": f"Echo {number}.", "tests": tests, **day} for number, day in enumerate(days)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def found(since: str | None, until: str | None, **more: str) -> list[str]:
+        asked = EvaluateSettings.model_validate(
+            {"dataset": str(file), "evaluation_dataset": str(file), "since": since, "until": until, **more}
+        )
+        return [problem.statement for problem in evaluation_problems(asked)]
+
+    assert found("2024-08-02", "2024-08-03") == ["Echo 1.", "Echo 2."]
+    assert found("2024-08-03", None) == ["Echo 2.", "Echo 3."]
+    assert found(None, "2024-08-01") == ["Echo 0."]
+    assert len(found(None, None)) == 4
+    with pytest.raises(ConfigError, match=r"no row is of since=2025-01-01$"):
+        found("2025-01-01", None)
+    with pytest.raises(ValidationError, match="since=2024-09-01 is after until=2024-08-01"):
+        found("2024-09-01", "2024-08-01")
+    with pytest.raises(ValidationError, match="August is no day: give YYYY-MM-DD"):
+        found("August", None)
+
+
+@pytest.mark.parametrize("day", [{}, {"date": "soon"}, {"date": 20240801}])
+def test_a_row_without_a_day_is_named(tmp_path: Path, day: dict[str, object]) -> None:
+    file = tmp_path / "dated.jsonl"
+    rows = [{"statement": "Echo.", "tests": [{"input": "1\n", "output": "1\n"}], **each} for each in (DATED, day)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked = EvaluateSettings(dataset=str(file), evaluation_dataset=str(file), since="2024-01-01")
+    with pytest.raises(DataError, match=r"since=2024-01-01: row 1 of \S+ has no date: rows need a column date or"):
+        evaluation_problems(asked)
