@@ -2,7 +2,7 @@
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant off-policy] [--variant refill] [--variant adaptive]
-                                        [--variant first]
+                                        [--variant first] [--variant capped]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -11,16 +11,19 @@ state to resume from after each step, after every fourth, after each with sampli
 second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller); one more
 with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems and the
 sizes of their groups by what the steps before have shown, samples ahead and replaces groups. One does so too, and
-begins groups with a few completions, so that a group is sampled in two parts. Two more train on word problems, and with
-a user's own reward.
+begins groups with a few completions, so that a group is sampled in two parts. One more does so under a cap on tokens,
+which is raised by CAP whenever the run has ended at it. Two more train on word problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
 in front of it notes each sampling request; its seed names step and group, and so tells whether what is asked for was
-recorded before that start. What was in flight at a kill is asked for again.
+recorded before that start. What was in flight at a kill is asked for again. Under a cap the journal is asked after
+each end what was spent: `past_cap` is the most tokens beyond the cap, `unused` the most that were left of it where the
+run ended at it, and `group` what one group can take, for which that was too little.
 
-Exit code 1 if anything differs, a step was applied twice, or a recorded group (or part of one) was asked for again, and
-if with refill or first completions no group was replaced.
+Exit code 1 if anything differs, a step was applied twice, a recorded group (or part of one) was asked for again, a cap
+was passed or a run ended at it with room for another group, and if with refill or first completions no group was
+replaced.
 """
 
 import argparse
@@ -48,12 +51,16 @@ from sampling_gateway import Gateway
 from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.records import CheckpointRecord
+from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
+from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.rollouts.budget import run_budget
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
+from coderl_tasks.settings import TrainSettings
 
 SETTINGS = (
     "preset=nano",
@@ -96,12 +103,22 @@ VARIANTS = {
         "group_size=4",
         "max_steps_off_policy=1",
     ),
+    "capped": (
+        "selection=adaptive",
+        f"first_completions={FIRST}",
+        "refill=1.5",
+        "batch_size=32",
+        "group_size=4",
+        "max_steps_off_policy=1",
+    ),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }
 REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
 """Of the variant custom: something that varies between a nano model's completions."""
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "band_low=0", "band_high=1")
+CAP = 2_000
+"""Tokens that the variant capped may take, and then so many more each time that it has ended at its cap."""
 FINISH_S = 600.0
 STARTING = 0.15
 """Share of the kills that are drawn from the first START_S seconds after the servers are up, before it works."""
@@ -150,6 +167,7 @@ class Start:
     again: int
     committed: int
     killed: bool
+    capped: bool
 
 
 @dataclass(frozen=True)
@@ -175,6 +193,18 @@ class Training:
             words.append(f"reward_file={plan.pool}/reward.py")
         words = list({word.partition("=")[0]: word for word in words}.values())  # a variant's own come last
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
+        self.cap: int | None = None
+
+    def spent(self) -> int:
+        """The tokens that the journal has, as a cap counts them."""
+        return run_budget(TrainSettings(max_tokens_total=1), self.folder, []).spent.counted
+
+    def group_most(self) -> int:
+        """The tokens that a group can take at most: of the longest prompt sampled so far."""
+        files = [*self.folder.glob("steps/*/sampled.parquet"), *self.folder.glob("steps/*/groups/*.parquet")]
+        settings = TrainSettings.completed(recorded_config(self.folder) or {})
+        longest = max(max(pl.read_parquet(file)["prompt_tokens"].list.len().to_list()) for file in files)
+        return longest + settings["batch_size"] // settings["group_size"] * settings["max_tokens"]
 
     def recorded(self) -> set[int]:
         """The seeds of the groups recorded so far, with two of one that has more than its first completions."""
@@ -198,7 +228,8 @@ class Training:
         first = len(gateway.seeds)
         with tempfile.TemporaryFile("w+") as output:
             begun = time.monotonic()
-            process = self.stack.start(*self.command, stdout=output, stderr=subprocess.STDOUT)
+            cap = [] if self.cap is None else [f"max_tokens_total={self.cap}"]
+            process = self.stack.start(*self.command, *cap, stdout=output, stderr=subprocess.STDOUT)
             killed = False
             try:
                 if from_first_request:
@@ -214,11 +245,12 @@ class Training:
                     os.killpg(process.pid, signal.SIGKILL)
                 self.stack.kill()
                 process.wait()
-            if not killed and process.returncode != 0:
+            capped = not killed and self.cap is not None and process.returncode == BudgetReachedError.exit_code
+            if not killed and not capped and process.returncode != 0:
                 output.seek(0)
                 raise RuntimeError(f"{' '.join(self.command)} ended with {process.returncode}: {output.read()}")
         again = sum(seed in before for seed in gateway.seeds[first:])
-        return Start(len(before), again, self.committed(), killed), time.monotonic() - begun
+        return Start(len(before), again, self.committed(), killed, capped), time.monotonic() - begun
 
     def final_checkpoint(self) -> CheckpointRecord:
         row = get_last_checkpoint(self.folder)
@@ -254,11 +286,13 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
     _, seconds = quiet.start(None)
     wanted = quiet.outcome()
     kills = starts = runs = again = twice = 0
+    past_cap = unused = group = 0
     different: Counter[str] = Counter()
     while kills < plan.kills or not runs:
         harmed = Training(folder / f"harmed-{runs}", plan, stack)
-        killed, harmed_kills = True, 0
-        while killed:
+        harmed.cap = CAP if plan.variant == "capped" else None
+        ended, harmed_kills = False, 0
+        while not ended:
             left = seconds * (1 - harmed.committed() / plan.steps) + 1
             to_come = min(plan.kills - kills, max(1, KILLS_A_RUN - harmed_kills))
             if kills == plan.kills:
@@ -267,9 +301,15 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
                 start, _ = harmed.start(draw.uniform(0, START_S), from_first_request=False)
             else:  # spread over what is left of the run, so that few of them find it at its end
                 start, _ = harmed.start(draw.uniform(0, 2 * left / (to_come + 1)))
-            killed = start.killed
-            harmed_kills += killed
-            starts, kills, again = starts + 1, kills + killed, again + start.again
+            ended = not start.killed and not start.capped
+            harmed_kills += start.killed
+            starts, kills, again = starts + 1, kills + start.killed, again + start.again
+            if harmed.cap is not None and recorded_config(harmed.folder) is not None:
+                left = harmed.cap - harmed.spent()
+                past_cap = max(past_cap, -left)
+                if start.capped:
+                    group, unused = harmed.group_most(), max(unused, left)
+                    harmed.cap += CAP
         runs += 1
         found = harmed.outcome()
         different.update(part for part in wanted if found[part] != wanted[part])
@@ -283,6 +323,9 @@ def kill_and_compare(plan: Plan, stack: Stack, folder: Path) -> dict[str, Any]:
         "different": dict(different),
         "steps_applied_twice": twice,
         "recorded_asked_again": again,
+        "past_cap": past_cap,
+        "unused": unused,
+        "group": group,
         "groups_refilled": sum(row.get("groups_refilled") or 0 for row in wanted["metrics"]),
     }
 
@@ -340,9 +383,10 @@ def main() -> None:
                 print(json.dumps(outcomes[-1]), flush=True)
     if not arguments.json:
         show(outcomes, arguments.steps)
-    failures = ("different", "steps_applied_twice", "recorded_asked_again")
+    failures = ("different", "steps_applied_twice", "recorded_asked_again", "past_cap")
+    wasteful = any(outcome["unused"] > outcome["group"] for outcome in outcomes)
     idle = any(outcome["variant"] in ("refill", "first") and not outcome["groups_refilled"] for outcome in outcomes)
-    sys.exit(1 if idle or any(outcome[name] for outcome in outcomes for name in failures) else 0)
+    sys.exit(1 if idle or wasteful or any(outcome[name] for outcome in outcomes for name in failures) else 0)
 
 
 def show(outcomes: list[dict[str, Any]], steps: int) -> None:
