@@ -10,6 +10,7 @@
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -246,7 +247,7 @@ def _phrases(words: Hashes, length: int) -> Hashes:
     return np.unique(phrases)
 
 
-def _hash_tests(tests: tuple[Test, ...]) -> tuple[Hashes, Hashes, int]:
+def _hash_tests(tests: Sequence[Test]) -> tuple[Hashes, Hashes, int]:
     """The known tests' inputs and outputs, and a hash of all tests whatever their order."""
     # By input: a test that is given twice counts once, however often its author wrote it down.
     answers = {_hash(_plain(test.input)): _hash(_plain(test.expected)) for test in tests}

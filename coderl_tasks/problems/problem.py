@@ -1,6 +1,7 @@
 """The normalised problem: what everything after loading works with, and its parquet schema."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -27,6 +28,7 @@ class Test:
 class Problem:
     """One problem with the tests it is graded on.
 
+    `tests` are a tuple, or of a pool's problem in a run `StoredTests`, which read them from the pool's file.
     `problem_id` is a stable hash of the content (or the raw row's own id); `split` is the data set's config name;
     `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
     test, None where the data names none; `source_row` is the row number in the raw split.
@@ -38,12 +40,16 @@ class Problem:
     starter_code: str
     kind: Kind
     entry_point: str
-    tests: tuple[Test, ...]
+    tests: Sequence[Test]
     tests_total: int
     tests_original: int
     time_limit_s: float | None
     solutions: tuple[str, ...]
     source_row: int
+
+    def whole(self) -> "Problem":
+        """The problem with its tests in memory."""
+        return self if isinstance(self.tests, tuple) else replace(self, tests=tuple(self.tests))
 
     def to_row(self) -> dict[str, Any]:
         """The problem as one row of `PROBLEM_SCHEMA`."""

@@ -1,6 +1,10 @@
-"""Problems in parquet files that any machine may read, a range of rows at a time."""
+"""Problems in parquet files: a range of rows that any machine may read, or a pool whose tests stay in the file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import overload
 
 import polars as pl
 import pyarrow as pa
@@ -8,7 +12,10 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.addresses import explained, filesystem
 from coderl_tasks.errors import DataError
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, Test, problems_from_frame
+
+MOST_GROUP_BYTES = 64 * 2**20
+"""Uncompressed size of a row group that is read for a single problem; a pool's have about 16 MiB."""
 
 
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
@@ -38,3 +45,76 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
                     frame = pl.DataFrame(table.read_row_group(group, columns=list(PROBLEM_SCHEMA)))
                     problems += problems_from_frame(frame.slice(low, high - low))
     return problems
+
+
+class StoredTests(Sequence[Test]):
+    """The tests of one problem in a pool's file, of which only the number is in memory, and where `first` is given the
+    first one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one.
+
+    Raises DataError where the file is no longer what it was when the pool was opened.
+    """
+
+    def __init__(
+        self, file: "PoolFile", place: tuple[int, int], problem_id: str, count: int, first: Test | None
+    ) -> None:
+        self._file = file
+        self._place = place
+        self._problem_id = problem_id
+        self._count = count
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Test]:
+        return iter(self._file.tests(*self._place, self._problem_id))
+
+    @overload
+    def __getitem__(self, index: int) -> Test: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Test]: ...
+    def __getitem__(self, index: int | slice) -> Test | Sequence[Test]:
+        return self._first if index == 0 and self._first is not None else tuple(self)[index]
+
+
+class PoolFile:
+    """A pool's parquet file, held open, so that a run keeps its tests where the pool is removed or replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = pq.ParquetFile(path)
+        self._lock = Lock()  # a reader has one place in the file, and groups are graded in several threads
+
+    def problems(self) -> list[Problem]:
+        """All problems without their solutions, their tests left in the file. Tests in row groups too large to be read
+        for a single problem are kept in memory: those of a file that something else wrote."""
+        found: list[Problem] = []
+        columns = [name for name in PROBLEM_SCHEMA if name != "solutions"]
+        for group in range(self._file.num_row_groups):
+            about = self._file.metadata.row_group(group)
+            with self._lock:
+                table = self._file.read_row_group(group, columns=columns, use_threads=False)
+            frame = pl.DataFrame(table).with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
+            if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
+                found += problems_from_frame(frame)
+                continue
+            counts, firsts = frame["tests"].list.len().to_list(), frame["tests"].list.head(1).to_list()
+            bare = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
+            for row, problem in enumerate(problems_from_frame(bare)):
+                # A program's tests are only run; of the others prompts are made, or they are the answer.
+                first = None if problem.kind == "stdin" or not firsts[row] else Test(**firsts[row][0])
+                tests = StoredTests(self, (group, row), problem.problem_id, counts[row], first)
+                found.append(replace(problem, tests=tests))
+        return found
+
+    def tests(self, group: int, row: int, problem_id: str) -> tuple[Test, ...]:
+        """The tests of the problem with this id in row `row` of row group `group`."""
+        try:
+            with self._lock:
+                table = self._file.read_row_group(group, columns=["problem_id", "tests"], use_threads=False)
+            found = table.slice(row, 1).to_pylist()[0]
+        except (OSError, pa.ArrowInvalid, IndexError) as error:
+            raise DataError(f"the pool {self.path} cannot be read any more: {error}") from error
+        if found["problem_id"] != problem_id:
+            raise DataError(f"the pool {self.path} was changed while it was trained on: start again with its old file")
+        return tuple(Test(test["input"], test["expected"]) for test in found["tests"])

@@ -21,7 +21,8 @@ from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.policy.selection import Selection
 from coderl_tasks.policy.shuffle import shuffle
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_from_frame
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
+from coderl_tasks.problems.problem_files import PoolFile
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.budget import run_budget
@@ -262,10 +263,11 @@ def check_pool(path: Path) -> None:
 
 
 def read_pool(path: Path) -> list[Problem]:
-    """The problems of a pool's parquet file, which `check_pool` accepts; raises as it does."""
+    """The problems of a pool's parquet file, which `check_pool` accepts, without solutions, their tests left there;
+    raises as it does."""
     check_pool(path)
     with _pool_errors(path):
-        return problems_from_frame(pl.read_parquet(path))
+        return PoolFile(path).problems()
 
 
 def profiled_counts(path: Path) -> dict[str, tuple[int, int]]:

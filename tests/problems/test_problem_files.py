@@ -1,6 +1,7 @@
 """Problems read from parquet files at addresses."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -8,7 +9,9 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.problems import Problem, Test, problems_frame, read_problem_rows
+from coderl_tasks.problems import Problem, Test, problem_files, problems_frame, read_problem_rows
+from coderl_tasks.problems.problem import Kind
+from coderl_tasks.problems.problem_files import PoolFile, StoredTests
 
 PROBLEMS = [
     Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),) * (n + 1), n + 1, n + 1, None, ("x",), n)
@@ -46,3 +49,44 @@ def test_what_cannot_be_read_is_one_line(addresses: list[str], tmp_path: Path) -
         read_problem_rows([str(text)])
     with pytest.raises(ConfigError, match=r"nosuch://x: "):
         read_problem_rows(["nosuch://x"])
+
+
+def stored(path: Path, kind: Kind, n_tests: int = 3, rows: int = 600) -> list[Problem]:
+    """Problems of a pool at `path`, in row groups of 200."""
+    made = [
+        replace(PROBLEMS[0], problem_id=f"p{row}", kind=kind, solutions=("pass",),
+                tests=tuple(Test(f"{row}.{number}", f"{row}") for number in range(n_tests)))
+        for row in range(rows)
+    ]  # fmt: skip
+    problems_frame(made).write_parquet(path, row_group_size=200)
+    return [replace(problem, solutions=()) for problem in made]
+
+
+@pytest.mark.parametrize("kind", ["stdin", "call"])
+def test_tests_of_a_pool_stay_in_its_file_and_are_those_of_the_problem(tmp_path: Path, kind: Kind) -> None:
+    made = stored(tmp_path / "pool.parquet", kind)
+    problems = PoolFile(tmp_path / "pool.parquet").problems()
+    assert all(isinstance(problem.tests, StoredTests) and len(problem.tests) == 3 for problem in problems)
+    (tmp_path / "pool.parquet").unlink()  # as another curation of its name would
+    for row in (0, 199, 200, 599):
+        assert problems[row].tests[0] == made[row].tests[0] and problems[row].tests[1:] == made[row].tests[1:]
+        assert problems[row].whole() == made[row]
+
+
+def test_row_groups_too_large_to_be_read_for_one_problem_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stored(tmp_path / "pool.parquet", "stdin")
+    monkeypatch.setattr(problem_files, "MOST_GROUP_BYTES", 100)
+    assert PoolFile(tmp_path / "pool.parquet").problems() == made
+
+
+def test_a_pool_that_is_written_over_is_not_graded_by(tmp_path: Path) -> None:
+    path = tmp_path / "pool.parquet"
+    stored(path, "stdin")
+    problem = PoolFile(path).problems()[0]
+    other = tmp_path / "other.parquet"
+    problems_frame([replace(PROBLEMS[0], problem_id=f"q{row}") for row in range(600)]).write_parquet(other)
+    path.write_bytes(other.read_bytes())  # into the same file, not beside it
+    with pytest.raises(DataError, match=r"pool\.parquet (was changed while|cannot be read any more)"):
+        problem.whole()

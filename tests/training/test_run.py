@@ -47,7 +47,7 @@ def problems(count: int) -> list[Problem]:
 
 def test_a_pool_is_read_back(tmp_path: Path) -> None:
     problems_frame(problems(3)).write_parquet(tmp_path / "pool.parquet")
-    assert read_pool(tmp_path / "pool.parquet") == problems(3)
+    assert [problem.whole() for problem in read_pool(tmp_path / "pool.parquet")] == problems(3)
 
 
 def test_a_pool_that_is_empty_or_no_pool_is_refused(tmp_path: Path) -> None:
