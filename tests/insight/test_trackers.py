@@ -139,7 +139,7 @@ def recorded_rows(folder: Path) -> list[dict[str, Any]]:
 def test_trackio_has_every_row_once_however_often_the_run_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("trackio", reason=NO_TRACKIO)
     folder, draw = tmp_path / "runs" / "nano", random.Random(0)
-    for reached in (1, 4, 5, 9):
+    for reached in (1, 5, 9):
         process = child(tmp_path, RUN, str(folder))
         while len(read_rows(folder / "metrics.jsonl")) < reached:
             assert process.poll() is None, process.communicate()
