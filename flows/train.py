@@ -100,6 +100,8 @@ async def _run(settings: TrainSettings) -> str:
             directory.path,
             wandb_project=settings.wandb_project,
             wandb_name=settings.wandb_name,
+            trackio_project=settings.trackio_project,
+            trackio_name=settings.trackio_name,
             config=directory.config,
             sink=directory.metrics.append,
             advise=settings.steer != "off",

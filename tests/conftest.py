@@ -38,7 +38,8 @@ Found = Any
 
 EMPTY = "empty-prefect.db"
 # Tests talk to their own servers, never to a user's. Empty rather than unset: a `.env` fills in only what is unset.
-for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_API_URL"):
+COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
+for variable in ("TINKER_API_KEY", "TINKER_BASE_URL", "SANDBOX_URL", "PREFECT_API_URL", *COLLECTOR):
     os.environ[variable] = ""
 # Prefect, which nothing above imports, reads its profiles when it is imported.
 prefect_home = tempfile.TemporaryDirectory(prefix="prefect-home-")

@@ -1,20 +1,20 @@
-"""Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases when asked for.
+"""Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases, trackio or OpenTelemetry when asked for.
 
 The loop logs a step once it is committed. logs.log also holds what metrics cannot: each group's rewards with a warning
 for groups that teach nothing (`log_groups`), and whatever other modules log, such as what Tinker answered.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import duration, printable
+from coderl_tasks.insight.spans import StepSpans
+from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
@@ -76,7 +76,7 @@ class WarningLines(logging.Handler):
 
 
 class RunLogger:
-    """Logs one run. A context manager: leaving it closes logs.log and the W&B run. Made by `setup_logging`."""
+    """Logs one run. A context manager: leaving it closes logs.log and the trackers' runs. Made by `setup_logging`."""
 
     def __init__(
         self, logger: logging.Logger, handler: logging.Handler, sink: Sink, watch: Watch | None = None
@@ -85,7 +85,7 @@ class RunLogger:
         self._watch = watch
         self._handler = handler
         self._sink = sink
-        self._wandb: Any = None
+        self._trackers: list[Tracker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -98,11 +98,8 @@ class RunLogger:
         self.close(failed=error is not None)
 
     def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Record the settings in logs.log and in W&B (config.json is the journal's)."""
+        """Record the settings in logs.log (config.json is the journal's, and trackers are given them as they start)."""
         self.log.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
-        if self._wandb is not None:
-            # A resumed run may have other values for some settings, which W&B refuses by default.
-            self._wandb.config.update(dict(config), allow_val_change=True)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> list[Notice]:
         """Record one row, of a step (`mean_reward`, ...) or an evaluation (`eval/...`; step -1 is the baseline); what
@@ -111,10 +108,10 @@ class RunLogger:
         A row of the same step and kind replaces the earlier one, so that a step done again after a crash counts once.
         """
         row = {"step": step, **metrics}
-        self._sink(row)  # first: the file is what a resumed run reads, the log and W&B are for people
+        self._sink(row)  # first: the file is what a resumed run reads, the log and trackers are for people
         self.log.info("%s", step_line(row))
-        if self._wandb is not None:
-            self._wandb.log(row)
+        for tracker in self._trackers:
+            tracker.log(row)
         acts = [Notice(f"step {step}: act: {row['act']}", True)] if row.get("act") else []
         return self._noted([*(self._watch.add(row) if self._watch is not None else []), *acts])
 
@@ -160,30 +157,21 @@ class RunLogger:
             else:
                 self.log.warning("%s: skipped, all rewards are %.2f", place, rewards[0])
 
-    def close(self, failed: bool = False) -> None:
-        """Close logs.log and end the W&B run. Closing twice is fine."""
-        # The logger is the package's and outlives this run: the next run in the process would write to this logs.log
-        # too.
-        self.log.removeHandler(self._handler)
-        self._handler.close()
-        if self._wandb is not None:
-            self._wandb.finish(exit_code=int(failed))
-            self._wandb = None
+    def track(self, tracker: Tracker, recorded: list[dict[str, Any]]) -> None:
+        """Send further rows to `tracker` too, and those of `recorded` that it lacks. It ends with this logger."""
+        self._trackers.append(tracker)
+        tracker.resume(recorded)
 
-    def _start_wandb(self, project: str, name: str | None, config: Mapping[str, Any], folder: Path) -> None:
-        wandb = import_wandb()
-        # One id per directory, so that a resumed run continues its own history and no other takes it.
-        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-        self._wandb = wandb.init(
-            project=project,
-            name=name or folder.name,
-            config=dict(config),
-            dir=str(folder),
-            id=identity,
-            resume="allow",
-        )
-        self._wandb.define_metric("step")
-        self._wandb.define_metric("*", step_metric="step")
+    def close(self, failed: bool = False) -> None:
+        """End the trackers' runs and close logs.log. Closing twice is fine."""
+        try:
+            while self._trackers:
+                self._trackers.pop().finish(failed)
+        finally:
+            # The logger is the package's and outlives this run: the next run in the process would write to this
+            # logs.log too.
+            self.log.removeHandler(self._handler)
+            self._handler.close()
 
 
 def setup_logging(
@@ -191,6 +179,8 @@ def setup_logging(
     *,
     wandb_project: str | None = None,
     wandb_name: str | None = None,
+    trackio_project: str | None = None,
+    trackio_name: str | None = None,
     config: Mapping[str, Any] | None = None,
     sink: Sink | None = None,
     advise: bool = False,
@@ -198,14 +188,15 @@ def setup_logging(
     """A logger for the run in `log_dir` (created if missing).
 
     Metrics go through `sink`, by default to metrics.jsonl, and as one line per step to logs.log, beside what
-    any `coderl_tasks` module logs. `wandb_project` also logs to Weights & Biases (WANDB_MODE says how: online,
-    offline); ConfigError if the package is missing. With `advise` it says what is off in the rows, those that are
-    recorded included.
+    any `coderl_tasks` module logs. `wandb_project` and `trackio_project` also log to these; ConfigError if the package
+    is missing. So do OTEL_* variables that name a collector (`StepSpans`). With `advise` it says what is off in the
+    rows, those that are recorded included.
     """
     folder = Path(log_dir)
     private_folder(folder)
-    if wandb_project is not None:
-        import_wandb()  # before a handler is added: a missing package leaves nothing behind
+    for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
+        if project is not None:
+            import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine(LOG_FORMAT))
     handler.setLevel(logging.INFO)
@@ -214,20 +205,20 @@ def setup_logging(
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)
-    watch = Watch(config or {}, read_rows(folder / "metrics.jsonl")) if advise else None
+    rows = read_rows(folder / "metrics.jsonl")
+    watch = Watch(config or {}, rows) if advise else None
     run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append, watch)
     if config is not None:
         run.log_hparams(config)
-    if wandb_project is not None:
-        run._start_wandb(wandb_project, wandb_name, config or {}, folder)
-    return run
-
-
-def import_wandb() -> ModuleType:
-    """The wandb package; ConfigError with the way to install it if it is missing."""
+    given = config or {}
     try:
-        import wandb
-    except ImportError as error:
-        raise ConfigError("wandb_project is set but wandb is not installed: pip install 'coderl[wandb]'") from error
-    module: ModuleType = wandb
-    return module
+        if wandb_project is not None:
+            run.track(WandbTracker(wandb_project, wandb_name, given, folder), rows)
+        if trackio_project is not None:
+            run.track(TrackioTracker(trackio_project, trackio_name, given, folder), rows)
+        if (spans := StepSpans.of_environment(folder.name)) is not None:
+            run.track(spans, rows)
+    except BaseException:
+        run.close(failed=True)
+        raise
+    return run

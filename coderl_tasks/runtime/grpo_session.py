@@ -135,9 +135,15 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
-                advise = settings.steer != "off"
                 log = setup_logging(
-                    directory.path, config=directory.config, sink=directory.metrics.append, advise=advise
+                    directory.path,
+                    wandb_project=settings.wandb_project,
+                    wandb_name=settings.wandb_name,
+                    trackio_project=settings.trackio_project,
+                    trackio_name=settings.trackio_name,
+                    config=directory.config,
+                    sink=directory.metrics.append,
+                    advise=settings.steer != "off",
                 )
                 with log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:

@@ -264,6 +264,10 @@ class TrainSettings(FlowSettings):
     )
     wandb_project: Annotated[str | None, ALLOWED] = Field(None, description="log to this Weights & Biases project too")
     wandb_name: Annotated[str | None, ALLOWED] = Field(None, description="name of the run there")
+    trackio_project: Annotated[str | None, ALLOWED] = Field(None, description="log to this trackio project too")
+    trackio_name: Annotated[str | None, ALLOWED] = Field(
+        None, description="name of the run there, to which six digits are added that stand for the directory"
+    )
 
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:

@@ -1,8 +1,7 @@
-"""Logs, the console, W&B, progress and the closing summary."""
+"""Logs, the console, progress and the closing summary."""
 
 import logging
 import os
-import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.curation.find_pool import FoundPool
-from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import age, duration
 from coderl_tasks.insight.logging import setup_logging, step_line
 from coderl_tasks.insight.record import load_run
@@ -108,23 +106,6 @@ def test_failures_are_logged_and_the_handler_goes(tmp_path: Path) -> None:
         raise RuntimeError("sandbox gone")
     assert "ended by RuntimeError: sandbox gone" in (tmp_path / "logs.log").read_text()
     assert logging.getLogger("coderl_tasks").handlers == before
-
-
-def test_missing_wandb_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    before = list(logging.getLogger("coderl_tasks").handlers)
-    with pytest.raises(ConfigError, match="pip install"):
-        setup_logging(tmp_path, wandb_project="p")
-    assert logging.getLogger("coderl_tasks").handlers == before
-
-
-def test_wandb_offline_keeps_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    with setup_logging(tmp_path / "run", wandb_project="p", config={"seed": 0}) as run:
-        run.log_metrics(ROW, step=0)
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
 
 
 def test_step_line_leaves_out_what_is_not_known() -> None:
