@@ -22,6 +22,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.journal.rollout_index import cut_index, extend_index
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
     FINDINGS,
@@ -118,6 +119,7 @@ class RunDirectory:
                 write_json(config_path, run.config)
             run._remove_recorded_groups()
             run.reconcile_metrics()
+            cut_index(folder, run.next_step)
         except BaseException:
             lock.release()
             raise
@@ -159,6 +161,10 @@ class RunDirectory:
     def next_step(self) -> int:
         """The step to work on: the first one without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
+
+    def index_rollouts(self) -> None:
+        """Keep what queries read up with the commits: to be called after each."""
+        extend_index(self.path, self.next_step)
 
     def _remove_recorded_groups(self) -> None:
         """Finish deleting single groups where a crash came between recording all of them and that."""
