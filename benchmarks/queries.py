@@ -6,7 +6,7 @@ Writes into FOLDER, unless it is there already, a run of so many rollouts, ten r
 pool of 25,000 problems, by the journal's own writer. One completion in a hundred has 24,000 tokens, the others 50 to
 600; their text is cut out of this package's source. sampled.parquet, which no query reads, is left out. Everything
 follows from the seed. Then each named query is asked as `coderl query` asks it, views included, on two cores: the
-median of five.
+median of five, by the clock and of the processors.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
     config.json  test_order.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
     steps/000000/{groups/NN.parquet while sampling, sampled.parquet, scored.parquet, commit.json}
+    index/000063.parquet
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
