@@ -7,17 +7,41 @@ from coderl_tasks.insight.record import STAGES
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """A query with a name; `over` is what it reads: a run or a curation. Every view has a `run` column."""
+    """A query with a name; `over` is what it reads: a run or a curation. Every view has a `run` column.
+
+    Queries ask `outcomes`. What only `rollouts` has, texts, is read of a few steps: `steps` is SQL for their `run` and
+    `step`. It may not change the answer, as all rollouts are read by who asks `sql` alone.
+    """
 
     name: str
     over: str
     question: str
     sql: str
+    steps: str = ""
 
 
 RUN, CURATION = "run", "curation"
 
 # fmt: off
+# Where a LIMIT cuts, the order ends with what names a row: ties would be cut another way each time. To join with the
+# greatest takes half as long as to number all rows of a problem.
+_LONGEST = """
+            SELECT run, step, group_index, sample_index, n_completion_tokens AS tokens
+            FROM outcomes JOIN (
+                SELECT run, problem_id, max(n_completion_tokens) AS n_completion_tokens
+                FROM outcomes GROUP BY run, problem_id
+            ) USING (run, problem_id, n_completion_tokens)
+            QUALIFY row_number() OVER (PARTITION BY run, problem_id ORDER BY step, group_index, sample_index) = 1
+            ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
+        """
+_SHOWN_STEPS = """
+            SELECT run, step FROM (
+                SELECT DISTINCT run, step FROM outcomes WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
+            )
+            QUALIFY (row_number() OVER (PARTITION BY run ORDER BY step) - 1)
+                    % greatest((count(*) OVER (PARTITION BY run) - 1) // 9, 1) = 0
+                 OR row_number() OVER (PARTITION BY run ORDER BY step) = count(*) OVER (PARTITION BY run)
+        """
 _QUERIES = (
     # kl has three significant digits: on the embedded server it is about 1e-9, and decimals would show 0.
     NamedQuery("steps", RUN, "How did training go, step by step?", """
@@ -40,7 +64,7 @@ _QUERIES = (
     NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", """
         WITH placed AS (
             SELECT run, verdict, 5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
-            FROM rollouts WHERE verdict IS NOT NULL WINDOW w AS (PARTITION BY run)
+            FROM outcomes WHERE verdict IS NOT NULL WINDOW w AS (PARTITION BY run)
         ), counted AS (
             SELECT run, verdict, count(*) AS completions, count(*) FILTER (fifth = 0) AS early,
                    count(*) FILTER (fifth = 4) AS late
@@ -54,14 +78,14 @@ _QUERIES = (
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict) AS usual_verdict,
                max(step) AS last_step
-        FROM rollouts WHERE verdict <> 'infra_error'
+        FROM outcomes WHERE verdict <> 'infra_error'
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25
         """),
     NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", """
         WITH placed AS (
-            SELECT run, split, reward, verdict, len(completion_tokens) AS tokens, trained,
+            SELECT run, split, reward, verdict, n_completion_tokens AS tokens, trained,
                    5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
-            FROM rollouts WHERE verdict <> 'infra_error' WINDOW w AS (PARTITION BY run)
+            FROM outcomes WHERE verdict <> 'infra_error' WINDOW w AS (PARTITION BY run)
         )
         SELECT run, split, count(*) AS completions, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
@@ -72,9 +96,9 @@ _QUERIES = (
         """),
     NamedQuery("lengths", RUN, "Do longer completions earn more? By tenths of their lengths.", """
         WITH tenths AS (
-            SELECT run, len(completion_tokens) AS tokens, reward, verdict, stop_reason,
-                   ntile(10) OVER (PARTITION BY run ORDER BY len(completion_tokens)) AS tenth
-            FROM rollouts WHERE verdict <> 'infra_error'
+            SELECT run, n_completion_tokens AS tokens, reward, verdict, stop_reason,
+                   ntile(10) OVER (PARTITION BY run ORDER BY n_completion_tokens) AS tenth
+            FROM outcomes WHERE verdict <> 'infra_error'
         )
         SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
@@ -86,20 +110,20 @@ _QUERIES = (
                round(avg((verdict = 'time_limit')::INT), 3) AS share,
                max(step) FILTER (verdict = 'time_limit') AS last_step,
                round(max(run_seconds) FILTER (verdict = 'passed'), 2) AS slowest_passed
-        FROM rollouts WHERE verdict IS NOT NULL
+        FROM outcomes WHERE verdict IS NOT NULL
         GROUP BY run, problem_id, split HAVING time_outs > 0
         ORDER BY time_outs DESC, run, problem_id LIMIT 25
         """),
     NamedQuery("staleness", RUN, "How far behind was the policy that sampled, and what did that cost?", """
         SELECT run, step - 1 - sampler_step AS steps_behind, count(*) AS completions, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed, round(avg(trained::INT), 3) AS trained
-        FROM rollouts GROUP BY run, steps_behind ORDER BY run, steps_behind
+        FROM outcomes GROUP BY run, steps_behind ORDER BY run, steps_behind
         """),
     NamedQuery("hardest_solved", RUN, "Which problems were hopeless for longest, and then solved?", """
         WITH groups AS (
             SELECT run, problem_id, split, step, count(*) AS completions,
                    count(*) FILTER (verdict = 'passed') AS passed
-            FROM rollouts WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step
+            FROM outcomes WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step
         ), firsts AS (
             SELECT *, min(step) FILTER (passed > 0) OVER (PARTITION BY run, problem_id) AS first_solved FROM groups
         )
@@ -112,7 +136,7 @@ _QUERIES = (
     NamedQuery("problems", RUN, "How did each problem's pass rate move, visit by visit?", """
         WITH visits AS (
             SELECT run, problem_id, split, step, group_index, round(avg((verdict = 'passed')::INT), 2) AS pass_rate
-            FROM rollouts WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step, group_index
+            FROM outcomes WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step, group_index
         )
         SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
                arg_min(pass_rate, step) AS first_rate, arg_max(pass_rate, step) AS last_rate,
@@ -122,7 +146,7 @@ _QUERIES = (
     NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
         SELECT run, problem_id, first_failed AS test, count(*) AS programs, mode(verdict) AS usual_verdict,
                round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
-        FROM rollouts WHERE first_failed IS NOT NULL
+        FROM outcomes WHERE first_failed IS NOT NULL
         GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25
         """),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
@@ -143,39 +167,31 @@ _QUERIES = (
     NamedQuery("degenerate_groups", RUN, "Which groups gave no gradient, all rewards being equal?", """
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
                round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict
-        FROM rollouts GROUP BY run, step, group_index
+        FROM outcomes GROUP BY run, step, group_index
         HAVING NOT coalesce(bool_or(trained), false)
         ORDER BY run, step, group_index
         """),
-    # Where a LIMIT cuts, the order ends with what names a row: ties would be cut another way each time.
-    NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", """
-        SELECT run, step, problem_id, sample_index, len(completion_tokens) AS tokens, stop_reason, verdict,
+    NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", f"""
+        WITH chosen AS ({_LONGEST})
+        SELECT run, step, problem_id, sample_index, chosen.tokens, stop_reason, verdict,
                left(completion, 80) AS beginning
-        FROM rollouts
-        QUALIFY row_number() OVER (
-            PARTITION BY run, problem_id ORDER BY tokens DESC, step, group_index, sample_index
-        ) = 1
-        ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
-        """),
+        FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
+        ORDER BY tokens DESC, run, step, group_index, sample_index
+        """, f"SELECT run, step FROM ({_LONGEST})"),
     NamedQuery("slowest", RUN, "Which programs took the most CPU time, one per problem?", """
         SELECT run, step, problem_id, sample_index, round(run_seconds, 3) AS cpu_seconds, tests_run, verdict
-        FROM rollouts WHERE run_seconds IS NOT NULL
-        QUALIFY row_number() OVER (
-            PARTITION BY run, problem_id ORDER BY run_seconds DESC, step, group_index, sample_index
-        ) = 1
+        FROM outcomes JOIN (
+            SELECT run, problem_id, max(run_seconds) AS run_seconds FROM outcomes GROUP BY run, problem_id
+        ) USING (run, problem_id, run_seconds)
+        QUALIFY row_number() OVER (PARTITION BY run, problem_id ORDER BY step, group_index, sample_index) = 1
         ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25
         """),
     # The keys are chosen first, then the texts are read: with them a long run does not fit in memory.
-    NamedQuery("rollout_samples", RUN, "What do right and wrong completions look like, in some ten steps?", """
-        WITH graded AS (
+    NamedQuery("rollout_samples", RUN, "What do right and wrong completions look like, in some ten steps?", f"""
+        WITH chosen AS (
             SELECT run, step, group_index, sample_index, verdict = 'passed' AS passed
-            FROM rollouts WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
-        ), placed AS (
-            SELECT run, step, row_number() OVER w - 1 AS place, count(*) OVER (PARTITION BY run) - 1 AS last
-            FROM (SELECT DISTINCT run, step FROM graded) WINDOW w AS (PARTITION BY run ORDER BY step)
-        ), chosen AS (
-            SELECT graded.* FROM graded JOIN placed USING (run, step)
-            WHERE place % greatest(last // 9, 1) = 0 OR place = last
+            FROM outcomes JOIN ({_SHOWN_STEPS}) USING (run, step)
+            WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
             QUALIFY row_number() OVER (
                 PARTITION BY run, step, passed ORDER BY sample_index, group_index
             ) <= 2
@@ -184,9 +200,9 @@ _QUERIES = (
                stop_reason, completion
         FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
         ORDER BY run, step, passed DESC, sample_index, group_index
-        """),
+        """, _SHOWN_STEPS),
     NamedQuery("infra", RUN, "Which completions could not be graded for reasons that are ours?", """
-        SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM rollouts
+        SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM outcomes
         WHERE verdict = 'infra_error'
         UNION ALL
         SELECT run, eval, step, problem_id, group_index, sample_index FROM eval_rollouts WHERE verdict = 'infra_error'

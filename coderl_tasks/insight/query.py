@@ -3,6 +3,7 @@
 Views, each with a `run` column (the directory's name):
 
     rollouts       every scored training rollout, columns of ROLLOUT_SCHEMA
+    outcomes       the same without tokens and texts, but with their numbers (INDEX_SCHEMA): of long runs much faster
     eval_rollouts  the rollouts of the evaluations, with `eval`
     metrics        metrics.jsonl, one row per line     checkpoints   checkpoints.jsonl
     updates        one row per optimizer step, of the steps that have several
@@ -13,7 +14,8 @@ A view of files that are not there is empty, with the columns it would have: eve
 Files are read where they lie.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,10 @@ from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.record import is_curation, is_run, load_evals
+from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.journal.atomic import read_json, read_rows, write_parquet
 from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
@@ -62,7 +65,10 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "solutions": SOLUTION_SCHEMA,
 }
 
-VIEWS = ("rollouts", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits", *CURATION_SCHEMAS)
+VIEWS = (
+    "rollouts", "outcomes", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits",
+    *CURATION_SCHEMAS,
+)  # fmt: skip
 
 
 def find_directories(path: Path) -> list[Path]:
@@ -82,34 +88,36 @@ def find_directories(path: Path) -> list[Path]:
     return found
 
 
-def connect(path: Path) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB connection with the views over `path`."""
+def connect(path: Path, sql: str = "", steps: str = "") -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none.
+
+    With `steps`, SQL that answers `run` and `step`, the view `rollouts` has only those of these steps.
+    """
     # The run's name is read off each file's path, and `.` or a link has another one.
     directories = [directory.resolve() for directory in find_directories(path)]
     # In memory: nothing is written beside a run that may be at work, and nothing goes stale.
     connection = duckdb.connect()
-    steps = [file for directory in directories for file in sorted(directory.glob("steps/*/scored.parquet"))]
-    _file_view(connection, "rollouts", "-4", steps, ROLLOUT_SCHEMA)
-    evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
-    _file_view(connection, "eval_rollouts", "-4", evals, {"eval": pl.String()} | ROLLOUT_SCHEMA)
-    for name, schema in CURATION_SCHEMAS.items():
-        files = [file for directory in directories if (file := directory / f"{name}.parquet").is_file()]
-        _file_view(connection, name, "-2", files, schema)
-    metrics, checkpoints, updates, eval_rows, split_rows = [], [], [], [], []
-    for directory in directories:
-        run = {"run": directory.name}
-        steps_of_run = read_rows(directory / "metrics.jsonl")
-        metrics += [run | row for row in steps_of_run]
-        updates += [run | row for row in _update_rows(directory, steps_of_run)]
-        checkpoints += [run | row for row in read_rows(directory / "checkpoints.jsonl")]
-        whole, parts = _eval_rows(directory)
-        eval_rows += [run | row for row in whole]
-        split_rows += [run | row for row in parts]
-    _row_table(connection, "metrics", metrics, METRICS_SCHEMA)
-    _row_table(connection, "checkpoints", checkpoints, CHECKPOINT_SCHEMA)
-    _row_table(connection, "updates", updates, UPDATE_SCHEMA)
-    _row_table(connection, "evals", eval_rows, EVAL_SCHEMA)
-    _row_table(connection, "eval_splits", split_rows, EVAL_SPLIT_SCHEMA)
+    # Only these: for a view over the files of thousands of steps DuckDB opens each of them.
+    named = {word for word in re.findall(r"\w+", f"{sql} {steps}".lower()) if word in VIEWS} or set(VIEWS)
+    for view in sorted(named, key=VIEWS.index, reverse=True):  # `steps` reads what comes after rollouts
+        if view == "rollouts":
+            if steps:
+                files = _files_of(directories, connection.execute(steps).fetchall())
+            else:
+                files = [file for directory in directories for file in scored_files(directory)]
+            _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
+        elif view == "outcomes":
+            _outcomes_view(connection, directories)
+        elif view == "eval_rollouts":
+            evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
+            _file_view(connection, view, "-4", evals, {"eval": pl.String()} | ROLLOUT_SCHEMA)
+        elif view in CURATION_SCHEMAS:
+            files = [file for directory in directories if (file := directory / f"{view}.parquet").is_file()]
+            _file_view(connection, view, "-2", files, CURATION_SCHEMAS[view])
+        else:
+            schema, rows_of = _ROW_TABLES[view]
+            rows = [{"run": directory.name} | row for directory in directories for row in rows_of(directory)]
+            _row_table(connection, view, rows, schema)
     return connection
 
 
@@ -121,17 +129,18 @@ def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.Dat
     """
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
+    steps = ""
     if name is not None:
         if name not in NAMED_QUERIES:
             raise ConfigError(f"no query is called {name!r}: use one of {', '.join(NAMED_QUERIES)}")
-        sql, over = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over
+        sql, over, steps = NAMED_QUERIES[name].sql, NAMED_QUERIES[name].over, NAMED_QUERIES[name].steps
         if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
             raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
     assert sql is not None
     # Else DuckDB's answer to `query RUN flips` would be a syntax error.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
-    with connect(path) as connection:
+    with connect(path, sql, steps) as connection:
         try:
             relation = connection.sql(sql)
             frame = relation.pl() if relation is not None else pl.DataFrame()
@@ -272,8 +281,31 @@ def _file_view(
     connection.execute(f"CREATE VIEW {name} AS {rows}")
 
 
-def _update_rows(directory: Path, metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _files_of(directories: list[Path], steps: list[tuple[Any, ...]]) -> list[Path]:
+    """scored.parquet of each of `steps`, a run's name and a step."""
+    places = {directory.name: directory for directory in directories}
+    files = (places[run] / "steps" / f"{step:06d}" / "scored.parquet" for run, step in sorted(set(steps)))
+    return [file for file in files if file.is_file()]
+
+
+def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> None:
+    """The view `outcomes`: what the runs' indexes hold, and of the steps that they do not the rollouts themselves."""
+    # Read once: a file that a run adds in between would leave its steps in neither.
+    indexes = {directory: index_files(directory) for directory in directories}
+    indexed = [file for index in indexes.values() for file in index.values()]
+    others = [file for directory, index in indexes.items() for file in scored_files(directory, index)]
+    _file_view(connection, "_indexed", "-3", indexed, INDEX_SCHEMA)
+    _file_view(connection, "_others", "-4", others, ROLLOUT_SCHEMA)
+    columns = ", ".join(["run", *INDEX_SCHEMA])
+    counted = ", ".join(f"len({LENGTHS[name]}) AS {name}" if name in LENGTHS else name for name in INDEX_SCHEMA)
+    connection.execute(
+        f"CREATE VIEW outcomes AS SELECT {columns} FROM _indexed UNION ALL SELECT run, {counted} FROM _others"
+    )
+
+
+def _update_rows(directory: Path) -> list[dict[str, Any]]:
     """A row per optimizer step of the steps that have several, from their commits."""
+    metrics = read_rows(directory / "metrics.jsonl")
     several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
     commits = {step: StepJournal(directory / "steps" / f"{step:06d}", step).path("commit") for step in several}
     return [
@@ -302,18 +334,38 @@ def _row_table(
     connection.unregister("_rows")
 
 
-def _eval_rows(directory: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    steps = [int(row["step"]) for row in read_rows(directory / "metrics.jsonl") if not is_eval_row(row)]
-    whole, parts = [], []
-    for record in load_evals(directory / "evals", max(steps, default=-1)).values():
-        summary, key = record.summary, {"eval": record.name, "step": record.step}
-        compare = summary.get("compare") or {}
-        row = {column: summary.get(column) for column in EVAL_SCHEMA} | key
+def _eval_rows(directory: Path) -> list[dict[str, Any]]:
+    rows = []
+    for record in _evals(directory):
+        summary, compare = record.summary, record.summary.get("compare") or {}
+        row = {column: summary.get(column) for column in EVAL_SCHEMA} | {"eval": record.name, "step": record.step}
         row |= {"compare_to": compare.get("to"), "difference": compare.get("difference")}
-        whole.append(row | {"difference_low": compare.get("ci_low"), "difference_high": compare.get("ci_high")})
-        for split, share in {"overall": summary, **summary.get("by_split", {})}.items():
-            parts.append(key | {"split": split} | {column: share.get(column) for column in SHARE_SCHEMA})
-    return whole, parts
+        rows.append(row | {"difference_low": compare.get("ci_low"), "difference_high": compare.get("ci_high")})
+    return rows
+
+
+def _split_rows(directory: Path) -> list[dict[str, Any]]:
+    return [
+        {"eval": record.name, "step": record.step, "split": split}
+        | {column: share.get(column) for column in SHARE_SCHEMA}
+        for record in _evals(directory)
+        for split, share in {"overall": record.summary, **record.summary.get("by_split", {})}.items()
+    ]
+
+
+def _evals(directory: Path) -> Iterable[EvalRecord]:
+    steps = [int(row["step"]) for row in read_rows(directory / "metrics.jsonl") if not is_eval_row(row)]
+    return load_evals(directory / "evals", max(steps, default=-1)).values()
+
+
+_ROW_TABLES: dict[str, tuple[dict[str, pl.DataType], Callable[[Path], list[dict[str, Any]]]]] = {
+    "metrics": (METRICS_SCHEMA, lambda directory: read_rows(directory / "metrics.jsonl")),
+    "checkpoints": (CHECKPOINT_SCHEMA, lambda directory: read_rows(directory / "checkpoints.jsonl")),
+    "updates": (UPDATE_SCHEMA, _update_rows),
+    "evals": (EVAL_SCHEMA, _eval_rows),
+    "eval_splits": (EVAL_SPLIT_SCHEMA, _split_rows),
+}
+"""Views that are read into memory: their columns, and how the rows of a directory are read."""
 
 
 def _one_line(error: Exception) -> str:

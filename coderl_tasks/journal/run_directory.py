@@ -2,6 +2,7 @@
 
     config.json  test_order.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
     steps/000000/{groups/NN.parquet while sampling, sampled.parquet, scored.parquet, commit.json}
+    index/000063.parquet
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
@@ -22,6 +23,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.journal.rollout_index import cut_index, extend_index
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
     FINDINGS,
@@ -118,6 +120,7 @@ class RunDirectory:
                 write_json(config_path, run.config)
             run._remove_recorded_groups()
             run.reconcile_metrics()
+            cut_index(folder, run.next_step)
         except BaseException:
             lock.release()
             raise
@@ -159,6 +162,10 @@ class RunDirectory:
     def next_step(self) -> int:
         """The step to work on: the first one without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
+
+    def index_rollouts(self) -> None:
+        """Keep what queries read up with the commits: to be called after each."""
+        extend_index(self.path, self.next_step)
 
     def _remove_recorded_groups(self) -> None:
         """Finish deleting single groups where a crash came between recording all of them and that."""

@@ -12,9 +12,14 @@ from rich.console import Console
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import plain_values, printable, render_frame
-from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
+from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
 from coderl_tasks.insight.record import load_run
+from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, extend_index, index_files, scored_files
+from tests.insight.conftest import write_run
+
+OPEN = ("first_rate", "last_rate")
+TOKENS = ("prompt_tokens", "completion_tokens")
 
 
 def printed(frame: pl.DataFrame, width: int = 100) -> str:
@@ -32,6 +37,33 @@ def test_every_named_query_answers(name: str, run_dir: Path, pool_dir: Path, run
     assert len(frame) or name in ("losses", "acts")
     assert "run" in query(runs_dir, name=name).columns
     query(run_dir if over_curation else pool_dir, NAMED_QUERIES[name].sql)  # its views are there, and empty
+
+
+def test_with_an_index_every_query_answers_as_without(tmp_path: Path) -> None:
+    """Over a run of which the last steps are not indexed, and one of which none is."""
+    runs = tmp_path / "runs"
+    long = write_run(runs / "long", steps=STEPS_PER_FILE + 6, test_size=10)
+    write_run(runs / "short", steps=6, seed=1, test_size=10)
+    # Equal lengths on the edge of a tenth fall to either side, and which of two groups of a step comes first is open.
+    names = [name for name, entry in NAMED_QUERIES.items() if entry.over == RUN and name != "lengths"]
+    answers = {name: query(runs, name=name) for name in names}
+    extend_index(long, STEPS_PER_FILE + 6)
+    assert len(scored_files(long, index_files(long))) == 6
+    for name, before in answers.items():
+        after = query(runs, name=name)
+        assert after.drop(OPEN, strict=False).equals(before.drop(OPEN, strict=False)), name
+    sums = "SELECT run, sum({}), sum({}) FROM {} GROUP BY run ORDER BY run"
+    counted = sums.format("n_prompt_tokens", "n_completion_tokens", "outcomes")
+    assert query(runs, counted).rows() == query(runs, sums.format(*map("len({})".format, TOKENS), "rollouts")).rows()
+    shutil.rmtree(long / "steps/000000")
+    assert query(runs, "SELECT count(*) AS n FROM outcomes WHERE step = 0")["n"].item() == 256  # the index was read
+
+
+@pytest.mark.parametrize("name", [name for name, entry in NAMED_QUERIES.items() if entry.steps])
+def test_the_steps_that_a_query_is_cut_to_change_no_answer(name: str, run_dir: Path, runs_dir: Path) -> None:
+    for path in (run_dir, runs_dir):
+        whole = query(path, NAMED_QUERIES[name].sql)
+        assert query(path, name=name).equals(whole.drop("run") if path == run_dir else whole)
 
 
 def test_the_optimizer_steps_of_a_step_are_rows(run_dir: Path) -> None:

@@ -17,6 +17,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal import Commit, RunDirectory
 from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
+from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, STEPS_PER_FILE, index_files
 from coderl_tasks.journal.run_config import FORMAT, check_resume
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.unfinished import working_in
@@ -61,6 +62,29 @@ def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> Non
         assert run.metrics.read()["step"].to_list() == [0]
         commit(run, 1)
         assert run.next_step == 3
+
+
+def test_the_index_follows_the_commits_and_is_cut_where_they_end(
+    tmp_path: Path, config: Config, scored: pl.DataFrame
+) -> None:
+    last = STEPS_PER_FILE - 1
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        for step in range(STEPS_PER_FILE):
+            assert not index_files(run.path)
+            run.step(step).write_scored(scored.with_columns(step=pl.lit(step, pl.Int32)))
+            commit(run, step)
+            if step == 3:  # what cannot be read is set aside, as everywhere, and stops nobody
+                run.step(step).path("scored").write_bytes(b"PAR1")
+            run.index_rollouts()
+        rows = pl.read_parquet(index_files(run.path)[last])
+    assert rows.schema == pl.Schema(INDEX_SCHEMA)
+    assert rows["step"].unique().sort().to_list() == [step for step in range(STEPS_PER_FILE) if step != 3]
+    assert rows["n_prompt_tokens"].unique().to_list() == [3] and rows["n_completion_tokens"].unique().to_list() == [2]
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert list(index_files(run.path)) == [last]
+    run.step(last).path("commit").write_text("{")  # to be done again, perhaps otherwise
+    with RunDirectory.open(tmp_path / "run", config) as run:
+        assert not index_files(run.path)
 
 
 def test_lines_that_are_damaged_are_set_aside_and_the_others_stay(tmp_path: Path, config: Config) -> None:
