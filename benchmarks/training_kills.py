@@ -2,7 +2,7 @@
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant off-policy] [--variant refill] [--variant adaptive]
-                                        [--variant first] [--variant capped]
+                                        [--variant first] [--variant capped] [--variant all]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -12,7 +12,9 @@ second with several optimizer steps per step (three epochs of mini-batches, of w
 with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems and the
 sizes of their groups by what the steps before have shown, samples ahead and replaces groups. One does so too, and
 begins groups with a few completions, so that a group is sampled in two parts. One more does so under a cap on tokens,
-which is raised by CAP whenever the run has ended at it. Two more train on word problems, and with a user's own reward.
+which is raised by CAP whenever the run has ended at it. One has all of this at once but the cap, several optimizer
+steps per step included, and saves a state after every fourth. Two more train on word problems, and with a user's own
+reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -73,6 +75,14 @@ SETTINGS = (
 )
 FIRST = 3
 """Completions that groups are begun with in the variant first."""
+IN_TWO_PARTS = (
+    "selection=adaptive",
+    f"first_completions={FIRST}",
+    "refill=1.5",
+    "batch_size=32",
+    "group_size=4",
+    "max_steps_off_policy=1",
+)
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
@@ -95,21 +105,14 @@ VARIANTS = {
         "group_size=4",
         "max_steps_off_policy=1",
     ),
-    "first": (
-        "selection=adaptive",
-        f"first_completions={FIRST}",
-        "refill=1.5",
-        "batch_size=32",
-        "group_size=4",
-        "max_steps_off_policy=1",
-    ),
-    "capped": (
-        "selection=adaptive",
-        f"first_completions={FIRST}",
-        "refill=1.5",
-        "batch_size=32",
-        "group_size=4",
-        "max_steps_off_policy=1",
+    "first": IN_TWO_PARTS,
+    "capped": IN_TWO_PARTS,
+    "all": (
+        *IN_TWO_PARTS,
+        "rolling_save_every=4",
+        "loss_fn=ppo",
+        "epochs_per_rollout_batch=2",
+        "train_batch_size=13",
     ),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
@@ -385,7 +388,9 @@ def main() -> None:
         show(outcomes, arguments.steps)
     failures = ("different", "steps_applied_twice", "recorded_asked_again", "past_cap")
     wasteful = any(outcome["unused"] > outcome["group"] for outcome in outcomes)
-    idle = any(outcome["variant"] in ("refill", "first") and not outcome["groups_refilled"] for outcome in outcomes)
+    idle = any(
+        outcome["variant"] in ("refill", "first", "all") and not outcome["groups_refilled"] for outcome in outcomes
+    )
     sys.exit(1 if idle or wasteful or any(outcome[name] for outcome in outcomes for name in failures) else 0)
 
 
