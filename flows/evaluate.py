@@ -61,7 +61,8 @@ async def evaluate(settings: EvaluateSettings) -> str:
     with working_in(folder, content, instead="choose another log_path"), saying_what_next(display, command):
         summary = await _evaluate(settings, policy, folder, display)
     _say_result(display, summary)
-    display.say(cost_line(evaluation_tokens(folder), cost_price(settings)))
+    if summary.get("taken_from") is None:
+        display.say(cost_line(evaluation_tokens(folder), cost_price(settings)))
     return str(folder)
 
 
@@ -183,7 +184,7 @@ def taken_from_the_run(
     same_policy = summary.get("policy") == policy.sampler_path
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None
-    return rollouts, summary
+    return rollouts, summary | {"taken_from": FINAL}
 
 
 def _record(journal: EvalJournal, name: str) -> EvalRecord:

@@ -180,7 +180,11 @@ def _pass_at(k: int, counts: Sequence[tuple[int, int]]) -> dict[str, Any]:
     values = [pass_at_k(n, passed, k) for n, passed in counts if n >= k]
     if not values:
         return {"n": 0, "estimate": None, "ci_low": None, "ci_high": None}
-    interval = clustered_bootstrap(values)
+    if values in ([0.0] * len(values), [1.0] * len(values)):
+        # Draws of what is all the same are all the same, and would be certain of it.
+        interval = wilson_interval(round(math.fsum(values)), len(values))
+    else:
+        interval = clustered_bootstrap(values)
     low, high = max(0.0, interval.low), min(1.0, interval.high)
     return {"n": len(values), "estimate": math.fsum(values) / len(values), "ci_low": low, "ci_high": high}
 

@@ -72,7 +72,7 @@ _QUERIES = (
         )
         SELECT run, verdict, completions, round(early / sum(early) OVER r, 4) AS first_fifth,
                round(late / sum(late) OVER r, 4) AS last_fifth
-        FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC
+        FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC, verdict
         """),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
@@ -221,8 +221,13 @@ _QUERIES = (
                sum(tokens_training)::BIGINT AS training, round(sum(cost_usd), 4) AS usd
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run
         UNION ALL
-        SELECT run, eval, NULL, sum(len(prompt_tokens))::BIGINT, 0, sum(len(completion_tokens))::BIGINT, 0, NULL
-        FROM eval_rollouts GROUP BY run, eval
+        SELECT run, eval, NULL, sum(prompt)::BIGINT, sum(prompt * (n - 1))::BIGINT, sum(completion)::BIGINT, 0, NULL
+        FROM (
+            SELECT run, eval, max(len(prompt_tokens)) AS prompt, count(*) AS n,
+                   sum(len(completion_tokens)) AS completion
+            FROM eval_rollouts ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
+            GROUP BY run, eval, group_index, attempt
+        ) GROUP BY run, eval
         ORDER BY ALL
         """),
     NamedQuery(

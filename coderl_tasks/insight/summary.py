@@ -54,7 +54,7 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     average = " on average (group_size_adaptive)" * settings.group_size_adaptive
     step = f"per step: {problems} problems x {completions} completions per problem{average}"
     if kept is not None and kept < problems:
-        step = f"warning: {step}: the pool has fewer, which repeat within a step (problems_per_step={kept})"
+        step = f"warning: {step}: the pool has {kept}, and a step takes some twice: problems_per_step={kept}"
     elif kept is not None and kept == problems and settings.refill > 1:
         step = f"warning: {step}: all of the pool, so that refill={settings.refill:g} replaces no group"
     elif settings.first_completions:

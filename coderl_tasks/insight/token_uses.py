@@ -18,7 +18,7 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.steps import LOST_FILE
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
-from coderl_tasks.rollouts.budget import COUNTED, METRICS, cost_price, evaluations_tokens, frame_tokens, pool_spent
+from coderl_tasks.rollouts.budget import COUNTED, METRICS, cost_price, evaluation_tokens, frame_tokens, pool_spent
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -192,7 +192,15 @@ def costs(run: RunRecord) -> list[Spent]:
     found = {
         "profile": pool_spent(_manifest(run)),
         "train": _trained(run),
-        "evaluate": evaluations_tokens(run.path),
+        # Those of `coderl evaluate` too; what it took over from the run's own was sampled once.
+        "evaluate": sum(
+            (
+                evaluation_tokens(record.rollouts.parent)
+                for record in run.evals.values()
+                if record.rollouts is not None and record.summary.get("taken_from") is None
+            ),
+            Tokens(),
+        ),
         "lost": sum((Tokens(**read_json(file)) for file in run.path.glob(f"steps/*/{LOST_FILE}")), Tokens()),
     }
     found["all"] = sum(found.values(), Tokens())

@@ -310,6 +310,11 @@ def notes(rows: Sequence[Estimate]) -> list[str]:
     said = [f"{row.use}: by {row.by}" for row in rows]
     price = rows[0].price
     said.append(f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}")
+    low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
+    said.append(
+        f"in all, as max_tokens_total counts (prompts and completions): {mid.counted:,} tokens "
+        f"[{low.counted:,} to {high.counted:,}]"
+    )
     seconds = [row.seconds for row in rows if row.seconds is not None]
     said.append(
         f"time left for steps: about {duration(sum(seconds))}" if seconds else "time: not known before three steps"

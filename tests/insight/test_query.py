@@ -18,7 +18,7 @@ from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, extend_index, index_files, scored_files
 from tests.insight.conftest import write_run
 
-OPEN = ("first_rate", "last_rate")
+OPEN = ("first_rate", "last_rate", "usual_verdict")
 TOKENS = ("prompt_tokens", "completion_tokens")
 
 
@@ -44,7 +44,8 @@ def test_with_an_index_every_query_answers_as_without(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     long = write_run(runs / "long", steps=STEPS_PER_FILE + 6, test_size=10)
     write_run(runs / "short", steps=6, seed=1, test_size=10)
-    # Equal lengths on the edge of a tenth fall to either side, and which of two groups of a step comes first is open.
+    # Equal lengths on the edge of a tenth fall to either side, and which of two groups of a step, or of two verdicts
+    # as frequent, comes first is open.
     names = [name for name, entry in NAMED_QUERIES.items() if entry.over == RUN and name != "lengths"]
     answers = {name: query(runs, name=name) for name in names}
     extend_index(long, STEPS_PER_FILE + 6)
