@@ -195,6 +195,14 @@ def test_several_completions_are_problems_first_and_pass_at_k() -> None:
     assert json.loads(json.dumps(summary)) == summary
 
 
+@pytest.mark.parametrize(("verdict", "passed"), [("P", 10), ("W", 0)])
+def test_problems_that_are_all_alike_leave_doubt(verdict: str, passed: int) -> None:
+    frame = several({str(number): 4 * verdict for number in range(10)})
+    summary = summarize(frame, temperature=0.7, max_tokens=128, policy="tinker://x/y")
+    for found in (summary, summary["pass_at_k"]["4"]):
+        assert (found["ci_low"], found["ci_high"]) == wilson_interval(passed, 10)
+
+
 def test_what_changed_is_counted_and_tested() -> None:
     before = rollouts({str(number): "wrong_answer" if number < 9 else "passed" for number in range(20)})
     after = rollouts({str(number): "wrong_answer" if number in (8, 19) else "passed" for number in range(20)})

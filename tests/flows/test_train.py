@@ -203,6 +203,7 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(
     assert ("with these settings: nothing is sampled" in done.stdout) is not bool(other)
     assert ("Sandbox: " in done.stdout) is bool(other)
     summary = json.loads((tmp_path / "eval/summary.json").read_text())
+    assert (summary.get("taken_from"), "in all " in done.stdout) == ((None, True) if other else ("final", False))
     final = json.loads((run / "evals/final/summary.json").read_text())
     assert {key: summary[key] for key in ("n", "pass_at_1", "by_split")} == {
         key: final[key] for key in ("n", "pass_at_1", "by_split")
