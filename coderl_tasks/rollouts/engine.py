@@ -177,7 +177,8 @@ class RolloutEngine:
         trainable = sampled["logprobs"].is_not_null()
         wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
-        problem = await asyncio.to_thread(problem.whole)  # its tests may be 200 MB in a file, and go when it is graded
+        # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
+        problem = await asyncio.to_thread(problem.whole)
         scored = iter(
             await self.environment.score(
                 self._judge,

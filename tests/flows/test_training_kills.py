@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coderl_tasks.paths import PROJECT_ROOT
 
-KILLS = int(os.environ.get("TRAINING_KILLS", "5"))
+KILLS = int(os.environ.get("TRAINING_KILLS", "4"))
 
 
 def test_killed_runs_end_bit_for_bit_as_undisturbed_ones(flow_environment: dict[str, str], pool: Path) -> None:

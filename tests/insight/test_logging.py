@@ -160,7 +160,7 @@ def test_the_pool_is_named_with_its_size_and_age(tmp_path: Path) -> None:
         "a larger one: pool=large, 400 problems, 5 days old"
     )
     assert step == "per step: 4 problems x 2 completions per problem"
-    assert "repeat within a step" in pool_lines(small, TrainSettings(), 1_000_000)[1]
+    assert "a step takes some twice" in pool_lines(small, TrainSettings(), 1_000_000)[1]
     refilled = TrainSettings(problems_per_step=5, completions_per_problem=2, refill=1.5)
     assert ", and up to 2 problems in place of" in pool_lines(large, refilled, 1_000_000)[1]
     assert "all of the pool, so that refill=1.5 replaces no group" in pool_lines(small, refilled, 1_000_000)[1]
