@@ -15,7 +15,7 @@ from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
-from coderl_tasks.insight.logging import RunLogger, setup_logging
+from coderl_tasks.insight.logging import RunLogger, run_logger
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
@@ -96,16 +96,7 @@ async def _run(settings: TrainSettings) -> str:
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")
-        logger = setup_logging(
-            directory.path,
-            wandb_project=settings.wandb_project,
-            wandb_name=settings.wandb_name,
-            trackio_project=settings.trackio_project,
-            trackio_name=settings.trackio_name,
-            config=directory.config,
-            sink=directory.metrics.append,
-            advise=settings.steer != "off",
-        )
+        logger = run_logger(settings, directory)
         # In this order, so that the log is still open while the servers end.
         with logger, services(settings.model_name, settings.model_reason) as used:
             changes = [change.on_resume(directory.next_step) for change in directory.changes]

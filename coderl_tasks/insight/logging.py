@@ -18,8 +18,10 @@ from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker,
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
+from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats
+from coderl_tasks.settings import TrainSettings
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -172,6 +174,20 @@ class RunLogger:
             # logs.log too.
             self.log.removeHandler(self._handler)
             self._handler.close()
+
+
+def run_logger(settings: TrainSettings, directory: RunDirectory) -> RunLogger:
+    """The logger of the run in `directory`, which records its rows there and sends them where `settings` say."""
+    return setup_logging(
+        directory.path,
+        wandb_project=settings.wandb_project,
+        wandb_name=settings.wandb_name,
+        trackio_project=settings.trackio_project,
+        trackio_name=settings.trackio_name,
+        config=directory.config,
+        sink=directory.metrics.append,
+        advise=settings.steer != "off",
+    )
 
 
 def setup_logging(

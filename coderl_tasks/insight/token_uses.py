@@ -3,7 +3,7 @@
 A group has a signal if the update learned from it: the rewards of its completions differ.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import polars as pl
 
 from coderl_tasks.costs import Price, Tokens
 from coderl_tasks.errors import DataError
-from coderl_tasks.insight.record import EvalRecord, RunRecord
+from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.steps import LOST_FILE
@@ -60,7 +60,7 @@ def uses(run: RunRecord) -> list[Use]:
         return []
     manifest = _manifest(run)
     profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
-    counted = {"profile of the pool": profiled, **_training(run), "evaluations": _evaluations(run.evals.values())}
+    counted = {"profile of the pool": profiled, **_training(run), "evaluations": _evaluations(run)}
     found = {what: count for what, count in counted.items() if count[0]}
     completions, tokens = (sum(count[part] for count in found.values()) for part in (0, 1))
     rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in found.items()]
@@ -106,11 +106,17 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
     return {name: (n, tokens) for name, (n, tokens) in found.items()}
 
 
-def _evaluations(evals: Iterable[EvalRecord]) -> tuple[int, int]:
+def _taken_over(run: RunRecord) -> set[str]:
+    """The names of evaluations for which nothing was sampled: their rollouts are another one's of the run."""
+    return {name for name, record in run.evals.items() if record.summary.get("taken_from") is not None}
+
+
+def _evaluations(run: RunRecord) -> tuple[int, int]:
+    taken_over = _taken_over(run)
     lengths = [
         pl.scan_parquet(record.rollouts).select(pl.len(), tokens=pl.col("completion_tokens").list.len().sum()).collect()
-        for record in evals
-        if record.rollouts is not None
+        for name, record in run.evals.items()
+        if record.rollouts is not None and name not in taken_over
     ]
     return sum(frame["len"].item() for frame in lengths), sum(frame["tokens"].item() or 0 for frame in lengths)
 
@@ -189,17 +195,13 @@ def costs(run: RunRecord) -> list[Spent]:
     steps that are committed, evaluations, and groups that were lost and sampled again. Empty before the first step."""
     if not len(run.metrics):
         return []
+    taken_over = _taken_over(run)
     found = {
         "profile": pool_spent(_manifest(run)),
         "train": _trained(run),
-        # Those of `coderl evaluate` too; what it took over from the run's own was sampled once.
+        # Those of `coderl evaluate` too, and unfinished ones.
         "evaluate": sum(
-            (
-                evaluation_tokens(record.rollouts.parent)
-                for record in run.evals.values()
-                if record.rollouts is not None and record.summary.get("taken_from") is None
-            ),
-            Tokens(),
+            (evaluation_tokens(path) for path in run.path.glob("evals/*") if path.name not in taken_over), Tokens()
         ),
         "lost": sum((Tokens(**read_json(file)) for file in run.path.glob(f"steps/*/{LOST_FILE}")), Tokens()),
     }

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError
-from coderl_tasks.insight.logging import RunLogger, WarningLines, setup_logging, step_line
+from coderl_tasks.insight.logging import RunLogger, WarningLines, run_logger, step_line
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import write_parquet
@@ -135,16 +135,7 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
-                log = setup_logging(
-                    directory.path,
-                    wandb_project=settings.wandb_project,
-                    wandb_name=settings.wandb_name,
-                    trackio_project=settings.trackio_project,
-                    trackio_name=settings.trackio_name,
-                    config=directory.config,
-                    sink=directory.metrics.append,
-                    advise=settings.steer != "off",
-                )
+                log = run_logger(settings, directory)
                 with log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:
                         self._say(line)

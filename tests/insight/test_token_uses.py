@@ -120,3 +120,18 @@ def test_tokens_are_counted_by_kind_and_cost(run: RunRecord, pool_dir: Path) -> 
         (train.prompt + train.cached + 2 * train.completion + 4 * train.training) / 1e6
     )
     assert "cached prompt" in render_report(run.path)
+
+
+def test_an_evaluation_that_took_over_another_ones_rollouts_cost_nothing(run: RunRecord, tmp_path: Path) -> None:
+    path = tmp_path / "again"
+    shutil.copytree(run.path, path)
+    before = uses(load_run(path)), costs(load_run(path))
+    final = path / "evals" / "final"
+    taken = path / "evals" / "evaluate-later"
+    shutil.copytree(final, taken)
+    summary = json.loads((final / "summary.json").read_text())
+    (taken / "summary.json").write_text(json.dumps(summary | {"taken_from": "final"}))
+    assert "evaluate-later" in load_run(path).evals
+    assert (uses(load_run(path)), costs(load_run(path))) == before
+    (taken / "summary.json").write_text(json.dumps(summary))  # and one that was sampled does
+    assert uses(load_run(path)) != before[0] and costs(load_run(path)) != before[1]
