@@ -73,9 +73,25 @@ async def connect(base_url: str | None = None, api_key: str | None = None) -> ti
     if api_key is not None and not api_key.startswith(KEY_PREFIX):
         raise ConfigError(f"a Tinker API key starts with {KEY_PREFIX}: check TINKER_API_KEY")
     service = tinker.ServiceClient(base_url=base_url, api_key=api_key)
-    # The SDK opens its session on first use and blocks meanwhile.
+    opened, abandoned = threading.Event(), threading.Event()
+
+    def close_abandoned() -> None:
+        # Whichever comes last. A session that nobody closes sends heartbeats for as long as the process lives.
+        if opened.is_set() and abandoned.is_set():
+            service.close("interrupted")
+
+    def open_session() -> None:
+        assert service.holder  # the SDK opens its session on first use and blocks meanwhile
+        opened.set()
+        close_abandoned()
+
     with tinker_errors("opening a session"), notice(base_url):
-        await _in_daemon_thread(lambda: service.holder)
+        try:
+            await _in_daemon_thread(open_session)
+        except BaseException:
+            abandoned.set()
+            close_abandoned()
+            raise
     return service
 
 

@@ -40,7 +40,8 @@ def test_faults_on_a_third_of_all_calls_change_nothing(
     assert process.returncode == 0, output
     for proxy in (tinker, sandbox):
         assert sum(proxy.met.values()) > 0.15 * proxy.requests
-    assert set(tinker.met) == set(FAULTS)
+    # Of both: each kind befalls one request in 23, and neither server gets many more than a hundred.
+    assert {*tinker.met, *sandbox.met} == set(FAULTS)
     assert_same(path, run)
     assert rollouts(path).filter(pl.col("verdict") == "infra_error").is_empty()
 

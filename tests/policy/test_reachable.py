@@ -13,6 +13,7 @@ from coderl_tasks.policy import clients
 from coderl_tasks.policy.clients import lost, require_answer
 from coderl_tasks.services import Services
 from tests.conftest import Serve
+from tests.faults.fault_proxy import FaultProxy
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
@@ -24,9 +25,30 @@ async def test_no_answer_names_the_address_and_the_variable(
     with pytest.raises(InfraError, match="coderl doctor") as caught:
         await require_answer(url, patience_s=0.3, notice_s=0.05)
     assert str(caught.value).startswith(f"no answer from Tinker at {url} (TINKER_BASE_URL) in 0.3 s")
-    assert [record.message.rpartition(" ")[0] for record in caplog.records] == [
+    ours = [record for record in caplog.records if record.name == clients.logger.name]  # the SDK says things too
+    assert [record.message.rpartition(" ")[0] for record in ours] == [
         f"no answer yet from {url} (TINKER_BASE_URL); still trying until"
     ]
+
+
+async def test_a_session_that_nobody_waits_for_any_more_is_ended(embedded: Services, serve: Serve) -> None:
+    assert embedded.tinker_url is not None
+    asked: list[str] = []
+
+    def note(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    slow = FaultProxy(embedded.tinker_url, rates={"delay": 1.0}, delay_s=0.3, spares=note)
+    connecting = asyncio.create_task(clients.connect(serve(slow.app()), embedded.tinker_api_key))
+    while "/api/v1/create_session" not in asked:
+        await asyncio.sleep(0.01)
+    connecting.cancel()
+    await asyncio.wait([connecting])
+    async with asyncio.timeout(60):  # else it would send heartbeats until the end
+        while not any(path.endswith("/finish") for path in asked):
+            await asyncio.sleep(0.01)
+    assert connecting.cancelled()
 
 
 async def test_any_answer_will_do(embedded: Services, caplog: pytest.LogCaptureFixture) -> None:

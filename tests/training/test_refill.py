@@ -220,26 +220,30 @@ async def test_no_group_is_replaced_for_a_fault(refilled: Refilled, tmp_path: Pa
         assert run.directory.step(0).read_problems() is None, "a function is mended before more is sampled with it"
 
 
-async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"max_steps_off_policy": 1, "learning_rate": 0.1, "temperature": 3.0}
+@pytest.mark.parametrize("lag", [1, 3])
+async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, tmp_path: Path, lag: int) -> None:
+    settings: dict[str, Any] = {"max_steps_off_policy": lag, "learning_rate": 0.1, "temperature": 3.0}
     async with (
         refilled.run(tmp_path, Told(), **settings) as run,
-        SamplingAhead(partial(sample.fn, run), lambda step: step == 1) as ahead,
+        SamplingAhead(partial(sample.fn, run), lambda step: step <= lag + 1, lag) as ahead,
     ):
-        first = await ahead.sampled(0)
-        # Else advantages of equal completions cancel, and the update changes nothing.
-        assert first.rollouts["completion"].n_unique() > 12
-        scored = await score.fn(run, 0, first.rollouts)
-        await update.fn(run, 0, scored.rollouts, 0.0, {})
-        rollouts = (await ahead.sampled(1)).rollouts
-    assert problems_of(rollouts)[:3] == list(POOL[3:6]) and len(problems_of(rollouts)) > 3
-    assert set(rollouts["sampler_step"]) == {-1}
-    journal = run.directory.step(1)
-    journal.path("sampled").unlink()
-    (journal.folder / "problems.json").unlink()
-    async with refilled.run(tmp_path, Told(), **settings) as run:
-        # Sampled after the update, by another process: from the policy before it all the same.
-        assert (await sample.fn(run, 1)).rollouts.equals(rollouts)
+        rollouts = []
+        for step in range(2):
+            rollouts.append((await ahead.sampled(step)).rollouts)
+            scored = await score.fn(run, step, rollouts[-1])
+            await update.fn(run, step, scored.rollouts, 0.0, {})
+        rollouts += [(await ahead.sampled(step)).rollouts for step in range(2, lag + 2)]
+    # Else advantages of equal completions cancel, and the update changes nothing.
+    assert rollouts[0]["completion"].n_unique() > 12
+    assert problems_of(rollouts[1])[:3] == list(POOL[3:6]) and len(problems_of(rollouts[1])) > 3
+    assert [set(frame["sampler_step"]) for frame in rollouts] == [{-1}] * (lag + 1) + [{0}]
+    for step in (lag, lag + 1):  # the last one of the first policy, and one of that after one update of two
+        journal = run.directory.step(step)
+        journal.path("sampled").unlink()
+        (journal.folder / "problems.json").unlink()
+        async with refilled.run(tmp_path, Told(), **settings) as again:
+            # Sampled after the updates, by another process: from the policy before them all the same.
+            assert (await sample.fn(again, step)).rollouts.equals(rollouts[step])
 
 
 def tokens_in(folder: Path) -> int:

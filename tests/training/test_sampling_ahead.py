@@ -31,16 +31,26 @@ class Sampling:
         return Phase(pl.DataFrame({"step": [step]}))
 
 
-async def test_the_next_step_is_under_way_when_one_is_sampled() -> None:
-    sampling = Sampling(held=2)
-    async with SamplingAhead(sampling, lambda step: True) as ahead:
+@pytest.mark.parametrize("lag", [1, 3])
+async def test_further_steps_are_under_way_when_one_is_sampled(lag: int) -> None:
+    sampling = Sampling(held=lag + 1)
+    async with SamplingAhead(sampling, lambda step: True, lag) as ahead:
         await ahead.sampled(0)
-        await asyncio.sleep(0)
-        assert (sampling.begun, sampling.ended) == ([0, 1], [0])
+        assert sampling.begun == list(range(lag + 1)), "in order, and none that needs an update that is not made yet"
         assert (await ahead.sampled(1)).rollouts["step"].to_list() == [1], "what was sampled ahead is handed on"
         await asyncio.sleep(0)
-        assert (sampling.begun, sampling.ended) == ([0, 1, 2], [0, 1])
-    assert sampling.cancelled == [2]
+        assert sampling.begun == list(range(lag + 2))
+        assert sampling.ended == list(range(lag + 1))
+    assert sampling.cancelled == [lag + 1]
+
+
+async def test_without_lag_no_step_is_begun_ahead() -> None:
+    sampling = Sampling()
+    async with SamplingAhead(sampling, lambda step: True, 0) as ahead:
+        for step in range(3):
+            await ahead.sampled(step)
+            await asyncio.sleep(0)
+            assert sampling.begun == list(range(step + 1))
 
 
 async def test_nothing_is_begun_that_may_not_be() -> None:
@@ -54,7 +64,7 @@ async def test_nothing_is_begun_that_may_not_be() -> None:
 
 async def test_what_failed_ahead_is_tried_again_in_its_turn() -> None:
     sampling = Sampling(failing=1)
-    async with SamplingAhead(sampling, lambda step: True) as ahead:
+    async with SamplingAhead(sampling, lambda step: step <= 1) as ahead:
         await ahead.sampled(0)
         await asyncio.sleep(0)
         with pytest.raises(InfraError):
@@ -62,9 +72,17 @@ async def test_what_failed_ahead_is_tried_again_in_its_turn() -> None:
     assert sampling.begun == [0, 1, 1]
 
 
-async def test_a_step_under_way_that_is_skipped_is_cancelled() -> None:
+async def test_what_fails_in_its_turn_is_raised() -> None:
+    sampling = Sampling(failing=0)
+    async with SamplingAhead(sampling, lambda step: True, 2) as ahead:
+        with pytest.raises(InfraError):
+            await ahead.sampled(0)
+    assert sampling.begun.count(0) == 1
+
+
+async def test_steps_under_way_that_are_skipped_are_cancelled() -> None:
     sampling = Sampling(held=1)
-    async with SamplingAhead(sampling, lambda step: step == 1) as ahead:
+    async with SamplingAhead(sampling, lambda step: step == 1, 2) as ahead:
         await ahead.sampled(0)
         await asyncio.sleep(0)
         await ahead.sampled(5)
