@@ -74,6 +74,14 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "gspo-4": ("loss_fn=gspo", *OFF_POLICY),
         "dro-4": ("loss_fn=dro", *OFF_POLICY),
     },
+    "Staleness": {
+        "lag-0": (),
+        "lag-1": ("max_steps_off_policy=1",),
+        "lag-2": ("max_steps_off_policy=2",),
+        "lag-4": ("max_steps_off_policy=4",),
+        "lag-4-cispo": ("max_steps_off_policy=4", "loss_fn=cispo"),
+        "lag-4-importance_sampling": ("max_steps_off_policy=4", "loss_fn=importance_sampling"),
+    },
     "Epochs": {
         "ppo-2": ("loss_fn=ppo", "train_batch_size=64"),
         "ppo-4": ("loss_fn=ppo", *OFF_POLICY),

@@ -1,20 +1,23 @@
-"""What sampling one step ahead saves, with services of known speed, and what it does to a real run.
+"""How near sampling ahead comes to a service that samples all the time, with services of drawn speed.
 
-    python benchmarks/overlap.py [--steps 10]
-    python benchmarks/overlap.py --nano [--steps 30]
+    python benchmarks/overlap.py [--steps 40] [--lags 0 1 2 4]
 
-Without --nano the services are slowed down by gateways in front of the embedded ones: they sample 8 groups in 3 s, one
-after the other, grade the programs of a step in at most 2 s, likewise, and take 2 s for an optimizer step. What the
-embedded servers themselves take comes on top; completions are few and short. A step's time is that between two commits.
+The services are slowed down by gateways in front of the embedded ones. A group is sampled in a time drawn from a
+log-normal distribution with the median SAMPLE_S and sigma 1, so that the slowest of a step takes several times as long
+as most; SLOTS groups are sampled at a time, of which a step has as many. The programs of a step are graded in at most
+SCORE_S, one after the other, and an optimizer step takes TRAIN_S. What the embedded servers themselves take comes on
+top; completions are few and short. Every run meets the same times in the order of its requests.
 
-With --nano a pool of nano is trained on as the demo does, one step after the other and one step ahead, on the embedded
-servers as they are, which share this machine's cores: wall time, and Pass@1 before and after.
+With SLOTS busy all the time sampling would take the sum of these times over SLOTS: that is the limit. Printed is how
+much of it is reached from the first request to the last commit; and up to the last request, without the end of the run,
+where there is nothing left to sample. A step's time is that between two commits.
 """
 
 import argparse
 import asyncio
-import json
+import math
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -23,23 +26,21 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import fmean, median
 
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
 
-from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 
-SAMPLE_S, SCORE_S, TRAIN_S = 3.0, 2.0, 2.0
-GROUPS, COMPLETIONS = 8, 2
-MODES = {"one after the other": 0, "one step ahead": 1}
+SAMPLE_S, SIGMA, SCORE_S, TRAIN_S = 3.0, 1.0, 2.0, 2.0
+SLOTS, COMPLETIONS = 8, 2
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=1", "band_low=0", "band_high=1")
-SIZES = (f"batch_size={GROUPS * COMPLETIONS}", f"group_size={GROUPS}", "max_tokens=64")
+SIZES = (f"batch_size={SLOTS * COMPLETIONS}", f"group_size={SLOTS}", "max_tokens=64")
 WARM_UP = 2
 """Steps at the beginning that are not counted."""
 
@@ -60,10 +61,25 @@ class Turns:
                 self.passed += 1
 
 
-def both(*turns: Turns) -> Callable[[str], Awaitable[None]]:
+class Sampling:
+    """Lets requests to sample pass, each after seconds drawn from a log-normal distribution; `passed` has when each of
+    them came (time.monotonic), and its seconds."""
+
+    def __init__(self, seed: int) -> None:
+        self.passed: list[tuple[float, float]] = []
+        self._draw = random.Random(seed)
+
+    async def __call__(self, path: str) -> None:
+        if path.endswith("/asample"):
+            seconds = self._draw.lognormvariate(math.log(SAMPLE_S), SIGMA)
+            self.passed.append((time.monotonic(), seconds))
+            await asyncio.sleep(seconds)
+
+
+def both(*delays: Callable[[str], Awaitable[None]]) -> Callable[[str], Awaitable[None]]:
     async def admit(path: str) -> None:
-        for turn in turns:
-            await turn(path)
+        for delay in delays:
+            await delay(path)
 
     return admit
 
@@ -100,77 +116,54 @@ def step_seconds(run: Path) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)][WARM_UP:]
 
 
-def slowed(environment: dict[str, str], folder: Path, steps: int) -> list[dict[str, Any]]:
-    coderl(environment, "curate", *POOL, f"name={folder / 'pool'}")
-    rows = []
-    for mode, ahead in MODES.items():
-        sampling = Turns("/asample", SAMPLE_S / GROUPS)
-        training = Turns("/optim_step", TRAIN_S)
-        scoring = Turns("/run_code", SCORE_S / (GROUPS * COMPLETIONS))
-        tinker = Gateway(environment["TINKER_BASE_URL"], both(sampling, training))
-        sandbox = Gateway(environment["SANDBOX_URL"], scoring)
-        run = folder / f"slowed-{ahead}"
-        with tinker.serving(), sandbox.serving():
-            slow = {**environment, "TINKER_BASE_URL": tinker.url, "SANDBOX_URL": sandbox.url}
-            words = ("preset=nano", f"pool={folder / 'pool'}", f"log_path={run}", f"max_steps={steps}", *SIZES)
-            coderl(slow, "train", *words, "eval_every=-1", "save_every=0", f"max_steps_off_policy={ahead}")
-        score_s = SCORE_S / (GROUPS * COMPLETIONS) * scoring.passed / steps
-        train_s = TRAIN_S * training.passed / steps
-        step_s = median(step_seconds(run))
-        rows.append(
-            {
-                "mode": mode,
-                "sample": f"{SAMPLE_S:.2f} s",
-                "score": f"{score_s:.2f} s",
-                "train": f"{train_s:.2f} s",
-                "sum": f"{SAMPLE_S + score_s + train_s:.2f} s",
-                "step, median": f"{step_s:.2f} s",
-                "step / longest stage": f"{step_s / max(SAMPLE_S, score_s, train_s):.2f}",
-                "step / sum": f"{step_s / (SAMPLE_S + score_s + train_s):.2f}",
-            }
-        )
-    return rows
-
-
-def nano(environment: dict[str, str], folder: Path, steps: int) -> list[dict[str, Any]]:
-    coderl(environment, "curate", "preset=nano", f"name={folder / 'pool'}")
-    rows = []
-    for mode, ahead in MODES.items():
-        run = folder / f"nano-{ahead}"
-        words = ("preset=nano", f"pool={folder / 'pool'}", f"log_path={run}", f"max_steps={steps}", "eval_every=1000")
-        coderl(environment, "train", *words, f"max_steps_off_policy={ahead}")
-        seconds = step_seconds(run)
-        gaps = [abs(row["kl_sample_train"]) for row in read_rows(run / "metrics.jsonl") if row.get("kl_sample_train")]
-        before, after = (json.loads((run / f"evals/{name}/summary.json").read_text()) for name in ("baseline", "final"))
-        rows.append(
-            {
-                "mode": mode,
-                "steps": steps,
-                "steps counted": len(seconds),
-                "together": f"{sum(seconds):.1f} s",
-                "step, median": f"{median(seconds):.2f} s",
-                "|kl|, median": f"{median(gaps):.1e}",
-                "Pass@1 before": f"{before['pass_at_1']:.1%}",
-                "after": f"{after['pass_at_1']:.1%} [{after['ci_low']:.1%}, {after['ci_high']:.1%}]",
-            }
-        )
-    return rows
+def slowed(environment: dict[str, str], folder: Path, steps: int, lag: int) -> dict[str, str]:
+    """One run of so many steps, as a row of the table."""
+    sampling, training = Sampling(seed=0), Turns("/optim_step", TRAIN_S)
+    scoring = Turns("/run_code", SCORE_S / (SLOTS * COMPLETIONS))
+    tinker = Gateway(environment["TINKER_BASE_URL"], both(sampling, training))
+    sandbox = Gateway(environment["SANDBOX_URL"], scoring)
+    run = folder / f"lag-{lag}"
+    with tinker.serving(), sandbox.serving():
+        slow = {**environment, "TINKER_BASE_URL": tinker.url, "SANDBOX_URL": sandbox.url}
+        words = ("preset=nano", f"pool={folder / 'pool'}", f"log_path={run}", f"max_steps={steps}", *SIZES)
+        quiet = ("eval_every=-1", "save_every=0", f"sample_concurrency={SLOTS}")
+        coderl(slow, "train", *words, *quiet, f"max_steps_off_policy={lag}")
+    # Clocks of the file system and of this process differ by a constant.
+    offset = time.time() - time.monotonic()
+    committed = max(file.stat().st_mtime for file in run.glob("steps/*/commit.json")) - offset
+    # Without those of the probe, with which a run on a service begins.
+    sampling.passed = sorted(sampling.passed)[-steps * SLOTS :]
+    begun, last = sampling.passed[0][0], sampling.passed[-1][0]
+    wanted = sum(seconds for _, seconds in sampling.passed)
+    by_then = sum(min(seconds, last - came) for came, seconds in sampling.passed)
+    times = step_seconds(run)
+    return {
+        "max_steps_off_policy": str(lag),
+        "a group's sampling, mean": f"{wanted / len(sampling.passed):.2f} s",
+        "score per step": f"{SCORE_S / (SLOTS * COMPLETIONS) * scoring.passed / steps:.2f} s",
+        "step, median": f"{median(times):.2f} s",
+        "mean": f"{fmean(times):.2f} s",
+        "limit per step": f"{wanted / SLOTS / steps:.2f} s",
+        "of the limit, whole run": f"{wanted / SLOTS / (committed - begun):.0%}",
+        "of the limit, while there is something to sample": f"{by_then / SLOTS / (last - begun):.0%}",
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nano", action="store_true", help="real runs of nano instead of slowed services")
-    parser.add_argument("--steps", type=int, help="of each run (default: 10, with --nano 30)")
+    parser.add_argument("--steps", type=int, default=40, help="of each run")
+    parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2, 4], help="max_steps_off_policy of each run")
     arguments = parser.parse_args()
-    measure, steps = (nano, arguments.steps or 30) if arguments.nano else (slowed, arguments.steps or 10)
+    rows = []
     with servers() as environment, tempfile.TemporaryDirectory(prefix="overlap-") as folder:
-        rows = measure(environment, Path(folder), steps)
-    table = Table(title="real runs of nano" if arguments.nano else "services slowed down")
-    for title in rows[0]:
-        table.add_column(title, justify="right")
+        coderl(environment, "curate", *POOL, f"name={Path(folder) / 'pool'}")
+        for lag in arguments.lags:
+            rows.append(slowed(environment, Path(folder), arguments.steps, lag))
+            print(rows[-1], flush=True)
+    table = Table(*rows[0], box=MARKDOWN)
     for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=120).print(table)
+        table.add_row(*row.values())
+    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

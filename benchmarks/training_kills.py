@@ -1,20 +1,20 @@
 """Kills a training run at random moments and starts it again until it is done: the run ends as if nothing had been.
 
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
-                                        [--variant off-policy] [--variant refill] [--variant adaptive]
-                                        [--variant first] [--variant capped] [--variant all]
+                                        [--variant queue] [--variant off-policy] [--variant refill]
+                                        [--variant adaptive] [--variant first] [--variant capped] [--variant all]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
 same command. A run that ends before the kills are used up is compared, and another one is begun. The variants save a
-state to resume from after each step, after every fourth, after each with sampling one step ahead, and after every
-second with several optimizer steps per step (three epochs of mini-batches, of which the last one is smaller); one more
-with such updates replaces groups without a signal, in most steps by several rounds. One chooses problems and the
-sizes of their groups by what the steps before have shown, samples ahead and replaces groups. One does so too, and
-begins groups with a few completions, so that a group is sampled in two parts. One more does so under a cap on tokens,
-which is raised by CAP whenever the run has ended at it. One has all of this at once but the cap, several optimizer
-steps per step included, and saves a state after every fourth. Two more train on word problems, and with a user's own
-reward.
+state to resume from after each step, after every fourth, after each with sampling one step ahead, after every second
+with sampling four steps ahead, and after every second with several optimizer steps per step (three epochs of mini-
+batches, of which the last one is smaller); one more with such updates replaces groups without a signal, in most steps
+by several rounds. One chooses problems and the sizes of their groups by what the steps before have shown, samples ahead
+and replaces groups. One does so too, and begins groups with a few completions, so that a group is sampled in two parts.
+One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
+once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
+Two more train on word problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
 rows of the metrics, without clocks and paths. The server counts the optimizer steps of the surviving lineage. A gateway
@@ -81,12 +81,12 @@ IN_TWO_PARTS = (
     "refill=1.5",
     "batch_size=32",
     "group_size=4",
-    "max_steps_off_policy=1",
 )
 VARIANTS = {
     "rolling-1": ("rolling_save_every=1",),
     "rolling-4": ("rolling_save_every=4",),
     "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
+    "queue": ("rolling_save_every=2", "max_steps_off_policy=4"),
     "off-policy": ("rolling_save_every=2", "loss_fn=ppo", "epochs_per_rollout_batch=3", "train_batch_size=7"),
     # Of this pool nano solves few: hardly a step has five groups with a signal among its first five.
     "refill": (
@@ -105,10 +105,11 @@ VARIANTS = {
         "group_size=4",
         "max_steps_off_policy=1",
     ),
-    "first": IN_TWO_PARTS,
-    "capped": IN_TWO_PARTS,
+    "first": (*IN_TWO_PARTS, "max_steps_off_policy=1"),
+    "capped": (*IN_TWO_PARTS, "max_steps_off_policy=1"),
     "all": (
         *IN_TWO_PARTS,
+        "max_steps_off_policy=2",
         "rolling_save_every=4",
         "loss_fn=ppo",
         "epochs_per_rollout_batch=2",

@@ -63,13 +63,13 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
         return None
     state = 3 * weights
     with_sampler = state + weights
-    rolling = settings.rolling_save_keep * (with_sampler if settings.max_steps_off_policy else state)
+    rolling = settings.rolling_states * (with_sampler if settings.max_steps_off_policy else state)
     steps = settings.max_steps if settings.max_steps != -1 else 1000
     # The first one is from before any step, the last one from after the last.
     checkpoints = 1 + (math.ceil(steps / settings.save_every) if settings.save_every else 1)
     total = rolling + with_sampler * checkpoints
     return total, (
-        f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_save_keep} "
+        f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_states} "
         f"(rolling_save_keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
         f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} step{'s' if steps > 1 else ''}"
     )

@@ -199,13 +199,12 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
 
 
 def _ahead(run: TrainingRun) -> SamplingAhead:
-    """Samples the run's steps, one ahead of the other where the settings let the policy lag."""
+    """Samples the run's steps, as many ahead of the one in training as the settings let the policy lag."""
 
     def may_begin(step: int) -> bool:
-        lags = run.settings.max_steps_off_policy > 0
-        return lags and run.has_step(step) and not run.directory.step(step).has("commit")
+        return run.has_step(step) and not run.directory.step(step).has("commit")
 
-    return SamplingAhead(partial(sample, run), may_begin)
+    return SamplingAhead(partial(sample, run), may_begin, run.settings.max_steps_off_policy)
 
 
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:

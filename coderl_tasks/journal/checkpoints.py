@@ -107,7 +107,8 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     `expires` is what was asked of the service, counted from the commit: what the service says counts.
     """
     hours = float(config.get("rolling_save_hours") or TrainSettings().rolling_save_hours)
-    keep = int(config.get("rolling_save_keep") or TrainSettings().rolling_save_keep)
+    kept = int(config.get("rolling_save_keep") or TrainSettings().rolling_save_keep)
+    keep = max(kept, int(config.get("max_steps_off_policy") or 0) + 1)
     staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
     states: list[ExpiringState] = []
     found = 0

@@ -22,6 +22,7 @@ MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
+OFF_POLICY_LOSS = "ppo"
 LEAST_TO_DIVIDE = 3
 """Completions per problem from which on some of a group's can go to another one (group_size_adaptive)."""
 ALLOWED = Setting(on_resume="allowed")
@@ -219,10 +220,14 @@ class TrainSettings(FlowSettings):
     ] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
-    # At most 1, and then always from the policy before the last update: which weights sampled a step must not depend
-    # on timing, so that a run can be repeated and resumed.
+    # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
+    # not depend on timing, so that a run can be repeated and resumed.
     max_steps_off_policy: int = Field(
-        0, ge=0, le=1, description="1: sample the next step while one is trained, from the policy before it"
+        0,
+        ge=0,
+        le=8,
+        description="steps that are sampled while one is trained, each from the policy so many updates before its own; "
+        f"above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
     )
     save_every: Annotated[int, Setting(on_resume="allowed", nano=100, gsm8k=6)] = Field(
         10, ge=0, description="steps between checkpoints, which stay (0: only at the end)"
@@ -235,7 +240,10 @@ class TrainSettings(FlowSettings):
         168, ge=1, description="hours that states to resume from are kept"
     )
     rolling_save_keep: Annotated[int, ALLOWED] = Field(
-        3, ge=2, description="states to resume from that are kept, the newest ones; older ones are deleted"
+        3,
+        ge=2,
+        description="states to resume from that are kept, the newest ones, and at least one more than "
+        "max_steps_off_policy; older ones are deleted",
     )
     eval_every: Annotated[int, Setting(on_resume="allowed", gsm8k=6)] = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
@@ -280,6 +288,9 @@ class TrainSettings(FlowSettings):
         # This comes before validation: a value may still be a word of the command line.
         if str(values.get("smoke", "")).lower() in ("true", "1", "yes", "on"):
             fillings["max_steps"] = SMOKE_STEPS  # whatever the preset fills in
+        # Completions of an older policy need a loss that bounds what each of them may change.
+        if str(values.get("max_steps_off_policy") or 0) != "0":
+            fillings.setdefault("loss_fn", OFF_POLICY_LOSS)
         if "eval_limit" in values:
             fillings["eval_ends_limit"] = values["eval_limit"]
         return fillings
@@ -308,6 +319,12 @@ class TrainSettings(FlowSettings):
     def most_completions(self) -> int:
         """How many completions a step may sample, those of groups in place of others included."""
         return math.floor(self.refill * self.problems_per_step * self.completions_per_problem + 1e-9)
+
+    @property
+    def rolling_states(self) -> int:
+        """How many states to resume from are kept: the next step is sampled from one max_steps_off_policy older than
+        the newest."""
+        return max(self.rolling_save_keep, self.max_steps_off_policy + 1)
 
     @model_validator(mode="after")
     def _first_completions_are_possible(self) -> Self:

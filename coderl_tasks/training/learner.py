@@ -45,8 +45,6 @@ from coderl_tasks.training.steering import learning_rate_factor
 
 logger = logging.getLogger(__name__)
 INITIAL = "initial"
-KEPT_SAMPLERS = 2
-"""Sampling clients kept open: of the step that is sampled, and of an evaluation meanwhile."""
 DELETE_TIMEOUT_S = 30.0
 """For one request of a deletion, which no step waits longer for: the SDK itself tries for five minutes."""
 
@@ -110,7 +108,8 @@ class Learner:
         if opened is None or not self._session.is_current(opened[0]):
             opened = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
             self._samplers[updates] = opened
-            while len(self._samplers) > KEPT_SAMPLERS:
+            # Of each step that is sampled, and of an evaluation meanwhile.
+            while len(self._samplers) > self._settings.max_steps_off_policy + 2:
                 del self._samplers[next(iter(self._samplers))]
         return opened[1]
 
@@ -150,7 +149,7 @@ class Learner:
         ]
         states += [
             SavedState(commit.step + 1, commit.state_path, kept=False)
-            for commit in self._rolling_states()[-self._settings.rolling_save_keep :]
+            for commit in self._rolling_states()[-self._settings.rolling_states :]
             if commit.state_path is not None
         ]
         # Of two that hold as many, first the kept one: it cannot have expired.
@@ -163,12 +162,12 @@ class Learner:
     def outdated(self) -> list[str]:
         """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
 
-        All but the newest `rolling_save_keep` of either kind, which is at least 2: with overlap the next step is
-        sampled from the weights of the last commit but one. Where none of the newest can be restored there are the
-        checkpoints that stay, the first of them from before any step. Only what this journal's commits name is
-        counted, not what else its training runs have: a copy of the directory may go on with that.
+        All but the newest `rolling_states` of either kind, which is enough to sample the next steps from. Where none of
+        the newest can be restored there are the checkpoints that stay, the first of them from before any step. Only
+        what this journal's commits name is counted, not what else its training runs have: a copy of the directory may
+        go on with that.
         """
-        keep = self._settings.rolling_save_keep
+        keep = self._settings.rolling_states
         states = [commit.state_path for commit in self._rolling_states()]
         samplers = [commit.sampler_path for commit in self._directory.commits() if commit.sampler_path is not None]
         outdated = (path for path in (*states[:-keep], *samplers[:-keep]) if path is not None)

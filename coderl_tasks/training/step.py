@@ -12,7 +12,7 @@ group has none, until enough have one. The grades and the seed alone decide, not
 samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. What was graded
 stays in memory for the scoring. (First a few, then the rest: Zhang et al., "SPEED-RL", screening and continuation.)
 
-Beside the phases: `SamplingAhead`, which samples the next step while one is scored and trained; and `lost_scores`, the
+Beside the phases: `SamplingAhead`, which samples further steps while one is scored and trained; and `lost_scores`, the
 committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
 samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
 time limit, a sandbox that failed), the log says so.
@@ -22,7 +22,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -349,43 +349,52 @@ Sample = Callable[[int], Coroutine[Any, Any, Phase]]
 
 
 class SamplingAhead:
-    """Runs `sample`, which samples a step and retries what is retryable, for one step after the other.
+    """Runs `sample`, which samples a step and retries what is retryable, for one step after the other, and for up to
+    `ahead` steps before their turn.
 
-    `may_begin` tells whether a step may be begun ahead of its turn. When the block ends, what is under way is
-    cancelled; the groups that have arrived are recorded.
+    They are begun in order, once the step before all of them is asked for: their groups queue for the same slots in
+    that order, so that no slot is empty while a step waits for its slowest group. `may_begin` tells whether a step may
+    be begun ahead of its turn. When the block ends, what is under way is cancelled; the groups that have arrived are
+    recorded.
     """
 
-    def __init__(self, sample: Sample, may_begin: Callable[[int], bool]) -> None:
+    def __init__(self, sample: Sample, may_begin: Callable[[int], bool], ahead: int = 1) -> None:
         self._sample = sample
         self._may_begin = may_begin
-        self._next: tuple[int, asyncio.Task[Phase]] | None = None
+        self._ahead = ahead
+        self._begun: dict[int, asyncio.Task[Phase]] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._cancel()
+        await self._cancel(list(self._begun))
 
     async def sampled(self, step: int) -> Phase:
-        """The sampled `step`; the step after it is then under way. Raises what sampling raised."""
-        if self._next is None or self._next[0] != step:
-            sampled = await self._sample(step)
-        else:
-            try:
-                sampled = await self._next[1]
-            except (InfraError, BudgetReachedError):  # a while ago: the service may be back, a commit have left room
-                sampled = await self._sample(step)
-        await self._cancel()
-        if self._may_begin(step + 1):
-            self._next = step + 1, asyncio.create_task(self._sample(step + 1))
+        """The sampled `step`; the steps after it are under way by then. Raises what sampling raised."""
+        was_begun = step in self._begun
+        window = range(step, step + 1 + self._ahead)
+        await self._cancel([begun for begun in self._begun if begun not in window])
+        for later in window:
+            if later not in self._begun and (later == step or self._may_begin(later)):
+                self._begun[later] = asyncio.create_task(self._sample(later))
+        try:
+            sampled = await self._begun[step]
+        except (InfraError, BudgetReachedError):
+            if not was_begun:
+                raise
+            # A while ago: the service may be back, a commit have left room.
+            self._begun[step] = asyncio.create_task(self._sample(step))
+            sampled = await self._begun[step]
+        del self._begun[step]
         return sampled
 
-    async def _cancel(self) -> None:
-        if self._next is not None:
-            task, self._next = self._next[1], None
-            task.cancel()
-            # Until it has ended: no group may be recorded once the directory is no longer held.
-            await asyncio.gather(task, return_exceptions=True)
+    async def _cancel(self, steps: Sequence[int]) -> None:
+        ended = [self._begun.pop(step) for step in steps]
+        for sampling in ended:
+            sampling.cancel()
+        # Until they have ended: no group may be recorded once the directory is no longer held.
+        await asyncio.gather(*ended, return_exceptions=True)
 
 
 def lost_scores(run: TrainingRun) -> list[int]:
