@@ -34,7 +34,13 @@ from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts.budget import COUNTED, cost_price, tokens_by_step
-from coderl_tasks.runtime.planning import compared_sides, evaluation_problems, plan, plan_pipeline
+from coderl_tasks.runtime.planning import (
+    compared_sides,
+    evaluation_problems,
+    plan_curation,
+    plan_evaluation,
+    plan_pipeline,
+)
 from coderl_tasks.runtime.training_plan import plan_training
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
@@ -80,14 +86,12 @@ async def estimates(settings: FlowSettings | PipelineSettings) -> list[Estimate]
         train = _training(planned.train, lengths, None, 0)
         return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)]
     if isinstance(settings, CurateSettings):
-        planned_curation = await plan(settings)
-        assert isinstance(planned_curation, CurateSettings)
-        return [_curation(planned_curation, await asyncio.to_thread(_curated, planned_curation))]
+        curation, _ = await plan_curation(settings)
+        return [_curation(curation, await asyncio.to_thread(_curated, curation))]
     if isinstance(settings, EvaluateSettings):
         sides = [what for side in compared_sides(settings) for _, what in side] or [settings]
         # A finished evaluation that is compared with is not made again.
-        planned_evaluations = [await plan(side) for side in sides if not isinstance(side, Path)]
-        return [_evaluation(one) for one in planned_evaluations if isinstance(one, EvaluateSettings)]
+        return [_evaluation((await plan_evaluation(side))[0]) for side in sides if not isinstance(side, Path)]
     assert isinstance(settings, TrainSettings)
     return training_estimates(*await plan_training(settings))
 
