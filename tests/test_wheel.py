@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_the_tutorial_does_what_it_says(installed: Path, tmp_path: Path) -> None:
+def test_the_tutorial_does_what_it_says(installed: Path, tmp_path: Path, with_database: Callable[[Path], None]) -> None:
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
     home.mkdir()
@@ -39,6 +40,7 @@ def test_the_tutorial_does_what_it_says(installed: Path, tmp_path: Path) -> None
     services = dict.fromkeys(("TINKER_API_KEY", "SANDBOX_URL", "PREFECT_API_URL"), "")
     environment = {**os.environ, **services, "PYTHONPATH": str(installed), "PATH": path, "HOME": str(home)}
     environment["CODERL_HOME"] = str(home / "cache")
+    with_database(home / "cache")
     said: dict[str, str] = {}
     for block in BLOCK.finditer((PROJECT_ROOT / "docs" / "tutorial.md").read_text()):
         if block["title"]:
