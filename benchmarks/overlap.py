@@ -1,11 +1,11 @@
 """How near sampling ahead comes to a service that samples all the time, with services of drawn speed.
 
-    python benchmarks/overlap.py [--steps 40] [--lags 0 1 2 4]
+    python benchmarks/overlap.py [--groups 8] [--steps 40] [--lags 0 1 2 4]
 
 The services are slowed down by gateways in front of the embedded ones. A group is sampled in a time drawn from a
 log-normal distribution with the median SAMPLE_S and sigma 1, so that the slowest of a step takes several times as long
-as most; SLOTS groups are sampled at a time, of which a step has as many. The programs of a step are graded in at most
-SCORE_S, one after the other, and an optimizer step takes TRAIN_S. What the embedded servers themselves take comes on
+as most; SLOTS groups are sampled at a time. The programs of a step are graded in at most SCORE_S, one after the other,
+and an optimizer step takes TRAIN_S. What the embedded servers themselves take comes on
 top; completions are few and short. Every run meets the same times in the order of its requests.
 
 With SLOTS busy all the time sampling would take the sum of these times over SLOTS: that is the limit. Printed is how
@@ -40,7 +40,6 @@ from coderl_tasks.services import embedded_sandbox, embedded_tinker
 SAMPLE_S, SIGMA, SCORE_S, TRAIN_S = 3.0, 1.0, 2.0, 2.0
 SLOTS, COMPLETIONS = 8, 2
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=1", "band_low=0", "band_high=1")
-SIZES = (f"batch_size={SLOTS * COMPLETIONS}", f"group_size={SLOTS}", "max_tokens=64")
 WARM_UP = 2
 """Steps at the beginning that are not counted."""
 
@@ -116,31 +115,33 @@ def step_seconds(run: Path) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)][WARM_UP:]
 
 
-def slowed(environment: dict[str, str], folder: Path, steps: int, lag: int) -> dict[str, str]:
+def slowed(environment: dict[str, str], folder: Path, groups: int, steps: int, lag: int) -> dict[str, str]:
     """One run of so many steps, as a row of the table."""
     sampling, training = Sampling(seed=0), Turns("/optim_step", TRAIN_S)
-    scoring = Turns("/run_code", SCORE_S / (SLOTS * COMPLETIONS))
+    scoring = Turns("/run_code", SCORE_S / (groups * COMPLETIONS))
     tinker = Gateway(environment["TINKER_BASE_URL"], both(sampling, training))
     sandbox = Gateway(environment["SANDBOX_URL"], scoring)
     run = folder / f"lag-{lag}"
     with tinker.serving(), sandbox.serving():
         slow = {**environment, "TINKER_BASE_URL": tinker.url, "SANDBOX_URL": sandbox.url}
-        words = ("preset=nano", f"pool={folder / 'pool'}", f"log_path={run}", f"max_steps={steps}", *SIZES)
+        words = ("preset=nano", f"pool={folder / 'pool'}", f"log_path={run}", "max_tokens=64")
+        sizes = (f"max_steps={steps}", f"batch_size={groups * COMPLETIONS}", f"group_size={groups}")
         quiet = ("eval_every=-1", "save_every=0", f"sample_concurrency={SLOTS}")
-        coderl(slow, "train", *words, *quiet, f"max_steps_off_policy={lag}")
+        coderl(slow, "train", *words, *sizes, *quiet, f"max_steps_off_policy={lag}")
     # Clocks of the file system and of this process differ by a constant.
     offset = time.time() - time.monotonic()
     committed = max(file.stat().st_mtime for file in run.glob("steps/*/commit.json")) - offset
     # Without those of the probe, with which a run on a service begins.
-    sampling.passed = sorted(sampling.passed)[-steps * SLOTS :]
+    sampling.passed = sorted(sampling.passed)[-steps * groups :]
     begun, last = sampling.passed[0][0], sampling.passed[-1][0]
     wanted = sum(seconds for _, seconds in sampling.passed)
     by_then = sum(min(seconds, last - came) for came, seconds in sampling.passed)
     times = step_seconds(run)
     return {
+        "groups": str(groups),
         "max_steps_off_policy": str(lag),
         "a group's sampling, mean": f"{wanted / len(sampling.passed):.2f} s",
-        "score per step": f"{SCORE_S / (SLOTS * COMPLETIONS) * scoring.passed / steps:.2f} s",
+        "score per step": f"{SCORE_S / (groups * COMPLETIONS) * scoring.passed / steps:.2f} s",
         "step, median": f"{median(times):.2f} s",
         "mean": f"{fmean(times):.2f} s",
         "limit per step": f"{wanted / SLOTS / steps:.2f} s",
@@ -151,6 +152,7 @@ def slowed(environment: dict[str, str], folder: Path, steps: int, lag: int) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=SLOTS, help=f"of a step; {SLOTS} are sampled at a time")
     parser.add_argument("--steps", type=int, default=40, help="of each run")
     parser.add_argument("--lags", type=int, nargs="+", default=[0, 1, 2, 4], help="max_steps_off_policy of each run")
     arguments = parser.parse_args()
@@ -158,7 +160,7 @@ def main() -> None:
     with servers() as environment, tempfile.TemporaryDirectory(prefix="overlap-") as folder:
         coderl(environment, "curate", *POOL, f"name={Path(folder) / 'pool'}")
         for lag in arguments.lags:
-            rows.append(slowed(environment, Path(folder), arguments.steps, lag))
+            rows.append(slowed(environment, Path(folder), arguments.groups, arguments.steps, lag))
             print(rows[-1], flush=True)
     table = Table(*rows[0], box=MARKDOWN)
     for row in rows:
