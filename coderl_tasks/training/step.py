@@ -42,7 +42,14 @@ from coderl_tasks.policy.advantages import (
     with_advantages,
 )
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import GroupRequest, in_order, require_graded, require_rewards, require_sampled
+from coderl_tasks.policy.sampling import (
+    GroupRequest,
+    in_order,
+    require_graded,
+    require_rewards,
+    require_sampled,
+    split_groups,
+)
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import with_base_logprobs
@@ -165,8 +172,7 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
-    groups = sampled.partition_by("group_index", maintain_order=True)
-    graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
+    graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
     require_graded(graded, f"step {step}")
     require_rewards(graded, f"step {step}")
     return graded
