@@ -284,7 +284,12 @@ def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
 
 
 def _completion(sequence: tinker.SampledSequence) -> Completion:
-    tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    # Of the arrays: lists that the sequence makes stay with it, and the SDK lets go of its answers late.
+    if sequence.tokens_np is None:
+        tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    else:
+        tokens = sequence.tokens_np.tolist()
+        logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
     # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
     usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
     return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))

@@ -19,6 +19,7 @@ time limit, a sandbox that failed), the log says so.
 """
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -63,6 +64,8 @@ from coderl_tasks.training.steering import temperature_at
 logger = logging.getLogger(__name__)
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 """What tells whether rollouts that were re-scored are those that a commit counted."""
+LARGE_STEP = 2**26
+"""Bytes of a step's rollouts from which on what the SDK held of them is freed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,15 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if not await _another_round(run, step, sampled):
             break
     journal.write_sampled(sampled)
+    _free_answers(sampled)
     return Phase(sampled, time.monotonic() - started)
+
+
+def _free_answers(rollouts: pl.DataFrame) -> None:
+    """Free the SDK's answers to a large step, all its tokens once more. They are in reference cycles, for which Python
+    looks by the number of objects, and these are few and large; a look takes 0.2 s, too long for every small step."""
+    if rollouts.estimated_size() > LARGE_STEP:
+        gc.collect()
 
 
 async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> bool:
@@ -279,6 +290,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     if recorded is not None:
         return recorded
     applied = await run.learner.update(step, scored, _saved_with_commit(run, step))
+    _free_answers(scored)
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
