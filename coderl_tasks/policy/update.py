@@ -252,7 +252,9 @@ async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, 
 def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     """The rows of `scored` (ROLLOUT_SCHEMA) that are trained on, in group and sample order; the columns that an update
     reads."""
-    return ordered(scored.select(UPDATE_COLUMNS).filter("trained"))
+    rows = scored.select(UPDATE_COLUMNS)
+    # Without a copy where all are: of long completions that is hundreds of megabytes.
+    return ordered(rows if rows["trained"].all() else rows.filter("trained"))
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> tuple[list[np.ndarray], float | None]:

@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 """What tells whether rollouts that were re-scored are those that a commit counted."""
 LARGE_STEP = 2**26
-"""Bytes of a step's rollouts from which on what the SDK held of them is freed at once."""
+"""Bytes of a step's rollouts from which on what else was held of them is freed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,17 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if not await _another_round(run, step, sampled):
             break
     journal.write_sampled(sampled)
-    _free_answers(sampled)
+    free_garbage(sampled.estimated_size())  # the SDK's answers, all tokens once more
     return Phase(sampled, time.monotonic() - started)
 
 
-def _free_answers(rollouts: pl.DataFrame) -> None:
-    """Free the SDK's answers to a large step, all its tokens once more. They are in reference cycles, for which Python
-    looks by the number of objects, and these are few and large; a look takes 0.2 s, too long for every small step."""
-    if rollouts.estimated_size() > LARGE_STEP:
+def free_garbage(size: float) -> None:
+    """Free what nobody uses any more of a large step, whose rollouts have `size` bytes.
+
+    The SDK's answers, and what Prefect's tasks returned, are in reference cycles. Python looks for these by the number
+    of objects, and here they are few and large. A look takes 0.2 s, too long for every small step.
+    """
+    if size > LARGE_STEP:
         gc.collect()
 
 
@@ -290,7 +293,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     if recorded is not None:
         return recorded
     applied = await run.learner.update(step, scored, _saved_with_commit(run, step))
-    _free_answers(scored)
+    free_garbage(scored.estimated_size())
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)
