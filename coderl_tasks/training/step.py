@@ -19,6 +19,7 @@ time limit, a sandbox that failed), the log says so.
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import math
@@ -142,6 +143,9 @@ def free_garbage(size: float) -> None:
     """
     if size > LARGE_STEP:
         gc.collect()
+        # The C library keeps what was freed, in pieces of many threads, and the next step would come on top of it.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+            trim(0)
 
 
 async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> bool:
