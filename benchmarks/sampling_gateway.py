@@ -74,6 +74,10 @@ class Gateway:
             self._note(json.loads(body))
         if self._admit is not None:
             await self._admit(request.path)
+        return await self._send(request, body)
+
+    async def _send(self, request: web.Request, body: bytes) -> web.Response:
+        """The server's answer to `request`, sent with `body`."""
         own = {"host", "content-length", "transfer-encoding", "connection"}
         headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
         url = self.target + request.raw_path

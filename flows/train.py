@@ -47,6 +47,7 @@ from coderl_tasks.training.step import (
     SamplingAhead,
     checkpoint,
     delete_old_states,
+    free_garbage,
     sample,
     score,
     score_lost,
@@ -222,6 +223,10 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     await display.step(commit.metrics)
     for notice in notices:
         display.say(notice.line)
+    # Before the next step is sampled: of long completions a step is most of what the run takes.
+    size = scored.rollouts.estimated_size()
+    del sampled, scored
+    free_garbage(size)
 
 
 def _warn(warning: str, logger: RunLogger, display: Display) -> None:

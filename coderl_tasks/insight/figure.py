@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+
+if TYPE_CHECKING:  # half a second to import, which a command that starts to train can spend later
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 INK, MUTED, RULE, PAPER = "#1f2430", "#6b7280", "#e3e6ea", "#ffffff"
 BLUE, ORANGE, TEAL, ROSE, VIOLET, GREY = "#3f7fd9", "#e08a2c", "#26a08a", "#d9546e", "#8b6fd1", "#9aa3af"
@@ -77,14 +78,14 @@ WIDTH = 4.6
 LABELS = 1.1
 """Inches: a panel's width, two of which fill a page, and the margin of a panel whose rows are named."""
 
-Draw = Callable[[Axes], None]
+Draw = Callable[["Axes"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
     """A drawn figure and `alt`, one sentence that says what it shows to those who cannot see it."""
 
-    figure: Figure
+    figure: "Figure"
     alt: str
 
     def svg(self) -> str:
@@ -112,6 +113,8 @@ class Plot:
         return "data:image/svg+xml;base64," + base64.b64encode(self.svg().encode()).decode()
 
     def _save(self, kind: str, **options: Any) -> bytes:
+        import matplotlib
+
         buffer = io.BytesIO()
         # No date and no version of matplotlib: the same data draws the same bytes, today and tomorrow.
         metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
@@ -135,6 +138,9 @@ def draw_panels(
     All in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
     on. With `same_heights` the value axes of all panels with data reach as far as the widest of them.
     """
+    import matplotlib
+    from matplotlib.figure import Figure
+
     rows = -(-len(panels) // columns)
     width, height = panel_size[0] * columns, panel_size[1] * rows
     inner_width, inner_height = panel_size[0] - left - RIGHT, panel_size[1] - TOP - bottom
@@ -151,17 +157,38 @@ def draw_panels(
     return Plot(figure, alt)
 
 
-def prepare(axes: Axes, title: str, metrics: pl.DataFrame | None = None) -> None:
+def prepare(axes: "Axes", title: str, metrics: pl.DataFrame | None = None) -> None:
     """The title and, for a panel over steps, the step axis."""
     axes.set_title(title)
     if metrics is not None:
         axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        whole_numbers(axes.xaxis, 6)
         if not len(metrics):
             axes.text(0.5, 0.5, "no steps yet", transform=axes.transAxes, ha="center", color=MUTED)
 
 
-def add_legend(axes: Axes, columns: int = 3) -> None:
+def whole_numbers(axis: "Axis", most: int = 5) -> None:
+    """At most so many intervals, at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, integer=True))
+
+
+def percentages(axis: "Axis") -> None:
+    """Shares (0 to 1) as percentages."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def formatted(axis: "Axis", number: str) -> None:
+    """Numbers in the format `number`."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format(value, number)))
+
+
+def add_legend(axes: "Axes", columns: int = 3) -> None:
     """A legend in one row under the title's line, out of the data's way."""
     place = (1.0, 1.0)
     axes.legend(

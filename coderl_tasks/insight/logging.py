@@ -135,10 +135,14 @@ class RunLogger:
         # Which groups they are takes a sum over every token again: asked only where there are any.
         found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
         clones: dict[int, int] = dict(found)
-        for group in scored.partition_by("group_index", maintain_order=True):
+        # Without tokens and texts: each group is a copy.
+        about = scored.select(
+            "step", "group_index", "problem_id", "reward", "trained", is_skipped=pl.col("logprobs").is_null()
+        )
+        for group in about.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards = group["reward"].drop_nulls()
-            skipped = group["logprobs"].null_count()
+            skipped = int(group["is_skipped"].sum())
             # A null reward is an infra error, or a sample that was not graded since it has no log-probabilities to
             # train on.
             missing = len(group) - len(rewards) - skipped

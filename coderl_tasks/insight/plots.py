@@ -4,18 +4,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from coderl_tasks.insight import figure
-from coderl_tasks.insight.figure import Draw, Plot, add_legend, draw_panels, prepare, short_name
+from coderl_tasks.insight.figure import (
+    Draw,
+    Plot,
+    add_legend,
+    draw_panels,
+    formatted,
+    percentages,
+    prepare,
+    short_name,
+    whole_numbers,
+)
 from coderl_tasks.insight.pool_view import FEW_SAMPLES, Remaining, few_samples, is_labelled
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SIZE = (figure.WIDTH, 2.4)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
@@ -31,7 +43,7 @@ class Panel:
     """
 
     heading: str
-    draw: Callable[[Axes, pl.DataFrame], None] | None = None
+    draw: Callable[["Axes", pl.DataFrame], None] | None = None
     colours: tuple[str, ...] = figure.SERIES
     level: float | None = None
     limits: tuple[float | None, float | None] = (None, None)
@@ -77,7 +89,7 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
     return {title: partial(_panel, title=title, prefix=prefix, metrics=metrics, evals=evals) for title in titles}
 
 
-def _panel(axes: Axes, title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
+def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
     panel = PANELS.get(title, Panel(title))
     prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
@@ -94,7 +106,7 @@ def _panel(axes: Axes, title: str, prefix: str, metrics: pl.DataFrame, evals: Se
     if any(values is not None for values in drawn):
         axes.set_ylim(*panel.limits)
     if panel.number:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, panel.number)))
+        formatted(axes.yaxis, panel.number)
     if axes.get_legend_handles_labels()[0]:
         add_legend(axes)
 
@@ -114,7 +126,7 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return pl.Series(values).fill_nan(None).rolling_mean(window, center=True, min_samples=1).to_numpy()
 
 
-def _line(axes: Axes, metrics: pl.DataFrame, name: str, colour: str, label: str) -> np.ndarray | None:
+def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: str) -> np.ndarray | None:
     """A faint line of each step's value under a clear line of its moving mean."""
     values = _series(metrics, name)
     if values is None:
@@ -129,7 +141,7 @@ def _line(axes: Axes, metrics: pl.DataFrame, name: str, colour: str, label: str)
     return values
 
 
-def _evaluations(axes: Axes, evals: Sequence[EvalRecord]) -> None:
+def _evaluations(axes: "Axes", evals: Sequence[EvalRecord]) -> None:
     steps = [record.step for record in evals]
     rates = np.array([record.pass_at_1 for record in evals])
     errors = np.abs(np.array([record.interval for record in evals]).T - rates)
@@ -138,7 +150,7 @@ def _evaluations(axes: Axes, evals: Sequence[EvalRecord]) -> None:
     )
 
 
-def _groups(axes: Axes, metrics: pl.DataFrame) -> None:
+def _groups(axes: "Axes", metrics: pl.DataFrame) -> None:
     skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
     if skipped is None or total is None:
         return
@@ -151,11 +163,11 @@ def _groups(axes: Axes, metrics: pl.DataFrame) -> None:
         labels, colours = ["trained on", "skipped"], [figure.BLUE, "#9aa3af8c"]
         axes.stackplot(steps, total - skipped, skipped, labels=labels, colors=colours, step="mid", linewidth=0)
     axes.set_ylim(0, max(1.0, float(np.nanmax(total))))
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    whole_numbers(axes.yaxis)
     add_legend(axes)
 
 
-def _signal(axes: Axes, metrics: pl.DataFrame) -> None:
+def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
     if skipped is None or total is None:
         return
@@ -163,11 +175,11 @@ def _signal(axes: Axes, metrics: pl.DataFrame) -> None:
     _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
     _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
     axes.set_ylim(-0.02, 1.04)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    percentages(axes.yaxis)
     add_legend(axes)
 
 
-def _times(axes: Axes, metrics: pl.DataFrame) -> None:
+def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     series = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
     known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}
     if not known:
@@ -225,7 +237,7 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
     return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.45 * len(names)), alt, left=figure.LABELS)
 
 
-def _pass_at_1(axes: Axes, names: Sequence[str], sides: Mapping[str, EvalRecord]) -> None:
+def _pass_at_1(axes: "Axes", names: Sequence[str], sides: Mapping[str, EvalRecord]) -> None:
     prepare(axes, "Pass@1")
     axes.grid(axis="x", color=figure.RULE)
     axes.grid(visible=False, axis="y")
@@ -250,7 +262,7 @@ def _pass_at_1(axes: Axes, names: Sequence[str], sides: Mapping[str, EvalRecord]
     axes.tick_params(axis="y", labelcolor=figure.INK)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    percentages(axes.xaxis)
     add_legend(axes)
 
 
@@ -263,7 +275,7 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
     return draw_panels([partial(_pass_rates, profile=profile, band=band)], 1, (9.4, 2.9), alt)
 
 
-def _pass_rates(axes: Axes, profile: pl.DataFrame, band: tuple[float, float] | None) -> None:
+def _pass_rates(axes: "Axes", profile: pl.DataFrame, band: tuple[float, float] | None) -> None:
     prepare(axes, "Pass rate of the base model")
     splits = sorted(profile["split"].unique()) if len(profile) else []
     labelled = is_labelled(profile)
@@ -285,7 +297,7 @@ def _pass_rates(axes: Axes, profile: pl.DataFrame, band: tuple[float, float] | N
         axes.set_xticks(range(12), ["0", *[f"{k / 10:.1f}–{(k + 1) / 10:.1f}" for k in range(10)], "1"])
     axes.tick_params(axis="x", labelsize=7.5)
     axes.set_ylabel("problems expected" if labelled else "problems")
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    whole_numbers(axes.yaxis)
     if splits:
         add_legend(axes, columns=4)
 
@@ -310,7 +322,7 @@ def funnel_plot(rows: Sequence[Remaining]) -> Plot:
     return draw_panels([partial(_funnel, rows=rows)], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, figure.LABELS, bottom=0.1)
 
 
-def _funnel(axes: Axes, rows: Sequence[Remaining]) -> None:
+def _funnel(axes: "Axes", rows: Sequence[Remaining]) -> None:
     prepare(axes, "Problems left after each stage")
     axes.grid(visible=False)
     places = range(len(rows))
@@ -342,7 +354,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
     return draw_panels([partial(_samples, profile=profile)], 1, (figure.WIDTH, 2.4), alt)
 
 
-def _samples(axes: Axes, profile: pl.DataFrame) -> None:
+def _samples(axes: "Axes", profile: pl.DataFrame) -> None:
     prepare(axes, "Samples")
     numbers = sorted(profile["n_samples"].unique())
     bottom = np.zeros(len(numbers))
@@ -354,7 +366,7 @@ def _samples(axes: Axes, profile: pl.DataFrame) -> None:
     axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
     axes.set_xlabel("samples per problem")
     axes.set_ylabel("problems")
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    whole_numbers(axes.yaxis)
     add_legend(axes)
 
 
@@ -370,7 +382,7 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
     )
 
 
-def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
+def _difficulty(axes: "Axes", pool: pl.DataFrame) -> None:
     labelled = is_labelled(pool)
     prepare(axes, "Pool, as expected" if labelled else "Pool")
     axes.grid(axis="x", color=figure.RULE)
@@ -397,6 +409,6 @@ def _difficulty(axes: Axes, pool: pl.DataFrame) -> None:
         axes.barh(0, 0, color=figure.GREY, alpha=FEW_ALPHA, label=f"≤ {FEW_SAMPLES} samples")
     axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
     axes.tick_params(axis="y", labelcolor=figure.INK)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    whole_numbers(axes.xaxis, 6)
     if splits:
         add_legend(axes, columns=4)

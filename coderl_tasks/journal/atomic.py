@@ -69,7 +69,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Put `data` at `path`, atomically and durably. The folder must exist."""
     with replacing(path) as file:
         file.write(data)
@@ -95,7 +95,7 @@ def write_parquet(path: Path, frame: pl.DataFrame) -> None:
     """Put `frame` at `path` as zstd parquet; the same frame gives the same bytes."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, compression="zstd", statistics=True)
-    write_bytes(path, buffer.getvalue())
+    write_bytes(path, buffer.getbuffer())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -111,17 +111,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_parquet(
-    path: Path, schema: Mapping[str, pl.DataType] | None = None, *, never_lacking: Container[str] | None = None
+    path: Path,
+    schema: Mapping[str, pl.DataType] | None = None,
+    *,
+    never_lacking: Container[str] | None = None,
+    others: bool = True,
 ) -> pl.DataFrame:
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
     `schema`, or has it in another type.
 
     With `never_lacking` only these may not be missing: any other missing column is null, and the columns are in the
-    order of `schema`.
+    order of `schema`. Without `others`, columns that `schema` does not have are not read.
     """
     data = path.read_bytes()
     try:
-        frame = pl.read_parquet(io.BytesIO(data))
+        there = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
+        frame = pl.read_parquet(io.BytesIO(data), columns=there)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error

@@ -23,6 +23,7 @@ INDEX_SCHEMA: dict[str, pl.DataType] = {
     **{name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name not in LEFT_OUT},
     **dict.fromkeys(LENGTHS, pl.Int64()),
 }
+_READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_SCHEMA or name in LENGTHS.values()}
 
 
 def index_files(run: Path) -> dict[int, Path]:
@@ -49,8 +50,10 @@ def extend_index(run: Path, committed: int) -> None:
     if last is None:
         return
     steps = range(last + 1 - STEPS_PER_FILE, last + 1)
-    # Read as the journal reads them: a damaged file is set aside, and stops nobody.
-    read = (read_frame(run / "steps" / f"{step:06d}" / "scored.parquet", ROLLOUT_SCHEMA) for step in steps)
+    # Read as the journal reads them: a damaged file is set aside, and stops nobody. One after the other, and tokens for
+    # their number alone: of 64 steps they can be many times what the run otherwise holds.
+    files = (run / "steps" / f"{step:06d}" / "scored.parquet" for step in steps)
+    read = (read_frame(file, _READ, others=False) for file in files)
     frames = [frame.select(_columns()) for frame in read if frame is not None]
     rows = pl.concat([pl.DataFrame(schema=INDEX_SCHEMA), *frames])
     write_parquet(make_folder(run / "index") / f"{last:06d}.parquet", rows)

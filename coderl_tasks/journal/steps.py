@@ -215,13 +215,13 @@ class StepJournal:
         return Commit(**{name: value for name, value in values.items() if name in names})
 
 
-def read_frame(path: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
+def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
     """The rollouts at `path`, None if they are missing or were damaged and are now set aside. What a file of an earlier
-    version has no column for is null."""
+    version has no column for is null. Without `others` only the columns of `schema` are read."""
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, never_lacking=NEVER_LACKING)
+        return read_parquet(path, schema, never_lacking=NEVER_LACKING, others=others)
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None

@@ -124,7 +124,9 @@ class TrainStepOutput(NamedTuple):
     optim_step: tinker.OptimStepResponse
 
 
-def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage: Advantage) -> tinker.types.Datum:
+def make_datum(
+    tokens: Sequence[int] | np.ndarray, logprobs: Sequence[float] | np.ndarray, ob_len: int, advantage: Advantage
+) -> tinker.types.Datum:
     """The training example of one completion.
 
     `tokens` is prompt + completion (n of them) and `ob_len` >= 1 the prompt's length. `logprobs` are the sampler's,
@@ -148,8 +150,11 @@ def make_datum(tokens: list[int], logprobs: list[float], ob_len: int, advantage:
     sampler_logprobs[ob_len - 1 :] = completion_logprobs
     advantages = np.zeros(n - 1, dtype=np.float32)
     advantages[ob_len - 1 :] = advantage
+    # Not validated, which would make Python's numbers of them: 24 million tokens as an array are 0.1 GB and not 1.
+    inputs: Any = np.asarray(tokens[:-1], dtype=np.int32)
+    chunk = tinker.types.EncodedTextChunk.model_construct(tokens=inputs)
     return tinker.types.Datum(
-        model_input=tinker.types.ModelInput.from_ints(list(tokens[:-1])),
+        model_input=tinker.types.ModelInput(chunks=[chunk]),
         loss_fn_inputs={
             "target_tokens": tinker.types.TensorData.from_numpy(np.asarray(tokens[1:], dtype=np.int64)),
             "logprobs": tinker.types.TensorData.from_numpy(sampler_logprobs),

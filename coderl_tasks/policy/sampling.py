@@ -7,6 +7,7 @@ sample_group      a prompt                   -> completions
 group_frame       GroupRequest + completions -> SAMPLED_SCHEMA, one group
 graded_group      group + ScoredCompletions  -> ROLLOUT_SCHEMA, advantage null, trained false
 in_order          groups                     -> one frame, in group and sample order
+split_groups      such a frame               -> its groups
 first_failures    graded                     -> by problem, the first failing test of each program
 require_sampled   sampled                    -> InfraError if too much of it cannot be trained on
 require_graded    graded                     -> SandboxDownError if too much of it could not be graded
@@ -16,6 +17,7 @@ require_rewards   graded                     -> CoderlError if compute_reward fa
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -212,7 +214,22 @@ def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None
 def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The groups of a step as one frame of `schema`, in group and sample order."""
     # Groups arrive in any order, and the last bits of a sum of gradients depend on it: a replay needs one order.
-    return pl.concat([pl.DataFrame(schema=schema), *groups]).sort(ORDER)
+    arrived = sorted((group for group in groups if group.height), key=lambda group: group.select(ORDER).row(0))
+    return ordered(pl.concat([pl.DataFrame(schema=schema), *arrived]))
+
+
+def ordered(rollouts: pl.DataFrame) -> pl.DataFrame:
+    """`rollouts` in group and sample order. Not copied where they are in order: a step's tokens can be gigabytes."""
+    order = rollouts.select(ORDER)
+    return rollouts if order.equals(order.sort(ORDER)) else rollouts.sort(ORDER)
+
+
+def split_groups(rollouts: pl.DataFrame) -> list[pl.DataFrame]:
+    """The groups of a step in order, each in sample order: views of `rollouts`, where these are in order."""
+    rows = ordered(rollouts)
+    sizes = rows["group_index"].rle().struct.field("len").to_list()
+    ends = list(accumulate(sizes))
+    return [rows.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
 
 
 def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
@@ -267,7 +284,12 @@ def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
 
 
 def _completion(sequence: tinker.SampledSequence) -> Completion:
-    tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    # Of the arrays: lists that the sequence makes stay with it, and the SDK lets go of its answers late.
+    if sequence.tokens_np is None:
+        tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+    else:
+        tokens = sequence.tokens_np.tolist()
+        logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
     # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
     usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
     return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))

@@ -30,6 +30,9 @@ FLOAT, INT = pl.Float64(), pl.Int64()
 IMPROBABLE = 1e-6
 """A group of equal completions is called clones where independent draws would repeat its first one so rarely."""
 
+LARGE = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "code")
+"""The columns of tokens and texts, of which a filter would copy a step's."""
+
 REPEATED_MORE = 0.2
 """A step's `duplicate_rate` this much above what the probe found is warned of."""
 
@@ -89,13 +92,14 @@ class ScoredRollouts:
 
     @cached_property
     def graded(self) -> pl.DataFrame:
-        """Those with a reward."""
-        return self.rows.filter(pl.col("reward").is_not_null())
+        """Those with a reward, without their tokens and texts."""
+        return self.rows.select(pl.exclude(LARGE)).filter(pl.col("reward").is_not_null())
 
     @cached_property
     def came(self) -> pl.DataFrame:
-        """Those for which the service sent a completion."""
-        return self.rows.filter(pl.col("stop_reason") != NO_COMPLETION)
+        """The `stop_reason` and the `tokens`, their number, of those for which the service sent a completion."""
+        about = self.rows.select("stop_reason", tokens=pl.col("completion_tokens").list.len())
+        return about.filter(pl.col("stop_reason") != NO_COMPLETION)
 
     @cached_property
     def repeats(self) -> pl.DataFrame:
@@ -104,7 +108,7 @@ class ScoredRollouts:
     @cached_property
     def lengths(self) -> list[int]:
         """Tokens of each completion that came, the shortest first."""
-        return self.came["completion_tokens"].list.len().sort().to_list()
+        return self.came["tokens"].sort().to_list()
 
     @cached_property
     def prompts(self) -> pl.Series:
@@ -157,17 +161,20 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     Not covered: log-probabilities at another temperature than the completions were sampled at. Below 1 they understate
     how often independent draws repeat.
     """
-    columns = ("group_index", "completion_tokens", "logprobs")
-    known = sampled.filter(pl.col("logprobs").is_not_null()).select(columns).sort("group_index", maintain_order=True)
-    rows = [_repeats(*group) for group in known.group_by("group_index", maintain_order=True).all().iter_rows()]
+    known = sampled.select("completion_tokens", "logprobs")
+    rows = []
+    for index in sampled["group_index"].unique().sort():  # one after the other: a step's tokens can be gigabytes
+        group = known.filter((sampled["group_index"] == index) & sampled["logprobs"].is_not_null())
+        if group.height:
+            rows.append(_repeats(index, group["completion_tokens"], group["logprobs"]))
     return pl.DataFrame(rows, schema=REPEATS_SCHEMA, orient="row")
 
 
-def _repeats(index: int, texts: list[list[int]], logprobs: list[list[float]]) -> tuple[int, int, int, float, bool]:
+def _repeats(index: int, texts: pl.Series, logprobs: pl.Series) -> tuple[int, int, int, float, bool]:
     # With exact sums: those of polars have other last bits where a frame lies in memory in other pieces, and a run
     # that was killed would commit another rate than one that was not.
     probabilities = [min(1.0, math.exp(math.fsum(each))) for each in logprobs]
-    times, others = Counter(map(tuple, texts)), len(texts) - 1
+    times, others = Counter(each.to_numpy().tobytes() for each in texts), len(texts) - 1
     repeated = sum(count for count in times.values() if count > 1)
     expected = math.fsum(1 - (1 - p) ** others for p in probabilities)
     # The same tokens can come with other log-probabilities: improbable is what all of them say.
@@ -191,8 +198,10 @@ def _mean(values: pl.Series) -> float | None:
 
 
 def _entropy(step: ScoredRollouts) -> float | None:
-    logprobs = step.rows["logprobs"].drop_nulls().explode().drop_nulls()
-    return -math.fsum(logprobs) / len(logprobs) if len(logprobs) else None
+    logprobs = step.rows["logprobs"].drop_nulls()
+    tokens = int(logprobs.list.len().sum())
+    # Completion by completion: all of a step's as Python's numbers would be gigabytes.
+    return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
 
 
 def _percentile(percent: int) -> Callable[[ScoredRollouts], int | None]:
@@ -288,7 +297,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: (step.came["stop_reason"] == TRUNCATED).mean(), Theme.REWARD, line="truncated {:.0%}",
         column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
     Metric("mean_completion_tokens", "over all completions that came",
-        lambda step: step.came["completion_tokens"].list.len().mean(), Theme.REWARD, panel=_LENGTH, curve="mean"),
+        lambda step: step.came["tokens"].mean(), Theme.REWARD, panel=_LENGTH, curve="mean"),
     Metric("samples_skipped", "completions without log-probabilities to train on",
         lambda step: int(step.rows["logprobs"].is_null().sum()), Theme.FAULTS, INT, line="samples skipped {}",
         column=("samples skipped", "d")),
@@ -310,7 +319,7 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("completion_tokens_p99", "length that 99% of them do not exceed",
         _percentile(99), Theme.REWARD, INT, panel=_LENGTH, curve="99%"),
     Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
-        lambda step: _spread(step.rows.filter("trained")["advantage"]), Theme.GROUPS,
+        lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"]), Theme.GROUPS,
         panel="Spread of the advantages"),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
     Metric("groups_all_zero", "share of the groups whose graded completions all have one reward of 0 or less",
@@ -342,9 +351,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: sum(step.lengths), Theme.COST, INT, column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
-            step.rows.filter("trained").select(
-                pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
-            ).to_series().sum()
+            step.rows.select(
+                "trained", tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
+            ).filter("trained")["tokens"].sum()
         ), Theme.COST, INT, panel=_TOKENS, curve="trained on"),
 )
 

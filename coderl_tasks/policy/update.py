@@ -44,10 +44,11 @@ from coderl_tasks.policy.grpo import (
     with_input,
 )
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
-from coderl_tasks.policy.sampling import try_all
+from coderl_tasks.policy.sampling import ordered, try_all
 from coderl_tasks.policy.selection import seed_for
 
 Schedule = Literal["constant", "linear", "cosine"]
+UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 """What services call the gradient's norm before clipping."""
 
@@ -232,25 +233,28 @@ async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, 
     """
     slots = asyncio.Semaphore(concurrency)
 
-    async def of(row: tuple[list[int], list[int]]) -> list[float]:
-        prompt, completion = row
+    async def of(row: int) -> pl.Series:
+        prompt, completion = scored["prompt_tokens"][row], scored["completion_tokens"][row]
         async with slots:
             with tinker_errors("computing the base model's log-probabilities"):
                 scores = await base.compute_logprobs(tinker.ModelInput.from_ints([*prompt, *completion]))
         ours = [value for value in scores[len(prompt) :] if value is not None and math.isfinite(value)]
         if len(ours) != len(completion):
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
-        return ours
+        return pl.Series(ours, dtype=pl.Float32)
 
-    asked = scored.filter("trained").select("prompt_tokens", "completion_tokens").rows()
+    asked = scored["trained"].arg_true().to_list()
     found = iter(await try_all(of, asked, "completions"))
     column = [next(found) if trained else None for trained in scored["trained"]]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
 
 def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `scored` (ROLLOUT_SCHEMA) that are trained on, in group and sample order."""
-    return scored.filter(pl.col("trained")).sort(ORDER)
+    """The rows of `scored` (ROLLOUT_SCHEMA) that are trained on, in group and sample order; the columns that an update
+    reads."""
+    rows = scored.select(UPDATE_COLUMNS)
+    # Without a copy where all are: of long completions that is hundreds of megabytes.
+    return ordered(rows if rows["trained"].all() else rows.filter("trained"))
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> tuple[list[np.ndarray], float | None]:
@@ -259,8 +263,8 @@ def penalised_advantages(rows: pl.DataFrame, coef: float) -> tuple[list[np.ndarr
     model's."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
-    pairs = rows.select("logprobs", "base_logprobs").iter_rows()
-    gaps = [np.asarray(ours, dtype=np.float64) - np.asarray(base, dtype=np.float64) for ours, base in pairs]
+    pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
+    gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
     if not gaps:
         return [], None
     mean = math.fsum(value for gap in gaps for value in gap) / sum(len(gap) for gap in gaps)
@@ -271,12 +275,15 @@ def build_datums(scored: pl.DataFrame, advantages: Sequence[Advantage] | None = 
     """One datum for each row of `trained_rollouts(scored)`, in its order, with the row's own advantage or that of
     `advantages`."""
     rows = trained_rollouts(scored)
-    columns = ("prompt_tokens", "completion_tokens", "logprobs")
+    return _datums(rows, list(rows["advantage"]) if advantages is None else advantages)
+
+
+def _datums(rows: pl.DataFrame, advantages: Sequence[Advantage]) -> list[tinker.Datum]:
+    # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
+    columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
-        make_datum([*prompt, *completion], logprobs, len(prompt), advantage)
-        for (prompt, completion, logprobs), advantage in zip(
-            rows.select(columns).iter_rows(), rows["advantage"] if advantages is None else advantages, strict=True
-        )
+        make_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage)
+        for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
     ]
 
 
@@ -301,7 +308,7 @@ async def update_policy(
     kl_base: float | None = None
     if method.kl_penalty_coef:
         advantages, kl_base = penalised_advantages(rows, method.kl_penalty_coef)
-    datums = await _complete(training_client, build_datums(rows, advantages), rows, method.loss)
+    datums = await _complete(training_client, _datums(rows, advantages), rows, method.loss)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
     for epoch, batch in method.batches(len(datums), seed) if datums else ():
@@ -310,7 +317,7 @@ async def update_policy(
         # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output = finish_train_step(*answers)
-        steps.append(_step(rows[batch], [advantages[i] for i in batch], chosen, output, method.loss, epoch))
+        steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
     first_epoch = [step for step in steps if step.epoch == 0]
     return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_base)
 
@@ -319,14 +326,14 @@ async def _complete(
     client: tinker.TrainingClient, datums: list[tinker.Datum], rows: pl.DataFrame, loss: PolicyLoss
 ) -> list[tinker.Datum]:
     """The datums with all inputs that `loss` reads."""
-    lengths = [len(prompt) for prompt in rows["prompt_tokens"]]
+    lengths = rows["prompt_tokens"].list.len().to_list()
     if not datums or not loss.reads_prompt:
         return [loss.complete(datum, length) for datum, length in zip(datums, lengths, strict=True)]
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):
         output = await client.forward(datums, loss_fn=LOSS_FN)
-    _require_logprobs(output.loss_fn_outputs, datums)
+    _require_logprobs(output.loss_fn_outputs, len(datums))
     completed = []
     for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
@@ -335,31 +342,32 @@ async def _complete(
     return completed
 
 
-def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: Sequence[tinker.Datum]) -> None:
-    if len(answers) != len(datums) or any("logprobs" not in answer for answer in answers):
-        raise UpdateFailedError(f"the service answered {len(answers)} of {len(datums)} datums with log-probabilities")
+def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None:
+    if len(answers) != datums or any("logprobs" not in answer for answer in answers):
+        raise UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
 def _step(
     rows: pl.DataFrame,
+    batch: Sequence[int],
     advantages: Sequence[Advantage],
-    datums: Sequence[tinker.Datum],
     output: TrainStepOutput,
     loss: PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
-    """What one optimizer step on `datums`, those of `rows` with their `advantages`, was made on."""
+    """What one optimizer step was made on: the datums number `batch` of `rows`, with all rows' `advantages`."""
     answers = output.forward_backward.loss_fn_outputs
-    _require_logprobs(answers, datums)
+    _require_logprobs(answers, len(batch))
+    prompts = rows["prompt_tokens"].list.len()
     # In float64: both sides come in float32, too coarse to add up a step's tokens in.
     gap, total, tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None
-    for answer, row, advantage in zip(answers, rows.iter_rows(named=True), advantages, strict=True):
-        sampler = np.asarray(row["logprobs"], dtype=np.float64)
-        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[len(row["prompt_tokens"]) - 1 :]
+    for answer, index in zip(answers, batch, strict=True):
+        sampler = rows["logprobs"][index].to_numpy().astype(np.float64)
+        trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompts[index] - 1 :]
         if len(trainer) != len(sampler):
             raise UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens")
-        found = loss.of_completion(trainer, sampler, advantage)
+        found = loss.of_completion(trainer, sampler, advantages[index])
         gap += float((sampler - trainer).sum())
         total += found.loss
         tokens += len(sampler)
@@ -373,4 +381,4 @@ def _step(
             "an earlier checkpoint with init_from)"
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    return OptimizerStep(epoch, len(datums), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics)
+    return OptimizerStep(epoch, len(batch), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics)

@@ -67,7 +67,13 @@ class StoredTests(Sequence[Test]):
         return self._count
 
     def __iter__(self) -> Iterator[Test]:
-        return iter(self._file.tests(*self._place, self._problem_id))
+        tests = self._file.tests(*self._place, self._problem_id)
+        if len(tests) != self._count:
+            raise DataError(
+                f"the pool {self._file.path} is damaged: problem {self._problem_id} has {len(tests)} tests and "
+                f"tests_total={self._count}"
+            )
+        return iter(tests)
 
     @overload
     def __getitem__(self, index: int) -> Test: ...
@@ -86,26 +92,43 @@ class PoolFile:
         self._lock = Lock()  # a reader has one place in the file, and groups are graded in several threads
 
     def problems(self) -> list[Problem]:
-        """All problems without their solutions, their tests left in the file. Tests in row groups too large to be read
-        for a single problem are kept in memory: those of a file that something else wrote."""
+        """All problems without their solutions, their tests left in the file, where they need not be read. Tests in row
+        groups too large to be read for a single problem are kept in memory: those of a file that something else
+        wrote."""
         found: list[Problem] = []
-        columns = [name for name in PROBLEM_SCHEMA if name != "solutions"]
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
-            with self._lock:
-                table = self._file.read_row_group(group, columns=columns, use_threads=False)
-            frame = pl.DataFrame(table).with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
+            frame = self._read(group, [name for name in PROBLEM_SCHEMA if name not in ("tests", "solutions")])
+            frame = frame.with_columns(solutions=pl.lit([], PROBLEM_SCHEMA["solutions"]))
             if about.total_byte_size > MOST_GROUP_BYTES and about.num_rows > 1:
-                found += problems_from_frame(frame)
+                found += problems_from_frame(frame.with_columns(self._read(group, ["tests"])))
                 continue
-            counts, firsts = frame["tests"].list.len().to_list(), frame["tests"].list.head(1).to_list()
+            counts: list[int] = frame["tests_total"].to_list()
+            firsts: list[Test | None] = [None] * frame.height
+            # A program's tests are only run; of the others prompts are made, or they are the answer.
+            if not (frame["kind"] == "stdin").all() or not self._has_tests(group, frame["tests_total"]):
+                tests = self._read(group, ["tests"])["tests"]
+                counts = tests.list.len().to_list()
+                first = [Test(**each[0]) if each else None for each in tests.list.head(1).to_list()]
+                firsts = [None if kind == "stdin" else one for kind, one in zip(frame["kind"], first, strict=True)]
             bare = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
             for row, problem in enumerate(problems_from_frame(bare)):
-                # A program's tests are only run; of the others prompts are made, or they are the answer.
-                first = None if problem.kind == "stdin" or not firsts[row] else Test(**firsts[row][0])
-                tests = StoredTests(self, (group, row), problem.problem_id, counts[row], first)
-                found.append(replace(problem, tests=tests))
+                stored = StoredTests(self, (group, row), problem.problem_id, counts[row], firsts[row])
+                found.append(replace(problem, tests=stored))
         return found
+
+    def _has_tests(self, group: int, counts: pl.Series) -> bool:
+        """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:
+        their sum. It is of `coderl curate` that they do; something else may have written the file."""
+        about = self._file.metadata.row_group(group)
+        columns = (about.column(number) for number in range(about.num_columns))
+        values = [column.num_values for column in columns if column.path_in_schema.startswith("tests.")]
+        # A list without a test counts as a value: it is read, to be sure.
+        return not counts.has_nulls() and bool((counts > 0).all()) and set(values) == {int(counts.sum())}
+
+    def _read(self, group: int, columns: list[str]) -> pl.DataFrame:
+        with self._lock:
+            return pl.DataFrame(self._file.read_row_group(group, columns=columns, use_threads=False))
 
     def tests(self, group: int, row: int, problem_id: str) -> tuple[Test, ...]:
         """The tests of the problem with this id in row `row` of row group `group`."""

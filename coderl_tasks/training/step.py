@@ -19,6 +19,8 @@ time limit, a sandbox that failed), the log says so.
 """
 
 import asyncio
+import ctypes
+import gc
 import logging
 import math
 import time
@@ -42,7 +44,14 @@ from coderl_tasks.policy.advantages import (
     with_advantages,
 )
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import GroupRequest, in_order, require_graded, require_rewards, require_sampled
+from coderl_tasks.policy.sampling import (
+    GroupRequest,
+    in_order,
+    require_graded,
+    require_rewards,
+    require_sampled,
+    split_groups,
+)
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import with_base_logprobs
@@ -56,6 +65,8 @@ from coderl_tasks.training.steering import temperature_at
 logger = logging.getLogger(__name__)
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 """What tells whether rollouts that were re-scored are those that a commit counted."""
+LARGE_STEP = 2**26
+"""Bytes of a step's rollouts from which on what else was held of them is freed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,21 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if not await _another_round(run, step, sampled):
             break
     journal.write_sampled(sampled)
+    free_garbage(sampled.estimated_size())  # the SDK's answers, all tokens once more
     return Phase(sampled, time.monotonic() - started)
+
+
+def free_garbage(size: float) -> None:
+    """Free what nobody uses any more of a large step, whose rollouts have `size` bytes.
+
+    The SDK's answers, and what Prefect's tasks returned, are in reference cycles. Python looks for these by the number
+    of objects, and here they are few and large. A look takes 0.2 s, too long for every small step.
+    """
+    if size > LARGE_STEP:
+        gc.collect()
+        # The C library keeps what was freed, in pieces of many threads, and the next step would come on top of it.
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+            trim(0)
 
 
 async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> bool:
@@ -165,8 +190,7 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
-    groups = sampled.partition_by("group_index", maintain_order=True)
-    graded = in_order(await run.graded_ahead.graded(groups), ROLLOUT_SCHEMA)
+    graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
     require_graded(graded, f"step {step}")
     require_rewards(graded, f"step {step}")
     return graded
@@ -273,6 +297,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     if recorded is not None:
         return recorded
     applied = await run.learner.update(step, scored, _saved_with_commit(run, step))
+    free_garbage(scored.estimated_size())
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, scored, applied, begun, seconds)

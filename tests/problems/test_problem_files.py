@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fsspec
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
@@ -54,7 +55,7 @@ def test_what_cannot_be_read_is_one_line(addresses: list[str], tmp_path: Path) -
 def stored(path: Path, kind: Kind, n_tests: int = 3, rows: int = 600) -> list[Problem]:
     """Problems of a pool at `path`, in row groups of 200."""
     made = [
-        replace(PROBLEMS[0], problem_id=f"p{row}", kind=kind, solutions=("pass",),
+        replace(PROBLEMS[0], problem_id=f"p{row}", kind=kind, solutions=("pass",), tests_total=n_tests,
                 tests=tuple(Test(f"{row}.{number}", f"{row}") for number in range(n_tests)))
         for row in range(rows)
     ]  # fmt: skip
@@ -71,6 +72,44 @@ def test_tests_of_a_pool_stay_in_its_file_and_are_those_of_the_problem(tmp_path:
     for row in (0, 199, 200, 599):
         assert problems[row].tests[0] == made[row].tests[0] and problems[row].tests[1:] == made[row].tests[1:]
         assert problems[row].whole() == made[row]
+
+
+def test_a_start_does_not_read_the_tests_of_programs(tmp_path: Path) -> None:
+    path = tmp_path / "pool.parquet"
+    made = stored(path, "stdin")
+    about = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [about.column(number) for number in range(about.num_columns)]
+    content = bytearray(path.read_bytes())
+    for column in columns:
+        if column.path_in_schema.startswith("tests."):
+            start = column.dictionary_page_offset or column.data_page_offset
+            content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(content)
+    problems = PoolFile(path).problems()
+    assert [len(problem.tests) for problem in problems] == [len(problem.tests) for problem in made]
+    assert problems[200].whole() == made[200]
+    with pytest.raises(DataError, match="cannot be read any more"):
+        problems[0].whole()
+
+
+@pytest.mark.parametrize("tests_total", [7, 0, None])
+def test_tests_are_counted_where_the_column_does_not_say_how_many(tmp_path: Path, tests_total: int | None) -> None:
+    path = tmp_path / "pool.parquet"
+    made = stored(path, "stdin")
+    frame = pl.read_parquet(path).with_columns(tests_total=pl.lit(tests_total, pl.Int32()))
+    frame.write_parquet(path, row_group_size=200)
+    problems = PoolFile(path).problems()
+    assert all(isinstance(problem.tests, StoredTests) and len(problem.tests) == 3 for problem in problems)
+    assert problems[599].tests[2] == made[599].tests[2]
+
+
+def test_a_problem_with_another_number_of_tests_than_its_column_says_is_not_graded(tmp_path: Path) -> None:
+    path = tmp_path / "pool.parquet"
+    stored(path, "stdin")
+    frame = pl.read_parquet(path)
+    frame.with_columns(tests_total=2 + 2 * (pl.int_range(pl.len(), dtype=pl.Int32()) % 2)).write_parquet(path)
+    with pytest.raises(DataError, match="problem p1 has 3 tests and tests_total=4"):
+        PoolFile(path).problems()[1].whole()
 
 
 def test_row_groups_too_large_to_be_read_for_one_problem_are_kept(

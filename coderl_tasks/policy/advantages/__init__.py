@@ -26,8 +26,8 @@ from coderl_tasks.policy.advantages.leave_one_out import leave_one_out
 from coderl_tasks.policy.advantages.maxrl import maxrl
 from coderl_tasks.policy.advantages.mean_centred import compute_advantages
 from coderl_tasks.policy.advantages.std_normalised import std_normalised
-from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
-from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.policy.sampling import completion_budget, split_groups
 
 CountedRewards = Callable[[pl.DataFrame], list[float | None]]
 """The rewards that a graded group (ROLLOUT_SCHEMA) is compared by, None where a completion has none."""
@@ -111,10 +111,8 @@ def with_advantages(
     members has none at all. One without signal keeps the deviations from its mean, whatever estimates. Not trained on:
     those, and empty completions.
     """
-    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
-    return pl.concat(
-        [pl.DataFrame(schema=ROLLOUT_SCHEMA), *(_group_advantages(group, estimate, count) for group in groups)]
-    )
+    groups = (_group_advantages(group, estimate, count) for group in split_groups(graded))
+    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *groups])
 
 
 def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[int]:
@@ -123,7 +121,7 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
     A group of which a completion has no reward is none of them: the fault was a service's, and what the completion was
     worth is not known.
     """
-    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    groups = split_groups(graded)
     # An outage must not decide what is trained on: a group that it hit would be replaced for no fault of its own.
     known = [group for group in groups if not group["reward"].has_nulls()]
     return [group["group_index"][0] for group in known if not _has_signal(count(group))]
@@ -131,7 +129,7 @@ def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_grade
 
 def group_outcomes(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[Outcome]:
     """Of each group, in order, what `selection=adaptive` learns of its problem, by the rewards that `count`."""
-    groups = graded.sort(ORDER).partition_by("group_index", maintain_order=True)
+    groups = split_groups(graded)
     return [(group["problem_id"][0], *outcome(count(group))) for group in groups]
 
 
