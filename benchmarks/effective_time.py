@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from overlap import COMPLETIONS, GROUPS, POOL, SIZES, Turns, both, coderl, servers
+from overlap import POOL, Turns, both, coderl, servers
 from sampling_gateway import Gateway
 
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.run_directory import committed_steps
 
+GROUPS, COMPLETIONS = 8, 2
+SIZES = (f"batch_size={GROUPS * COMPLETIONS}", f"group_size={GROUPS}", "max_tokens=64")
 LOOK_S = 0.05
 SHARES = {"/asample": 3 / 7 / GROUPS, "/run_code": 2 / 7 / (GROUPS * COMPLETIONS), "/optim_step": 2 / 7}
 """Of a slowed step's seconds, what one request of its kind takes."""
