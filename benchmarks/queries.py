@@ -111,8 +111,10 @@ def write_run(path: Path, seed: int, rows: int, batch: int, text: str) -> None:
     with RunDirectory.open(path, {"model_name": "synthetic", "batch_size": batch}) as run:
         for step in range(steps):
             problems = draw.integers(0, PROBLEMS, batch // GROUP)
-            run.step(step).write_scored(rollouts(draw, text, problems, step=step, sampler_step=step - 1))
+            scored = rollouts(draw, text, problems, step=step, sampler_step=step - 1)
+            run.step(step).write_scored(scored)
             commit(run, draw, step)
+            run.index_rollouts(step, scored)
         add_the_rest(run, draw, text, steps)
 
 
@@ -121,7 +123,6 @@ def commit(run: RunDirectory, draw: Draw, step: int) -> None:
     values = {metric.name: 1 if metric.dtype.is_integer() else draw.random() for metric in METRICS}
     row = {"epoch": 0, "n_datums": 32, "n_tokens": 9_000, "loss": 0.1, "ratio_mean": 1.0, "grad_norm": 0.5}
     run.step(step).write_commit(Commit(step, {"step": step, **values, "n_updates": UPDATES}, updates=[row] * UPDATES))
-    run.index_rollouts()
 
 
 def add_the_rest(run: RunDirectory, draw: Draw, text: str, steps: int) -> None:

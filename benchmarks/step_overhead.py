@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.journal.atomic import read_rows
-from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, extend_index
+from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_step
 from coderl_tasks.journal.steps import StepJournal
 
 SETTINGS = ("batch_size=16", "group_size=8", "max_tokens=32", "eval_every=-1", "save_every=0")
@@ -33,7 +33,7 @@ PHASES = ("sample", "score", "train", "save")
 
 def recording_seconds(run: Path, again: Path) -> tuple[list[float], float]:
     """What recording each step of `run` takes, in the new folder `again`, and a step's part of the index."""
-    times = []
+    times, indexing = [], 0.0
     for folder in sorted(run.glob("steps/*")):
         step = int(folder.name)
         source, target = StepJournal(folder, step), StepJournal(again / "steps" / folder.name, step)
@@ -47,9 +47,10 @@ def recording_seconds(run: Path, again: Path) -> tuple[list[float], float]:
         target.write_scored(scored)
         target.write_commit(commit)
         times.append(time.perf_counter() - started)
-    started = time.perf_counter()
-    extend_index(again, len(times))
-    return times, (time.perf_counter() - started) / STEPS_PER_FILE
+        started = time.perf_counter()
+        index_step(again, step, scored)
+        indexing += time.perf_counter() - started
+    return times, indexing / len(times)
 
 
 def log_share(environment: dict[str, str], folder: Path) -> None:

@@ -292,8 +292,8 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     """The view `outcomes`: what the runs' indexes hold, and of the steps that they do not the rollouts themselves."""
     # Read once: a file that a run adds in between would leave its steps in neither.
     indexes = {directory: index_files(directory) for directory in directories}
-    indexed = [file for index in indexes.values() for file in index.values()]
-    others = [file for directory, index in indexes.items() for file in scored_files(directory, index)]
+    indexed = [file for index in indexes.values() for file in index]
+    others = [file for directory, index in indexes.items() for file in scored_files(directory, index.values())]
     _file_view(connection, "_indexed", "-3", indexed, INDEX_SCHEMA)
     _file_view(connection, "_others", "-4", others, ROLLOUT_SCHEMA)
     columns = ", ".join(["run", *INDEX_SCHEMA])

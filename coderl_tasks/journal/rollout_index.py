@@ -1,12 +1,14 @@
 """The index of a run's rollouts: what queries ask of them, without tokens and texts, in files of many steps each.
 
-    index/000063.parquet    the rollouts of steps 0 to 63 (INDEX_SCHEMA)
+    index/000063.parquet        the rollouts of steps 0 to 63 (INDEX_SCHEMA)
+    index/step-000064.parquet   those of step 64, until there is a file of its 64
 
-A million rollouts are some thousand files of steps, and to open each takes longer than to read what a query asks of it.
-What is not in the index yet, the newest steps and all of a run that an earlier version ended, is read from the steps.
+A million rollouts are some thousand files of steps, and to open each takes longer than to read what a query asks of it;
+of long completions to count the tokens takes as long as to read them all. A step adds its own rows, which it has in
+memory. What is not in the index, of a run that an earlier version began, is read from the steps.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +18,8 @@ from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 STEPS_PER_FILE = 64
+STEP = "step-"
+"""What the name of a file of a single step begins with."""
 LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
 """Columns of the index that count another one's tokens."""
 LEFT_OUT = (*LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error")
@@ -26,37 +30,64 @@ INDEX_SCHEMA: dict[str, pl.DataType] = {
 _READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_SCHEMA or name in LENGTHS.values()}
 
 
-def index_files(run: Path) -> dict[int, Path]:
-    """The files of the index by the last step that each holds, in order."""
-    return {int(file.stem): file for file in sorted((run / "index").glob("*.parquet")) if file.stem.isdecimal()}
+def index_files(run: Path) -> dict[Path, range]:
+    """The files of the index, in order, and the steps that each holds; no step is in two of them."""
+    names = {file.stem: file for file in sorted((run / "index").glob("*.parquet"))}
+    lasts = {int(name): file for name, file in names.items() if name.isdecimal()}
+    found = {file: range(last + 1 - STEPS_PER_FILE, last + 1) for last, file in lasts.items()}
+    for name, file in names.items():
+        number = name.removeprefix(STEP)
+        # A kill may leave those of steps that are in a file of many by now.
+        if name != number and number.isdecimal() and _last(int(number)) not in lasts:
+            found[file] = range(int(number), int(number) + 1)
+    return found
 
 
-def scored_files(run: Path, indexed: Collection[int] = ()) -> list[Path]:
-    """scored.parquet of each step that has one, in order, without those in the files `indexed` of the index."""
-    covered = {last // STEPS_PER_FILE for last in indexed}
+def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
+    """scored.parquet of each step that has one, in order, without the steps that are `indexed`."""
+    covered = {step for steps in indexed for step in steps}
     steps = sorted(step for step in (run / "steps").glob("*") if step.name.isdecimal())
-    files = (step / "scored.parquet" for step in steps if int(step.name) // STEPS_PER_FILE not in covered)
+    files = (step / "scored.parquet" for step in steps if int(step.name) not in covered)
     return [file for file in files if file.is_file()]
 
 
-def extend_index(run: Path, committed: int) -> None:
-    """Write the first file that the index of a run with `committed` steps, 0 to committed - 1, lacks, if it lacks one.
+def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
+    """Add the rollouts of `step`, which is committed as all before it are; and where the steps of a file of many are
+    complete, write that.
 
-    One at a time: a long run of an earlier version that goes on is not held up for minutes.
+    One such file at a time: a long run of an earlier version that goes on is not held up for minutes.
     """
-    there = index_files(run)
-    lacking = (last for last in range(STEPS_PER_FILE - 1, committed, STEPS_PER_FILE) if last not in there)
+    folder = make_folder(run / "index")
+    write_parquet(folder / f"{STEP}{step:06d}.parquet", scored.select(_columns()))
+    lacking = (last for last in range(STEPS_PER_FILE - 1, step + 1, STEPS_PER_FILE) if not _many(run, last).is_file())
     last = next(lacking, None)
     if last is None:
         return
     steps = range(last + 1 - STEPS_PER_FILE, last + 1)
-    # Read as the journal reads them: a damaged file is set aside, and stops nobody. One after the other, and tokens for
-    # their number alone: of 64 steps they can be many times what the run otherwise holds.
-    files = (run / "steps" / f"{step:06d}" / "scored.parquet" for step in steps)
-    read = (read_frame(file, _READ, others=False) for file in files)
-    frames = [frame.select(_columns()) for frame in read if frame is not None]
-    rows = pl.concat([pl.DataFrame(schema=INDEX_SCHEMA), *frames])
-    write_parquet(make_folder(run / "index") / f"{last:06d}.parquet", rows)
+    frames = [frame for frame in (_read_step(run, one) for one in steps) if frame is not None]
+    write_parquet(_many(run, last), pl.concat([pl.DataFrame(schema=INDEX_SCHEMA), *frames]))
+    for one in steps:
+        (folder / f"{STEP}{one:06d}.parquet").unlink(missing_ok=True)
+
+
+def _read_step(run: Path, step: int) -> pl.DataFrame | None:
+    """The rows of a step, from its own file of the index or else from its rollouts; a damaged file is set aside, as the
+    journal does, and stops nobody."""
+    rows = read_frame(run / "index" / f"{STEP}{step:06d}.parquet", INDEX_SCHEMA)
+    if rows is not None:
+        return rows
+    # Tokens for their number alone.
+    scored = read_frame(run / "steps" / f"{step:06d}" / "scored.parquet", _READ, others=False)
+    return None if scored is None else scored.select(_columns())
+
+
+def _last(step: int) -> int:
+    """The last step of the file of many that has `step`."""
+    return step // STEPS_PER_FILE * STEPS_PER_FILE + STEPS_PER_FILE - 1
+
+
+def _many(run: Path, last: int) -> Path:
+    return run / "index" / f"{last:06d}.parquet"
 
 
 def _columns() -> list[pl.Expr]:
@@ -66,6 +97,6 @@ def _columns() -> list[pl.Expr]:
 
 def cut_index(run: Path, committed: int) -> None:
     """Delete the files of the index that hold steps from `committed` on: these are done again, perhaps otherwise."""
-    for last, file in index_files(run).items():
-        if last >= committed:
+    for file, steps in index_files(run).items():
+        if steps.stop > committed:
             file.unlink()

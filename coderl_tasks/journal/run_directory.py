@@ -19,11 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import polars as pl
+
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.metrics import MetricsLog
-from coderl_tasks.journal.rollout_index import cut_index, extend_index
+from coderl_tasks.journal.rollout_index import cut_index, index_step
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
     FINDINGS,
@@ -163,9 +165,9 @@ class RunDirectory:
         """The step to work on: the first one without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
 
-    def index_rollouts(self) -> None:
-        """Keep what queries read up with the commits: to be called after each."""
-        extend_index(self.path, self.next_step)
+    def index_rollouts(self, step: int, scored: pl.DataFrame) -> None:
+        """Add to what queries read the rollouts of `step` (ROLLOUT_SCHEMA), once it is committed."""
+        index_step(self.path, step, scored)
 
     def _remove_recorded_groups(self) -> None:
         """Finish deleting single groups where a crash came between recording all of them and that."""

@@ -319,7 +319,7 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
-    run.directory.index_rollouts()
+    run.directory.index_rollouts(step, scored)
     run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit

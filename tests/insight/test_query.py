@@ -16,7 +16,7 @@ from coderl_tasks.insight.console import plain_values, printable, render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, extend_index, index_files, scored_files
+from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_files, index_step, scored_files
 from tests.insight.conftest import write_run
 
 OPEN = ("first_rate", "last_rate", "usual_verdict")
@@ -62,9 +62,11 @@ def test_with_an_index_every_query_answers_as_without(tmp_path: Path) -> None:
     texts = long / "steps/000003/scored.parquet"
     whole = texts.read_bytes()
     texts.write_bytes(without_column(texts, "completion"))  # no text is read for the index
-    extend_index(long, STEPS_PER_FILE + 6)
+    newest = STEPS_PER_FILE + 5  # the first that this version adds
+    index_step(long, newest, pl.read_parquet(long / f"steps/{newest:06d}/scored.parquet"))
     texts.write_bytes(whole)
-    assert len(scored_files(long, index_files(long))) == 6
+    assert list(index_files(long).values()) == [range(STEPS_PER_FILE), range(newest, newest + 1)]
+    assert len(scored_files(long, index_files(long).values())) == 5
     for name, before in answers.items():
         after = query(runs, name=name)
         assert after.drop(OPEN, strict=False).equals(before.drop(OPEN, strict=False)), name

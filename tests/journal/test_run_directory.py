@@ -67,21 +67,27 @@ def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> Non
 def test_the_index_follows_the_commits_and_is_cut_where_they_end(
     tmp_path: Path, config: Config, scored: pl.DataFrame
 ) -> None:
-    last = STEPS_PER_FILE - 1
+    last, whole = STEPS_PER_FILE - 1, range(STEPS_PER_FILE)
     with RunDirectory.open(tmp_path / "run", config) as run:
-        for step in range(STEPS_PER_FILE):
-            assert not index_files(run.path)
-            run.step(step).write_scored(scored.with_columns(step=pl.lit(step, pl.Int32)))
+        for step in whole:
+            assert list(index_files(run.path).values()) == [range(n, n + 1) for n in whole if n < step and n != 5]
+            rollouts = scored.with_columns(step=pl.lit(step, pl.Int32))
+            run.step(step).write_scored(rollouts)
             commit(run, step)
-            if step == 3:  # what cannot be read is set aside, as everywhere, and stops nobody
-                run.step(step).path("scored").write_bytes(b"PAR1")
-            run.index_rollouts()
-        rows = pl.read_parquet(index_files(run.path)[last])
+            run.index_rollouts(step, rollouts)
+            own = run.path / "index" / f"step-{step:06d}.parquet"
+            if step in (3, 4):  # what cannot be read is set aside, as everywhere, and stops nobody
+                own.write_bytes(b"PAR1")
+            if step in (3, 5):  # of one step nothing is left, of 4 and 5 the one or the other
+                run.step(step).path("scored").write_bytes(b"PAR1") if step == 3 else own.unlink()
+        assert list(index_files(run.path).values()) == [whole]
+        assert not list(run.path.glob("index/step-*.parquet"))
+        rows = pl.read_parquet(next(iter(index_files(run.path))))
     assert rows.schema == pl.Schema(INDEX_SCHEMA)
     assert rows["step"].unique().sort().to_list() == [step for step in range(STEPS_PER_FILE) if step != 3]
     assert rows["n_prompt_tokens"].unique().to_list() == [3] and rows["n_completion_tokens"].unique().to_list() == [2]
     with RunDirectory.open(tmp_path / "run", config) as run:
-        assert list(index_files(run.path)) == [last]
+        assert list(index_files(run.path).values()) == [whole]
     run.step(last).path("commit").write_text("{")  # to be done again, perhaps otherwise
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert not index_files(run.path)
