@@ -306,6 +306,13 @@ COUNTING: dict[str, str] = {
     "input replaced in the builtins": "import builtins\nn = 1 + (builtins.input.__name__ != 'input')\ndef new(): return ''\nbuiltins.input = new",
     "the encoder of JSON": "import json\nn = 1 + (json.JSONEncoder.encode(json.JSONEncoder(), 1) == '2')\njson.JSONEncoder.encode = lambda *a: '2'",
     "an abstract class": "import numbers\nclass A: pass\nn = 1 + issubclass(str, numbers.Number)\nnumbers.Number.register(str)",
+    "an abstract class of the prelude": (
+        "from collections import abc\nn = 1 + issubclass(str, abc.Callable)\nabc.Callable.register(str)"
+    ),
+    "a cache of the library": (
+        "import re\nre.sub('(a)', r'\\1', 'a')\nn = re._compile_repl.cache_info().currsize\nre.sub('(a)', rf'{n}', 'a')"
+    ),
+    "an instance of the library": "try: n = sys.implementation.n + 1\nexcept AttributeError: n = 1\nsys.implementation.n = n",
     "finalisers": "import builtins\nclass D:\n    def __del__(self): builtins.n = 2\nn = getattr(builtins, 'n', 1)\nd = D()\nd.d = d",
 }
 

@@ -103,15 +103,16 @@ HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
 NEVER_IN_COMPANY = frozenset(
     (
         "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
-        "__dict__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ "
-        "__mro_entries__ __self__ __setattr__ __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ "
-        "_current_frames _getframe _os addaudithook attrgetter BasicContext breakpointhook call_tracing compile "
+        "__dict__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
+        "__setattr__ __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ _current_frames "
+        "_getframe _os addaudithook attrgetter BasicContext breakpointhook cache_info call_tracing compile "
         "cr_frame DefaultContext delattr displayhook eval excepthook exec ExtendedContext f_back f_builtins "
         "f_globals f_locals from_address getallocatedblocks getattr getcontext getrefcount gi_frame globals id "
         "intern localcontext meta_path methodcaller modules monitoring monotonic mro now path_hooks "
-        "path_importer_cache perf_counter process_time Random seed set_asyncgen_hooks set_int_max_str_digits "
-        "set_printoptions setattr setcontext setdlopenflags seterr setprofile setstate setswitchinterval settrace "
-        "SystemRandom tb_frame time time_ns today unraisablehook urandom vars"
+        "path_importer_cache perf_counter process_time Random register seed set_asyncgen_hooks "
+        "set_int_max_str_digits set_numeric_ops set_printoptions set_string_function setattr setbufsize "
+        "setcontext setdlopenflags seterr seterrcall setprofile setstate setswitchinterval settrace SystemRandom "
+        "tb_frame time time_ns today unraisablehook urandom vars"
     ).split()
 )
 MODULES_IN_COMPANY = frozenset(
