@@ -1,8 +1,10 @@
 """Candidates graded a second: the judge on the embedded sandbox, against one cold Python a candidate.
 
-    python benchmarks/grading_throughput.py [--candidates 200] [--url http://...]
+    python benchmarks/grading_throughput.py [--candidates 200] [--repeats 3] [--url http://...]
 
-Each candidate is a tiny program on a problem of ten tests, half of them right. The cold Python imports numpy and runs
+Each candidate is a tiny program on a problem of ten tests; half of them are right, the others fail at the first test,
+or all are right. All rows are measured in turn, `--repeats` times, and the medians shown. The cold Python imports numpy
+and runs
 all tests of a candidate in its one process, as the usual harness does. Tests a second are set against bare forks that
 run the same code, as many loops at once as there are cores: of a bare interpreter, and of one that has imported the
 prelude whose names every candidate may use. CPU seconds tell more than wall seconds on a machine that others use.
@@ -19,11 +21,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.judge import IsolationPerTest
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import embedded_sandbox
 
@@ -70,8 +75,8 @@ def problem() -> Problem:
     return Problem("add", "", "", "", "stdin", "", tests, N_TESTS, N_TESTS, None, (), 0)
 
 
-def candidates(n: int) -> list[str]:
-    return [(WRONG, RIGHT)[index % 2] + f"# {index}" for index in range(n)]
+def candidates(n: int, half_wrong: bool) -> list[str]:
+    return [(WRONG if half_wrong and index % 2 == 0 else RIGHT) + f"# {index}" for index in range(n)]
 
 
 def cpu_of_tree(pid: int) -> float:
@@ -100,13 +105,13 @@ def measuring(n: int) -> Iterator[Measured]:
     measured.cpu_s = cpu_of_tree(os.getpid()) - cpu
 
 
-async def by_judge(url: str, n: int) -> Measured:
+async def by_judge(url: str, n: int, half_wrong: bool, isolation_per_test: IsolationPerTest) -> Measured:
     async with SandboxClient([url]) as client:
-        judge = Judge(client)
-        await asyncio.gather(*(judge.grade(problem(), code) for code in candidates(4)))
+        judge = Judge(client, isolation_per_test=isolation_per_test)
+        await asyncio.gather(*(judge.grade(problem(), code) for code in candidates(4, half_wrong)))
         with measuring(n) as measured:
-            grades = await asyncio.gather(*(judge.grade(problem(), code) for code in candidates(n)))
-    assert [grade.passed for grade in grades] == [index % 2 == 1 for index in range(n)]
+            grades = await asyncio.gather(*(judge.grade(problem(), code) for code in candidates(n, half_wrong)))
+    assert sum(grade.passed for grade in grades) == (n // 2 if half_wrong else n)
     measured.tests = sum(grade.tests_run for grade in grades)
     return measured
 
@@ -118,7 +123,7 @@ def by_cold_python(n: int) -> Measured:
         subprocess.run([sys.executable, "-c", COLD, code], input=lines, text=True, check=True)
 
     with measuring(n) as measured, ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, candidates(n)))
+        list(pool.map(run, candidates(n, half_wrong=True)))
     measured.tests = n * N_TESTS
     return measured
 
@@ -143,26 +148,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--candidates", type=int, default=200)
     parser.add_argument("--url", help="a running sandbox server (its CPU time is not counted)")
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    n = options.candidates
-    rows = {
-        "bare fork + exec, no isolation": by_bare_fork(N_TESTS * n),
-        "the same, the prelude imported": by_bare_fork(N_TESTS * n, PRELUDE),
-    }
-    if options.url:
-        rows["judge"] = asyncio.run(by_judge(options.url, n))
-    else:
-        with embedded_sandbox() as server:
-            rows["judge, embedded sandbox"] = asyncio.run(by_judge(server.address, n))
-    rows["cold Python with numpy, a candidate each"] = by_cold_python(max(4, n // 10))
-    table = Table(title=f"{N_TESTS} tests a candidate, half of the candidates right, {os.cpu_count()} cores")
+    measured: dict[str, list[Measured]] = {}
+    with contextlib.ExitStack() as stack:
+        url = options.url or stack.enter_context(embedded_sandbox()).address
+        for _ in range(options.repeats):
+            for name, row in measured_once(url, options.candidates):
+                measured.setdefault(name, []).append(row)
+    title = f"{N_TESTS} tests a candidate, {os.cpu_count()} cores, medians of {options.repeats}"
+    table = Table(title=title)
     for heading in ("", "candidates/s", "tests/s", "CPU ms/candidate", "CPU ms/test"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, row in rows.items():
-        per_candidate = f"{1000 * row.cpu_s / row.candidates:.1f}" if row.candidates != row.tests else "-"
-        rate = f"{row.candidates / row.wall_s:.1f}" if row.candidates != row.tests else "-"
-        table.add_row(name, rate, f"{row.tests / row.wall_s:.0f}", per_candidate, f"{1000 * row.cpu_s / row.tests:.2f}")
+    for name, rows in measured.items():
+        each = rows[0].candidates != rows[0].tests  # else a test is all there is of a candidate
+        rate = median(row.candidates / row.wall_s for row in rows)
+        per_candidate = median(1000 * row.cpu_s / row.candidates for row in rows)
+        table.add_row(
+            name,
+            f"{rate:.1f}" if each else "-",
+            f"{median(row.tests / row.wall_s for row in rows):.0f}",
+            f"{per_candidate:.1f}" if each else "-",
+            f"{median(1000 * row.cpu_s / row.tests for row in rows):.2f}",
+        )
     Console().print(table)
+
+
+def measured_once(url: str, n: int) -> Iterator[tuple[str, Measured]]:
+    for half_wrong in (True, False):
+        for isolation in get_args(IsolationPerTest):
+            shape = "half wrong" if half_wrong else "all right"
+            yield (
+                f"judge, {shape}, isolation_per_test={isolation}",
+                asyncio.run(by_judge(url, n, half_wrong, isolation)),
+            )
+    yield "cold Python with numpy, a candidate each", by_cold_python(max(4, n // 10))
+    yield "bare fork + exec, no isolation", by_bare_fork(N_TESTS * n)
+    yield "the same, the prelude imported", by_bare_fork(N_TESTS * n, PRELUDE)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.judge import IsolationPerTest, Judge
 from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
 from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.problem import Problem
@@ -45,6 +45,7 @@ class Grader:
     it: `SANDBOX_URL`, else one of this user on port 8080, else an embedded one, which ends with the grader. `timeout_s`
     is CPU seconds per test of problems that name no limit. A completion without a closed code block has the reward
     -`format_coef`; with `fraction` every test is run, and a program that passes some has that share of the reward.
+    `isolation_per_test` is as in docs/rewards.md.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Grader:
         format_coef: float = FORMAT_COEF,
         fraction: bool = False,
         max_concurrency: int | None = None,
+        isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
         """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
         given = [sandbox] if isinstance(sandbox, str) else sandbox
@@ -62,7 +64,7 @@ class Grader:
         if self._urls == ():
             raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
         self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
-        self._max_concurrency = max_concurrency
+        self._max_concurrency, self._isolation_per_test = max_concurrency, isolation_per_test
         self._starting = threading.Lock()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge, threading.Thread] | None = None
 
@@ -174,7 +176,8 @@ class Grader:
     ) -> None:
         ended = asyncio.Event()
         async with SandboxClient(urls, max_concurrency) as client:
-            started.set_result((asyncio.get_running_loop(), ended, Judge(client, self._timeout_s)))
+            judge = Judge(client, self._timeout_s, isolation_per_test=self._isolation_per_test)
+            started.set_result((asyncio.get_running_loop(), ended, judge))
             await ended.wait()
             # Those of callers that other threads run: they get an answer, not a future that never ends.
             others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -9,7 +9,10 @@
 4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
    driver does not work (an old Python, a full disk, no room for processes) is quarantined and the test run elsewhere;
    without another server it is an infra error, as is what the client could not get done at all.
-5. Every request has an id, which its report names. A server that answers with another request's result is quarantined
+5. Tests may share a process of the sandbox (`isolation_per_test="failures"`). What counts of a test that was not the
+   first in its process is a pass. From one that did not pass there, tests are run again, it being the first in a
+   process; a program that passes it then answers differently in company, and is graded anew without any.
+6. Every request has an id, which its report names. A server that answers with another request's result is quarantined
    in the same way.
 
 What runs in the sandbox is `payload/driver.py`, sent as text. Expected outputs are no part of a request. The driver's
@@ -29,7 +32,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
@@ -41,6 +44,7 @@ from coderl_tasks.problems.problem import Problem, Test
 _DRIVER = (Path(__file__).parent / "payload" / "driver.py").read_text()
 _DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stderr then
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
+_FIRST_CHUNK_BYTES = 256 << 10  # of input that may be sent along with the first test, for programs that are quick
 _REMAINDER = 3  # a remainder of up to three times the next chunk's size goes along with it
 _LONGEST_CHUNK_S = 600.0
 _PATIENCE = 10  # times the time of a request, for a test that got too little of the machine
@@ -57,6 +61,8 @@ _KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well
 _ISSUED: deque[str] = deque(maxlen=10_000)
 """The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
 another program's: whoever passes requests on has mixed them up."""
+IsolationPerTest = Literal["failures", "always"]
+"""Which tests have a process of their own: those that do not pass in one that several share, or all."""
 logger = logging.getLogger(__name__)
 
 
@@ -76,7 +82,8 @@ class TestResult:
 
     `ended`: exit (`code` is the exit status), signal (`code` is its number), cpu, wall or output (the limit it broke);
     compile, where the program does not, and lost, where there is no report. `answer` is the standard output, or for a
-    call the JSON of {"value": ...}; `stderr` the end of the error output. `verdict` and `reason` count once judged.
+    call the JSON of {"value": ...}; `stderr` the end of the error output; `in_company` says that its process had run
+    another test before, so that only a pass counts. `verdict` and `reason` count once judged.
     """
 
     index: int
@@ -86,6 +93,7 @@ class TestResult:
     rss_kb: int = 0
     answer: bytes = b""
     stderr: str = ""
+    in_company: bool = False
     verdict: Verdict = Verdict.RUNTIME_ERROR
     reason: str = ""
 
@@ -108,12 +116,20 @@ class Judge:
     """Grades programs through `client`. `timeout_s` is CPU seconds per test, where a problem names none of its own;
     `memory_mb` is what a test may allocate, in MiB. Raises ConfigError for a timeout that is not above 0 and finite."""
 
-    def __init__(self, client: SandboxClient, timeout_s: float = 6.0, *, memory_mb: int = 1024) -> None:
+    def __init__(
+        self,
+        client: SandboxClient,
+        timeout_s: float = 6.0,
+        *,
+        memory_mb: int = 1024,
+        isolation_per_test: IsolationPerTest = "failures",
+    ) -> None:
         if not 0 < timeout_s < math.inf:
             raise ConfigError(f"a timeout of {timeout_s} s: give CPU seconds above 0")
         self.client = client
         self.timeout_s = timeout_s
         self._memory_mb = memory_mb
+        self._isolation_per_test = isolation_per_test
 
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
@@ -130,12 +146,15 @@ class Judge:
         if not every or sorted(indices) != every:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         limits = self._limits(problem)
-        run = _Run(self.client, problem, code, limits, run_all)
+        company = self._isolation_per_test == "failures" and len(every) > 1
+        run = _Run(self.client, problem, code, limits, run_all, company)
         infra: InfraError | None = None
         try:
-            for chunk in _chunks(problem, indices, limits.cpu_s, _LARGEST_CHUNK if run_all else _FIRST_CHUNK):
-                if not await run.tests(chunk):
-                    break
+            try:
+                await run.all(indices)
+            except _OtherwiseInCompany:
+                run = _Run(self.client, problem, code, limits, run_all, company=False)
+                await run.all(indices)
         except InfraError as error:
             infra = error
         return run.grade(infra)
@@ -150,36 +169,72 @@ class Judge:
         return Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
 
 
+class _OtherwiseInCompany(Exception):
+    """A program has passed a test that it had not passed in a process that had run another one."""
+
+
 class _Run:
     """One program on one problem, as far as it has got."""
 
-    def __init__(self, client: SandboxClient, problem: Problem, code: str, limits: Limits, run_all: bool) -> None:
+    def __init__(
+        self, client: SandboxClient, problem: Problem, code: str, limits: Limits, run_all: bool, company: bool
+    ) -> None:
         self._client, self._problem, self._code, self._limits = client, problem, code, limits
-        self._run_all = run_all
+        self._run_all, self._company = run_all, company
         self._server = self._python = ""  # of the one that answered last
         self._tests_run, self._tests_passed, self._cpu_s = 0, 0, 0.0
         self._failed: TestResult | None = None  # the first
 
-    async def tests(self, chunk: Sequence[int]) -> bool:
-        """Run these tests; False when grading is over."""
+    async def all(self, indices: Sequence[int]) -> None:
+        """Run these tests, as far as need be. Raises _OtherwiseInCompany and InfraError."""
+        first, rest = _LARGEST_CHUNK if self._run_all else _FIRST_CHUNK, list(indices)
+        if self._company and not self._run_all:
+            # In one request with the first test go those that its process may run as well. Where it does not, a wrong
+            # program has cost no more than without.
+            chunk = next(_chunks(self._problem, rest, self._limits.cpu_s, _LARGEST_CHUNK, _FIRST_CHUNK_BYTES))
+            n_done = await self._tests(chunk, one_process=True)
+            if n_done is None:
+                return
+            first, rest = _LARGEST_CHUNK if n_done == len(chunk) > 1 else _GROWTH, rest[n_done:]
+        for chunk in _chunks(self._problem, rest, self._limits.cpu_s, first):
+            if await self._tests(chunk) is None:
+                return
+
+    async def _tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
+        """Run these tests, or with `one_process` as many as the first process does; how many that were, None when
+        grading is over."""
         left = list(chunk)
+        doubtful: int | None = None  # a test that failed in company
         while left:
-            results = await self._send(left, self._limits)
+            results = await self._send(left, self._limits, one_process=one_process)
             if results is None:
-                return await self._one_by_one(left)
+                alone = left[:1] if one_process else left
+                return len(alone) if await self._one_by_one(alone) else None
+            n_settled = 0
             for result in map(self._judged, results):
+                if self._company and result.in_company and result.verdict is not Verdict.PASSED:
+                    # Alone again, and the others too. One is enough where the first failure ends it all.
+                    self._company, doubtful = False, result.index
+                    break
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
                     result = await self._alone(result.index, self._limits)
                 # Stopped by the wall clock, with CPU time to spare: alone it has the machine to itself.
                 if result.ended == "wall":
                     limits = replace(self._limits, wall_s=2 * self._limits.wall_s)
                     result = await self._alone(result.index, limits, _PATIENCE)
+                if result.index == doubtful and result.verdict is Verdict.PASSED:
+                    raise _OtherwiseInCompany
                 # What does not compile fails every test, so it is not run on another one even where all are to run.
                 if not self._goes_on_after(result) or result.ended == "compile":
-                    return False
+                    return None
+                n_settled += 1
+            if one_process and n_settled == len(results):
+                return n_settled
             # The driver stops early at a limit of all tests together (time, output): the rest goes out again.
-            del left[: len(results)]
-        return True
+            del left[:n_settled]
+            if doubtful is not None and not self._run_all:
+                del left[1:]
+        return len(chunk)
 
     async def _one_by_one(self, indices: Sequence[int]) -> bool:
         for index in indices:
@@ -219,17 +274,27 @@ class _Run:
             self._failed = result
         return passed or self._run_all
 
-    async def _send(self, indices: Sequence[int], limits: Limits, patience: int = 1) -> list[TestResult] | None:
+    async def _send(
+        self, indices: Sequence[int], limits: Limits, patience: int = 1, *, one_process: bool = False
+    ) -> list[TestResult] | None:
         """The results of the first of these tests (at least one), not judged yet; None where there is no report."""
         # For all of its tests in turn, and the interpreter's start: the driver stops before that and reports what it
-        # has.
-        run_timeout_s = patience * (limits.cpu_s + 1) * len(indices) + 5
+        # has. A process that runs several has the time of one, and the first of them may have to run again.
+        run_timeout_s = patience * (limits.cpu_s + 1) * (min(2, len(indices)) if one_process else len(indices)) + 5
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
             result = await self._client.run_code(
                 build_request(
-                    self._problem, self._code, indices, limits, run_timeout_s, not self._run_all, request_id=request_id
+                    self._problem,
+                    self._code,
+                    indices,
+                    limits,
+                    run_timeout_s,
+                    stop=not self._run_all,
+                    company=self._company,
+                    one_process=one_process,
+                    request_id=request_id,
                 )
             )
             self._server = result.server
@@ -335,11 +400,15 @@ def build_request(
     indices: Sequence[int],
     limits: Limits,
     run_timeout_s: float,
+    *,
     stop: bool,
+    company: bool = False,
+    one_process: bool = False,
     request_id: str = "",
 ) -> RunRequest:
     """The request that runs a program on these tests of a problem, in this order; with `stop`, up to the first that
-    does not end well. The report names `request_id`, by which the answer to another request is told."""
+    does not end well. With `company` a process may run several, and with `one_process` no other follows it. The report
+    names `request_id`, by which the answer to another request is told."""
     tests = {
         "id": request_id,
         "kind": problem.kind,
@@ -353,6 +422,8 @@ def build_request(
         "output_limit": limits.output_bytes,
         "total_output_limit": 2 * limits.output_bytes,
         "stop_on_failure": stop,
+        "company": company,
+        "one_process": one_process,
     }
     return RunRequest(
         code=_DRIVER,
@@ -397,10 +468,12 @@ def _reported_test(index: int, test: dict[str, Any], limits: Limits) -> TestResu
     # The type itself, as True is an int to isinstance, and JSON's true no exit status.
     if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int or len(answer) > limits.output_bytes:
         raise ValueError("not a record of the driver")
+    if type(test["in_company"]) is not bool:
+        raise ValueError("not a record of the driver")
     if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:
         raise ValueError("not a record of the driver")
     stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
-    return TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr)
+    return TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, test["in_company"])
 
 
 def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:
@@ -417,7 +490,9 @@ def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:
     return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
 
 
-def _chunks(problem: Problem, indices: Sequence[int], cpu_s: float, first: int) -> Iterator[list[int]]:
+def _chunks(
+    problem: Problem, indices: Sequence[int], cpu_s: float, first: int, most_bytes: int = _MAX_INPUT_BYTES
+) -> Iterator[list[int]]:
     """The indices in growing chunks, each of bounded input size and time; the last takes what is not worth another.
 
     `first` is the size to begin with: small where the first failure ends it all.
@@ -430,7 +505,7 @@ def _chunks(problem: Problem, indices: Sequence[int], cpu_s: float, first: int) 
         chunk, n_bytes = [indices[start]], len(problem.tests[indices[start]].input)
         for index in indices[start + 1 : start + count]:
             n_bytes += len(problem.tests[index].input)
-            if n_bytes > _MAX_INPUT_BYTES:
+            if n_bytes > most_bytes:
                 break
             chunk.append(index)
         yield chunk

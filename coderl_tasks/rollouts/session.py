@@ -205,7 +205,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
         # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
         await require_sandbox(client)
-        judge = Judge(client, settings.reward_timeout)
+        judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
         environment = environment_of(settings)
         await environment.require_usable(judge)
         session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name, environment)

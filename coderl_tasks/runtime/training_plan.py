@@ -29,7 +29,7 @@ from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
+from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings, about
 from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_pool
 
@@ -86,11 +86,15 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
     """The newest run below the default root that was started with these complete settings, whatever its directory, and
     has steps left; None if there is none, or each is in use."""
     config = run_config(settings)
+    later = {key for key, field in TrainSettings.model_fields.items() if about(field).earlier is not None}
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
         try:
             recorded = recorded_config(folder) or {}
-            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
+            # A run of a version without a setting goes on as it began, where nothing else is asked for.
+            unsaid = later - recorded.keys() - settings.given
+            asked = {key: value for key, value in config.items() if key not in unsaid}
+            if not config_changes(recorded, asked) and run_state(folder, recorded) not in ("running", "finished"):
                 return folder
         except DataError:  # a damaged one: naming it says what is wrong with it
             continue

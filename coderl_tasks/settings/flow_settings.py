@@ -35,6 +35,7 @@ DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 
 PresetName = Literal["nano", "gsm8k"]
+IsolationPerTest = Literal["failures", "always"]
 ENVIRONMENTS = ("code", "gsm8k", "custom")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""
@@ -52,6 +53,8 @@ class Setting:
     warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
     inherited: bool = False
     """Whether an evaluation of a run takes it from the run where it is not given."""
+    earlier: Any = None
+    """What a record of a version without the setting was made with, where that is not the default."""
     nano: Any = None
     """The value that `preset=nano` fills in."""
     gsm8k: Any = None
@@ -240,6 +243,14 @@ class FlowSettings(BaseModel):
     reward_timeout: Annotated[
         float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
     ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
+    isolation_per_test: Annotated[
+        IsolationPerTest,
+        Setting(decides_content=False, on_resume="allowed", inherited=True, earlier="always", environments=("code",)),
+    ] = Field(
+        "failures",
+        description="tests with a process of their own in the sandbox: failures, a program's first and those that it "
+        "does not pass in the process of another test; or always, every test",
+    )
     sample_concurrency: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
         64, ge=1, description="sampling requests in flight, one per problem"
     )
@@ -299,9 +310,11 @@ class FlowSettings(BaseModel):
 
     @classmethod
     def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """What an earlier version recorded of `content`: settings that it did not have are as by default, which leaves
-        everything as it was."""
-        return {**cls().content(), **recorded}
+        """What an earlier version recorded of `content`: settings that it did not have are as by default, or else
+        `Setting.earlier`, which leaves everything as it was."""
+        plain = cls().content()
+        earlier = {key: about(setting).earlier for key, setting in cls.model_fields.items() if key in plain}
+        return {**plain, **{key: value for key, value in earlier.items() if value is not None}, **recorded}
 
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""

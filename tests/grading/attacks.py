@@ -4,6 +4,8 @@ STDIN_ATTACKS    early exits, forged results, frames and objects, the driver and
 HARMFUL_ATTACKS  the machine and the runs beside: bombs, signals, network, processes, other people's files; for servers with
                  isolation only
 CALL_ATTACKS     values that are not what they seem
+COUNTING         programs that number their tests, which one alone cannot: state that a process keeps from test to test
+COMPANY_ATTACKS  others on a process that several tests share
 """
 
 # One program, one string: long lines are kept.
@@ -228,4 +230,137 @@ CALL_ATTACKS: dict[str, str] = {
     "patches sum": "import builtins\nbuiltins.sum = lambda xs: True\ndef total(xs): return sum(xs) + 1",
     "a property that exits": "import os\nclass Solution:\n    @property\n    def total(self): os._exit(0)",
     "leaves from a finaliser": "import os\nclass D:\n    def __del__(self): os._exit(0)\ndef total(xs):\n    D()\n    return sum(xs)",
+}
+
+# Each sets `n`, in the hope of how many tests there have been.
+COUNTING: dict[str, str] = {
+    "an attribute of builtins": "import builtins\nn = builtins.n = getattr(builtins, 'n', 0) + 1",
+    "an attribute of __builtins__": "b = __builtins__ if type(__builtins__) is dict else vars(__builtins__)\nn = b['n'] = b.get('n', 0) + 1",
+    "an attribute of sys": "import sys\ntry: n = sys.n + 1\nexcept AttributeError: n = 1\nsys.n = n",
+    "an attribute of math": "import math\ntry: n = math.n + 1\nexcept AttributeError: n = 1\nmath.n = n",
+    "an attribute of a function": "import json\ntry: n = json.dumps.n + 1\nexcept AttributeError: n = 1\njson.dumps.n = n",
+    "an attribute of a class": "try: n = Counter.n + 1\nexcept AttributeError: n = 1\nCounter.n = n",
+    "an attribute of a method": "try: n = Counter.update.n + 1\nexcept AttributeError: n = 1\nCounter.update.n = n",
+    "a function replaced": "import heapq\nn = 1 + (heapq.merge.__name__ != 'merge')\ndef other(): pass\nheapq.merge = other",
+    "a method replaced": "n = 1 + (Counter.update.__name__ != 'update')\ndef other(self, *a): pass\nCounter.update = other",
+    "a class of the library": "import io\nclass Old(io.StringIO): pass\nn = 1 + (io.StringIO.__name__ == 'Old')\nio.StringIO = Old",
+    "a module of its own": "import sys\nn = sys.modules.setdefault('mine', [0])\nn[0] += 1\nn = n[0]",
+    "an attribute of a module that it imports": (
+        "import fractions\ntry: n = fractions.n + 1\nexcept AttributeError: n = 1\nfractions.n = n"
+    ),
+    "an attribute of a class that it imports": (
+        "from fractions import Fraction\ntry: n = Fraction.n + 1\nexcept AttributeError: n = 1\nFraction.n = n"
+    ),
+    "the decimal context": "import decimal\nn = decimal.getcontext().prec - 27\ndecimal.getcontext().prec += 1",
+    "the default decimal context": (
+        "import decimal\nn = decimal.DefaultContext.prec - 27\ndecimal.DefaultContext.prec += 1"
+    ),
+    "the annotations of a function": (
+        "import heapq\nkept = heapq.merge.__annotations__\nn = kept['n'] = kept.get('n', 0) + 1"
+    ),
+    "an attribute by another name": (
+        "import operator\nkept = operator.attrgetter('decoder.__dict__')(json)\nn = kept['n'] = kept.get('n', 0) + 1"
+    ),
+    "its error output": "import os\nn = os.fstat(2).st_size + 1\nos.write(2, b'x')",
+    "its arguments": "import sys\nsys.argv += ['x']\nn = len(sys.argv) - 1",
+    "a list of a module": "import string\ntry: string.seen += [1]\nexcept AttributeError: string.seen = [1]\nn = len(string.seen)",
+    "sys.path": "import sys\nn = sys.path.count('x') + 1\nsys.path.append('x')",
+    "sys.argv": "import sys\nn = len(sys.argv)\nsys.argv.append('x')",
+    "import hooks": "import sys\nsys.meta_path.append(None)\nn = sys.meta_path.count(None)\nsys.meta_path",
+    "the environment": "import os\nn = int(os.environ.get('N', 0)) + 1\nos.environ['N'] = str(n)",
+    "the recursion limit": "import sys\nn = sys.getrecursionlimit() - 600000 + 1\nsys.setrecursionlimit(600000 + n)",
+    "random numbers": "import random\ndrawn = random.random()\nrandom.seed(0)\nn = 1 + (drawn != random.random())\nrandom.random()",
+    "random numbers, not seeded": "n = 1 + (randint(0, 10 ** 9) != 906691059)",
+    "a file": "import os\nn = len(os.listdir()) + 1\nopen(f'{n}', 'w')",
+    "a file, without os": "n = 1\ntry:\n    n += len(open('x').read())\nexcept OSError: pass\nopen('x', 'a').write('x')",
+    "the working directory": "import os\nn = len(os.getcwd().split('/x'))\nos.mkdir('x')\nos.chdir('x')",
+    "open descriptors": "import os\nfd = os.open('/dev/null', os.O_RDONLY)\nn = fd - 2",
+    "open files": "f = open('/dev/null')\nn = f.fileno() - 2\nkept = [f]\nkept.append(kept)",
+    "a thread": "import threading, time\nn = threading.active_count()\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+    "an exit handler": "import atexit\nn = atexit._ncallbacks() + 1\natexit.register(int)",
+    "a signal handler": "import signal\nn = 1 + (signal.getsignal(10) is not signal.SIG_DFL)\nsignal.signal(10, lambda *a: None)",
+    "blocked signals": "import signal\nn = 1 + len(signal.pthread_sigmask(signal.SIG_BLOCK, [10]))",
+    "a limit": "import resource\nsoft, hard = resource.getrlimit(7)\nn = 1 + (soft == 99)\nresource.setrlimit(7, (99, hard))",
+    "the file mode mask": "import os\nn = 1 + (os.umask(0o77) == 0o77)",
+    "priority": "import os\nn = os.nice(1)",
+    "collector callbacks": "import gc\nn = len(gc.callbacks) + 1\ngc.callbacks.append(lambda *a: None)",
+    "the collector": "import gc\nn = 2 - gc.isenabled()\ngc.disable()",
+    "a trace function": "import sys\nn = 1 + (sys.gettrace() is not None)\nsys.settrace(lambda *a: None)",
+    "a profiler": "import sys\nn = 1 + (sys.getprofile() is not None)\nsys.setprofile(lambda *a: None)",
+    "the digits of an integer": "import sys\nn = 1 + (sys.get_int_max_str_digits() == 1000)\nsys.set_int_max_str_digits(1000)",
+    "a codec": "import codecs\ntry: n = len(codecs.lookup('counted').name)\nexcept LookupError: n = 1\ncodecs.register(lambda name: codecs.CodecInfo(None, None, name='xx'))",
+    "warnings": "import warnings\nn = 1 + (('error', None, ImportWarning, None, 7) in warnings.filters)\nwarnings.simplefilter('error', ImportWarning, 7)",
+    "a child": (
+        "import os\nn = 1\ntry:\n    os.waitpid(-1, os.WNOHANG)\n    n = 2\nexcept ChildProcessError: pass\n"
+        "if os.fork() == 0:\n    while True: os.sched_yield()"
+    ),
+    "a file in the folder above": (
+        "n = 1\ntry: n += len(open('../x').read())\nexcept OSError: pass\nopen('../x', 'a').write('x')"
+    ),
+    "its own frames": "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nn = frame.f_globals['n'] = frame.f_globals.get('n', 0) + 1",
+    "the number of this test in the driver's memory": (
+        "import gc\nn = max((x['number'] for x in gc.get_objects() if type(x) is dict and 'number' in x and type(x['number']) is int), default=0) + 1"
+    ),
+    "the name space of its module": "import __main__\nn = __main__.__dict__.setdefault('seen', 0) + 1\n__main__.seen = n",
+    "print replaced": "import builtins\nn = 1 + (builtins.print.__name__ != 'print')\nold = print\ndef new(*a): old(*a)\nbuiltins.print = new",
+    "input replaced in the builtins": "import builtins\nn = 1 + (builtins.input.__name__ != 'input')\ndef new(): return ''\nbuiltins.input = new",
+    "the encoder of JSON": "import json\nn = 1 + (json.JSONEncoder.encode(json.JSONEncoder(), 1) == '2')\njson.JSONEncoder.encode = lambda *a: '2'",
+    "an abstract class": "import numbers\nclass A: pass\nn = 1 + issubclass(str, numbers.Number)\nnumbers.Number.register(str)",
+    "an abstract class of the prelude": (
+        "from collections import abc\nn = 1 + issubclass(str, abc.Callable)\nabc.Callable.register(str)"
+    ),
+    "a cache of the library": (
+        "import re\nre.sub('(a)', r'\\1', 'a')\nn = re._compile_repl.cache_info().currsize\nre.sub('(a)', rf'{n}', 'a')"
+    ),
+    "an instance of the library": "try: n = sys.implementation.n + 1\nexcept AttributeError: n = 1\nsys.implementation.n = n",
+    "finalisers": "import builtins\nclass D:\n    def __del__(self): builtins.n = 2\nn = getattr(builtins, 'n', 1)\nd = D()\nd.d = d",
+}
+
+# Each is put between `n = int(input())` and `print(n)`, which is right for all tests but the last.
+COMPANY_ATTACKS: dict[str, str] = {
+    "nothing": "",
+    "leaves in the middle": "import os\nif n == 3: print(n, flush=True); os._exit(0)",
+    "leaves with a status in the middle": "import sys\nif n == 3: print(n); sys.exit(3)",
+    "crashes in the middle": "if n == 3: [][0]",
+    "aborts in the middle": "import ctypes\nif n == 3: ctypes.string_at(0)",
+    "kills itself in the middle": "import os\nif n == 3: os.kill(os.getpid(), 9)",
+    "endless in the middle": "while n == 3: pass",
+    "endless output in the middle": "while n == 3: print('x' * (1 << 20))",
+    "memory in the middle": "if n == 3: x = bytearray(8 << 30)",
+    "memory that adds up": "x = [bytearray(300 << 20)]\nx.append(x)",
+    "deep recursion in the middle": "def f(k): return 0 if k == 0 else 1 + f(k - 1)\nif n == 3: f(100000)",
+    "ends all tests after the first": (
+        "import os\nprint(n, flush=True)\nfor fd in range(3, 80):\n    try: os.write(fd, b't')\n    except OSError: pass\n"
+        "for fd in range(3, 80):\n    try: os.write(fd, b'.')\n    except OSError: pass\nos._exit(0)"
+    ),
+    "a mark of its own": "for fd in range(3, 80):\n    try: open(fd, 'wb', closefd=False).write(b'tttttt.')\n    except OSError: pass",
+    "marks without os": "for fd in range(3, 20):\n    try: open(fd, 'wb', closefd=False).write(b't')\n    except OSError: pass",
+    "closes what it was not given": "import os\nos.closerange(3, 200)",
+    "closes all": "print(n, flush=True)\nimport os\nos.closerange(0, 200)\nos._exit(0)",
+    "closes the next answers, without os": "for fd in range(3, 80):\n    try: open(fd).close()\n    except OSError: pass",
+    "keeps its output open": "import os\nif n == 1: os.dup(1)",
+    "writes to the next test's output": "for fd in range(5, 80):\n    try: open(fd, 'w', closefd=False).write('4\\n')\n    except OSError: pass",
+    "an answer late": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print(n)), daemon=True).start()",
+    "a thread that prints on": "import threading\ndef on():\n    while True: print(n)\nthreading.Thread(target=on, daemon=True).start()",
+    "a child that prints later": "import os, time\nif os.fork() == 0:\n    time.sleep(1)\n    while True: os.write(1, b'x')",
+    "a finaliser that prints": "class D:\n    def __del__(self): print('late')\nd = D()\nd.d = d",
+    "an exit handler that leaves": "import atexit, os\natexit.register(lambda: (print(n, flush=True), os._exit(0)))",
+    "a file held for the next": "held = [open(1, 'w', closefd=False)]\nheld.append(held)\nheld[0].write(' ')",
+    "sys.exit replaced": "import sys\nsys.exit = lambda *a: None",
+    "exec and compile replaced": "import builtins\nbuiltins.exec = builtins.compile = lambda *a: None",
+    "os patched": "import os\nos.dup2 = os.write = os.close = lambda *a: None",
+    "streams that swallow": "import sys\nclass S:\n    def write(self, x): pass\n    def flush(self): pass\nprint(n, flush=True)\nsys.stdout = S()",
+    "streams that fail": "import sys\nprint(n, flush=True)\nsys.stdout = sys.stdin = None",
+    "time used up": "end = sum(range(3_000_000))",
+    "the inputs of later tests": (
+        "import gc\nfor x in gc.get_objects():\n    if type(x) is list and len(x) > 4 and all(type(y) is str for y in x): y = x"
+    ),
+    "an alarm": "import signal\nsignal.alarm(1)\nsignal.setitimer(signal.ITIMER_VIRTUAL, 0.01)",
+    "a lower limit": "import resource\nif n == 2: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+    "no descriptors": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+    "threads forbidden": "import threading\nthreading._shutdown = threading._main_thread = None",
+    "modules gone": "import sys\nprint(n, flush=True)\nsys.modules.clear()",
+    "a collection in the way": "import gc\ngc.callbacks.append(lambda *a: 1 / 0)",
+    "another main module": "import sys\nsys.modules['__main__'] = None",
+    "no recursion": "import sys\nprint(n, flush=True)\nsys.setrecursionlimit(60)",
 }

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
-from coderl_tasks.grading.judge import Limits, parse_report, reported_tests
+from coderl_tasks.grading import judge as judge_module
+from coderl_tasks.grading.judge import IsolationPerTest, Limits, parse_report, reported_tests
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
@@ -42,12 +43,50 @@ class Recording:
         return [len(test["inputs"]) for test in tests]
 
 
-async def test_tests_go_out_in_growing_chunks(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("isolation_per_test", "code", "n_tests", "sizes"),
+    [
+        ("always", ECHO, 40, [1, 4, 35]),
+        ("failures", ECHO, 40, [40]),  # all in the process of the first
+        ("failures", f"import threading\n{ECHO}", 40, [40, 4, 35]),  # not for company: the first only
+    ],
+)
+async def test_tests_go_out_in_growing_chunks(
+    serve: Serve, isolation_per_test: IsolationPerTest, code: str, n_tests: int, sizes: list[int]
+) -> None:
     server = Recording(serve)
     async with SandboxClient([server.url]) as client:
-        grade = await Judge(client).grade(echo_problem(40), ECHO)
-    assert grade.passed and grade.tests_run == 40
-    assert server.chunk_sizes() == [1, 4, 35]
+        grade = await Judge(client, isolation_per_test=isolation_per_test).grade(echo_problem(n_tests), code)
+    assert grade.passed and grade.tests_run == n_tests
+    assert server.chunk_sizes() == sizes
+
+
+async def test_a_program_that_passes_alone_what_it_fails_in_company_is_graded_without_any(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Such a program is not let into company, as far as its code tells.
+    driver = judge_module._DRIVER
+    assert "__annotations__ " in driver
+    monkeypatch.setattr(judge_module, "_DRIVER", driver.replace("__annotations__ ", ""))
+    server = Recording(serve)
+    code = "kept = heapq.merge.__annotations__\nn = input()\nprint('again' if 'n' in kept else n)\nkept['n'] = 1"
+    async with SandboxClient([server.url]) as client:
+        grade = await Judge(client).grade(echo_problem(8), code)
+        whole = await Judge(client).grade(echo_problem(8), code, run_all=True)
+    assert grade.passed and grade.tests_run == 8
+    assert whole.passed and whole.tests_run == 8
+    assert server.chunk_sizes() == [8, 1, 1, 7, 8, 7, 8]
+
+
+@pytest.mark.parametrize("run_all", [False, True])
+async def test_what_fails_in_company_fails_alone(serve: Serve, run_all: bool) -> None:
+    server = Recording(serve)
+    problem = stdin_problem(*[(f"{n}\n", f"{n % 5}\n") for n in range(8)])
+    async with SandboxClient([server.url]) as client:
+        grade = await Judge(client).grade(problem, ECHO, run_all=run_all)
+    assert (grade.verdict, grade.first_failed) == (Verdict.WRONG_ANSWER, 5)
+    assert (grade.tests_run, grade.tests_passed) == ((8, 5) if run_all else (6, 5))
+    assert server.chunk_sizes() == ([8, 3] if run_all else [8, 1])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +105,7 @@ async def test_a_wrong_program_costs_one_small_request(serve: Serve) -> None:
     async with SandboxClient([server.url]) as client:
         grade = await Judge(client).grade(echo_problem(40), "print('no')")
     assert (grade.tests_run, grade.tests_passed, grade.first_failed) == (1, 0, 0)
-    assert server.chunk_sizes() == [1]
+    assert server.chunk_sizes() == [40]
 
 
 async def test_all_tests_go_out_in_large_chunks(serve: Serve) -> None:
@@ -138,7 +177,7 @@ async def test_an_outage_is_an_infra_error(serve: Serve, fault: Any) -> None:
 async def test_an_outage_midway_is_an_infra_error(serve: Serve) -> None:
     server = FaultyServer(stock_sandbox.run_code, breaks)
     async with SandboxClient([serve(server.app())], attempts=2, backoff_s=0.01) as client:
-        grade = await Judge(client).grade(ADD, SUM + "print(a + b)")
+        grade = await Judge(client, isolation_per_test="always").grade(ADD, SUM + "print(a + b)")
     assert (grade.verdict, grade.tests_passed, grade.tests_run) == (Verdict.INFRA_ERROR, 1, 1)
 
 
@@ -160,7 +199,7 @@ async def test_verdict_over_raw_tests(embedded_url: str, ending: str, monkeypatc
     assert await sandbox_check_correctness(functional, "def total(xs): return sum(xs)") is Verdict.PASSED
 
 
-GOOD = {"ended": "exit", "code": 0, "cpu_s": 0.1, "rss_kb": 1, "answer": "NQ==", "stderr": ""}
+GOOD = {"ended": "exit", "code": 0, "cpu_s": 0.1, "rss_kb": 1, "answer": "NQ==", "stderr": "", "in_company": False}
 
 
 def result(report: Any) -> RunResult:
@@ -242,7 +281,8 @@ async def test_the_result_of_another_request_is_no_verdict(serve: Serve, with_an
     app.router.add_post("/run_code", answers_late_by_one)
     late = serve(app)
     async with SandboxClient([late, *([Recording(serve).url] if with_another else [])]) as client:
-        grades = [await Judge(client).grade(echo_problem(6), f"{ECHO}  # {n}") for n in range(3)]
+        judge = Judge(client, isolation_per_test="always")
+        grades = [await judge.grade(echo_problem(6), f"{ECHO}  # {n}") for n in range(3)]
     if with_another:
         assert all(grade.passed for grade in grades)
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
 from tests.embedded_sandbox.sandbox_servers import Sandbox
-from tests.grading.attacks import CALL_ATTACKS, HARMFUL_ATTACKS, STDIN_ATTACKS
+from tests.grading.attacks import CALL_ATTACKS, COMPANY_ATTACKS, COUNTING, HARMFUL_ATTACKS, STDIN_ATTACKS
 from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, stdin_problem
 
 # None of its expected outputs is empty, a single number below 100, or alike for two tests.
@@ -95,6 +95,31 @@ async def test_time_of_children_counts(judge: Judge) -> None:
     problem = stdin_problem(("", "1\n"), time_limit_s=0.5)
     code = "import os\nif os.fork() == 0:\n    while True: pass\nos.wait()\nprint(1)"
     assert (await judge.grade(problem, code)).verdict is Verdict.TIME_LIMIT
+
+
+async def test_no_program_keeps_count_of_the_tests(embedded_judge: Judge) -> None:
+    """One that does passes a test, and no other: nothing of a test is there in the next, whatever they share."""
+    numbers = stdin_problem(*[("", f"{n}\n") for n in range(1, 5)])
+    assert len(COUNTING) >= 45
+    grades = await graded(embedded_judge, {name: (numbers, f"{code}\nprint(n)") for name, code in COUNTING.items()})
+    expected = (Verdict.WRONG_ANSWER, 1, 2, 1)
+    assert {name: grade for name, grade in grades.items() if verdict_of(grade) != expected} == {}
+
+
+async def test_what_programs_do_in_company_gets_the_verdict_that_it_gets_alone(embedded_url: str) -> None:
+    echoes = stdin_problem(*[(f"{n}\n", f"{n}\n") for n in range(1, 6)], ("6\n", "271828\n"))
+    jobs = {name: (echoes, f"n = int(input())\n{code}\nprint(n)") for name, code in COMPANY_ATTACKS.items()}
+    assert len(jobs) >= 40
+    async with SandboxClient([embedded_url], max_concurrency=4) as client:
+        shared = await graded(Judge(client, timeout_s=0.6), jobs)
+        alone = await graded(Judge(client, timeout_s=0.6, isolation_per_test="always"), jobs)
+    assert {name for name, grade in alone.items() if grade.passed or not grade.gradable} == set()
+    differing = {name for name in jobs if verdict_of(shared[name]) != verdict_of(alone[name])}
+    assert {name: (verdict_of(shared[name]), verdict_of(alone[name])) for name in differing} == {}
+
+
+def verdict_of(grade: Grade) -> tuple[Verdict, int, int, int | None]:
+    return grade.verdict, grade.tests_passed, grade.tests_run, grade.first_failed
 
 
 async def test_every_test_runs_in_a_fresh_process(judge: Judge) -> None:

@@ -18,6 +18,7 @@ from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.session import Session
+from coderl_tasks.runtime import training_plan
 from coderl_tasks.runtime.training_plan import (
     complete_settings,
     planned,
@@ -145,6 +146,29 @@ def test_a_run_resumes_by_either_pair_of_names_for_its_sizes(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="group_size: 3 -> 4 problems per step"):
         other = complete_settings(parse_settings(TrainSettings, {"problems_per_step": "4"}), tmp_path)
         check_resume(recorded, run_config(other))
+
+
+def test_a_run_of_a_version_without_isolation_per_test_goes_on_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
+    given = {"preset": "nano", "pool": str(tmp_path / "pool.parquet")}
+    new = parse_settings(TrainSettings, given)
+    recorded = run_config(new)
+    assert recorded.pop("isolation_per_test") == "failures"
+    folder = tmp_path / "runs" / "old"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(recorded))
+    monkeypatch.setattr(training_plan, "runs_root", lambda: tmp_path / "runs")
+    assert training_plan.unfinished_run(new) == folder
+    resumed = complete_settings(new, folder)
+    assert resumed.isolation_per_test == "always"
+    assert check_resume(recorded, run_config(resumed)) == []
+    other = parse_settings(TrainSettings, {**given, "isolation_per_test": "failures"})
+    assert training_plan.unfinished_run(other) is None
+    assert [change.key for change in check_resume(recorded, run_config(complete_settings(other, folder)))] == [
+        "isolation_per_test"
+    ]
 
 
 def test_the_configuration_knows_the_pool_by_its_content(tmp_path: Path) -> None:

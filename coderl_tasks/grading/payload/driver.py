@@ -6,7 +6,8 @@ Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the
 
 1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. The
    driver has one thread, keeps all results in its own memory, and gives a test no descriptor but the three
-   standard ones (and, for a call, one for the value).
+   standard ones (and, for a call, one for the value). Where the request allows it, a process goes on to further tests
+   when it is done with its own, and the report says which these were: see `Company`.
 2. Limits are set here, not left to the sandbox. Time is CPU time. The wall clock is a backstop for programs
    that sleep; time in which a test was ready but got no processor does not count.
 3. When a test's first process has ended, the test has ended: its whole session is killed, and whatever left
@@ -28,6 +29,7 @@ import _signal  # as signal and threading, without what slows every test
 import _thread
 import atexit
 import binascii
+import builtins
 import contextlib
 import ctypes
 import gc
@@ -87,9 +89,42 @@ THREAD_STARTERS = {
 STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
 CHILD_SIGNAL = (_signal.SIGCHLD,)
 VALUE_DESCRIPTOR = 3
+STREAMS = ("stdin", "stdout", "stderr")
 OWN_STDERR = 100
 BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
 STDERR_TAIL = 400
+COMPANY = 64  # tests of one process at most; a descriptor each, below OWN_STDERR
+# A process takes no other test after this many CPU seconds, and is ended at the second number.
+COMPANY_STOPS_S, COMPANY_ENDS_S = 0.1, 0.5
+TEST_DONE, ALL_DONE = b"t", b"."
+HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
+# A program with one of these names in its code, or with that of a loaded module that is not below, is never in company:
+# it could leave something behind that is not found, or answer differently when it is asked again.
+NEVER_IN_COMPANY = frozenset(
+    (
+        "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
+        "__dict__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
+        "__setattr__ __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ _current_frames "
+        "_getframe _os addaudithook attrgetter BasicContext breakpointhook cache_info call_tracing compile "
+        "cr_frame DefaultContext delattr displayhook eval excepthook exec ExtendedContext f_back f_builtins "
+        "f_globals f_locals from_address getallocatedblocks getattr getcontext getrefcount gi_frame globals id "
+        "intern localcontext meta_path methodcaller modules monitoring monotonic mro now path_hooks "
+        "path_importer_cache perf_counter process_time Random register seed set_asyncgen_hooks "
+        "set_int_max_str_digits set_numeric_ops set_printoptions set_string_function setattr setbufsize "
+        "setcontext setdlopenflags seterr seterrcall setprofile setstate setswitchinterval settrace SystemRandom "
+        "tb_frame time time_ns today unraisablehook urandom vars"
+    ).split()
+)
+MODULES_IN_COMPANY = frozenset(
+    (
+        "__future__ abc array bisect cmath collections copy dataclasses datetime decimal enum fractions functools "
+        "heapq io itertools json math numbers numpy operator os random re sortedcontainers solution statistics string "
+        "struct sys textwrap typing"
+    ).split()
+)
+OS_NAMES_IN_COMPANY = frozenset(
+    "close error fstat linesep name open path read remove replace sep truncate write".split()
+)
 # Those that dump core. A test's main thread leaves them to the program's own: taken by the main thread, they let the
 # program run on a little, perhaps to its end.
 CORE_SIGNALS = {
@@ -112,7 +147,15 @@ M_ARENA_MAX = -8
 prctl = ctypes.pythonapi.prctl  # the C library's
 thread_state = ctypes.pythonapi.PyThreadState_Get
 thread_state.restype = ctypes.c_void_p
-leave = os._exit  # programs patch the module's
+# Programs patch the modules':
+leave, duplicate, close, write, cpu_clock, n_threads = (
+    os._exit,
+    os.dup2,
+    os.close,
+    os.write,
+    time.process_time,
+    _thread._count,
+)
 NO_PROCESS, ANYTHING = contextlib.suppress(ProcessLookupError, PermissionError), contextlib.suppress(BaseException)
 kept_alive = [sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]]
 
@@ -194,25 +237,33 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
     prepare_interpreter(module)
+    company = Company(code, module) if request["company"] else None
     tests: list[Record] = []
     output_bytes, inputs, going_on = 0, request["inputs"], True
     while going_on and len(tests) < len(inputs):
-        batch = [
-            TestPlace(f"test-{index}", entry_point, inputs[index])
-            for index in range(len(tests), min(len(inputs), len(tests) + BATCH))
-        ]
-        ends: list[TestEnd] = []
+        if company is not None and not company.welcomes(len(inputs) - len(tests)):
+            company = None
+        n_places, n_tests = (BATCH, 1) if company is None else (1, COMPANY)
+        starts = range(len(tests), len(inputs), n_tests)[: 1 if request["one_process"] else n_places]
+        batch = [Place(f"test-{start}", entry_point, inputs[start : start + n_tests]) for start in starts]
+        all_ends: list[list[TestEnd]] = []
         gc.freeze()
         for place in batch:
-            end = run_test(limits, code, module, place, deadline)
-            ends.append(end)
-            output_bytes += end[-1]
+            ends = run_process(limits, code, module, place, company, deadline)
+            all_ends.append(ends)
+            if len(ends) < min(2, len(place.inputs)):
+                company = None
+            if not ends:  # they run again, alone
+                break
+            output_bytes += sum(end[-1] for end in ends)
             going_on = time.monotonic() < deadline and output_bytes <= request["total_output_limit"]
             if request["stop_on_failure"]:
-                going_on = going_on and end[:2] == ("exit", 0)
+                going_on = going_on and ends[-1][:2] == ("exit", 0)
+            going_on = going_on and not request["one_process"]
             if not going_on:
                 break
-        tests += [record(place, end) for place, end in zip(batch, ends, strict=False)]
+        for place, ends in zip(batch, all_ends, strict=False):
+            tests += [record(place, number, end) for number, end in enumerate(ends)]
         for place in batch:
             place.remove()
     return tests
@@ -229,15 +280,16 @@ class TestLimits:
         )
 
 
-class TestPlace:
-    """Where a test runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
+class Place:
+    """Where a process runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
 
-    `call` is the entry point and the arguments as JSON, None for a program that reads them.
+    `inputs` are its test, and those that it may go on to; the arguments as JSON where there is an `entry_point`, None
+    for a program that reads them. `answers` are the files that they go to. Of a process with several tests, `done` gets
+    a byte after each, and `noise` what no answer is of all but the first.
     """
 
-    def __init__(self, name: str, entry_point: str | None, test_input: str) -> None:
-        self.name = name
-        self.call = None if entry_point is None else (entry_point, test_input)
+    def __init__(self, name: str, entry_point: str | None, inputs: list[str]) -> None:
+        self.name, self.entry_point, self.inputs = name, entry_point, inputs
         try:
             os.mkdir(name, 0o700)
         except FileExistsError:
@@ -245,11 +297,14 @@ class TestPlace:
             os.mkdir(name, 0o700)
         # Held open: a test may put something else in the place of a later one's folder.
         self.folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        stdin = b"" if self.call else test_input.encode("utf-8", "surrogatepass")
-        self.streams = [anonymous_file(stdin), *(anonymous_file() for _ in range(3 if self.call else 2))]
+        stdin = b"" if entry_point else inputs[0].encode("utf-8", "surrogatepass")
+        self.streams = [anonymous_file(stdin), *(anonymous_file() for _ in range(3 if entry_point else 2))]
+        self.kept = [anonymous_file() for _ in range(len(inputs) + 1)] if len(inputs) > 1 else []
+        self.answers = [self.streams[VALUE_DESCRIPTOR if entry_point else 1], *self.kept[2:]]
+        self.done, self.noise = self.kept[:2] or (-1, -1)
 
     def remove(self) -> None:
-        for descriptor in (self.folder, *self.streams):
+        for descriptor in (self.folder, *self.streams, *self.kept):
             os.close(descriptor)
         clear_the_way(self.name)
 
@@ -260,7 +315,7 @@ TestEnd = tuple[str, int, float, int, float, int]
 
 def prepare_streams() -> None:
     """Streams for the tests: over the descriptors, whatever those are by then. The driver writes to none of them."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
         stream = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
@@ -373,27 +428,43 @@ def become_main_thread() -> None:
         threading._main_thread = threading._MainThread()
 
 
-def run_test(limits: TestLimits, code: CodeType, module: ModuleType, place: TestPlace, deadline: float) -> TestEnd:
+def run_process(
+    limits: TestLimits, code: CodeType, module: ModuleType, place: Place, company: Company | None, deadline: float
+) -> list[TestEnd]:
+    """How the first of the tests of a place ended, and those that its process went on to; nothing where it went on and
+    did not end as it should."""
     started = time.monotonic()
+    files = names_here() if place.kept else set()
     process = os.fork()
     if process == 0:
-        be_the_test(limits, code, module, place)
-    ended, exit_status, cpu_s, rss_kb = watch(process, limits, started, deadline)
+        be_the_test(limits, code, module, place, company)
+    ended, exit_status, cpu_s, rss_kb, n_orphans = watch(process, limits, started, deadline, place)
     wall_s = time.monotonic() - started
-    output_bytes = 0
-    for descriptor in place.streams[1:]:
-        output_bytes = max(output_bytes, os.lseek(descriptor, 0, os.SEEK_END))
-    if output_bytes > limits.output:
-        ended, output_bytes = "output", 0
-    elif ended == "exit" and os.WIFSIGNALED(exit_status):
-        ended = "signal"
-    return ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes
+    sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*place.streams[1:], *place.answers[1:])]
+    done = contents(place.done, len(place.inputs) + 1) if place.kept else b""
+    if not done:
+        output_bytes = max(sizes)
+        if output_bytes > limits.output:
+            ended, output_bytes = "output", 0
+        elif ended == "exit" and os.WIFSIGNALED(exit_status):
+            ended = "signal"
+        return [(ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes)]
+    n_done = len(done) - 1
+    as_it_should = (ended, exit_status, n_orphans, done) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
+    left_here = names_here() - files
+    as_it_should = as_it_should and not os.listdir(place.folder) and not left_here
+    if not (as_it_should and 0 < n_done <= len(place.inputs) and max(sizes) <= limits.output):
+        for name in left_here:  # what runs again is not to find it
+            clear_the_way(name)
+        return []
+    size = sum(sizes) // n_done
+    return [("exit", 0, cpu_s / n_done, rss_kb, wall_s / n_done, size)] * n_done
 
 
-def record(place: TestPlace, end: TestEnd) -> Record:
-    """A test as the report has it."""
+def record(place: Place, number: int, end: TestEnd) -> Record:
+    """A test as the report has it: of a place, the one with this number."""
     ended, exit_status, cpu_s, rss_kb, wall_s, output_bytes = end
-    answer = contents(place.streams[VALUE_DESCRIPTOR if place.call else 1]) if ended == "exit" else b""
+    answer = contents(place.answers[number]) if ended == "exit" else b""
     tail = contents(place.streams[2], STDERR_TAIL) if ended in ("exit", "signal") else b""
     return {
         "ended": ended,
@@ -404,6 +475,7 @@ def record(place: TestPlace, end: TestEnd) -> Record:
         "output_bytes": output_bytes,
         "answer": base64_text(answer),
         "stderr": base64_text(tail),
+        "in_company": number > 0,
     }
 
 
@@ -411,12 +483,15 @@ def base64_text(data: bytes) -> str:
     return binascii.b2a_base64(data, newline=False).decode()
 
 
-def watch(process: int, limits: TestLimits, started: float, deadline: float) -> tuple[str, int, float, int]:
+def watch(
+    process: int, limits: TestLimits, started: float, deadline: float, place: Place
+) -> tuple[str, int, float, int, int]:
     """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive.
 
-    Returns how it ended ("exit", "cpu" or "wall"), its wait status, and the CPU seconds and peak memory (KiB) of all.
+    Returns how it ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and
+    how many processes it left behind.
     """
-    ended, pause = "exit", min(limits.cpu, limits.wall)
+    ended, pause = "exit", min(limits.cpu, limits.wall, COMPANY_ENDS_S if place.kept else math.inf)
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
         # Looked at and not collected: until the group is killed below, no other process can get this number.
@@ -425,7 +500,8 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float) -> 
         if woken is not None:
             continue
         now = time.monotonic()
-        cpu_left = limits.cpu - cpu_seconds(process)
+        in_company = place.kept and os.fstat(place.done).st_size > 0
+        cpu_left = (min(limits.cpu, COMPANY_ENDS_S) if in_company else limits.cpu) - cpu_seconds(process)
         wall_left = min(limits.wall - (now - started - starved_seconds(process)), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
             ended = "cpu" if cpu_left < 0 else "wall"
@@ -436,11 +512,12 @@ def watch(process: int, limits: TestLimits, started: float, deadline: float) -> 
         os.killpg(process, _signal.SIGKILL)
     _, exit_status, usage = os.wait4(process, 0)
     cpu_s, rss_kb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
-    for usage in reap_orphans():
+    orphans = reap_orphans()
+    for usage in orphans:
         cpu_s, rss_kb = cpu_s + usage.ru_utime + usage.ru_stime, max(rss_kb, usage.ru_maxrss)
     if ended == "exit" and cpu_s > limits.cpu:
         ended = "cpu"
-    return ended, exit_status, cpu_s, rss_kb
+    return ended, exit_status, cpu_s, rss_kb, len(orphans)
 
 
 def cpu_seconds(process: int) -> float:
@@ -493,7 +570,9 @@ def children() -> list[int]:
 # ----------------------------------------------------------------------------------- one test, in its process
 
 
-def be_the_test(limits: TestLimits, code: CodeType, module: ModuleType, place: TestPlace) -> NoReturn:
+def be_the_test(
+    limits: TestLimits, code: CodeType, module: ModuleType, place: Place, company: Company | None
+) -> NoReturn:
     """What a forked process does; never returns."""
     try:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
@@ -504,10 +583,13 @@ def be_the_test(limits: TestLimits, code: CodeType, module: ModuleType, place: T
         for descriptor in place.streams:  # in rising order, and none is below its target
             os.dup2(descriptor, target)
             target += 1
-        os.closerange(target, 256)
+        # Those in between are kept in the order in which they were made.
+        os.closerange(target, place.kept[0] if place.kept else 256)
+        if place.kept:
+            os.closerange(place.kept[-1] + 1, 256)
         for limit, value in limits.process:
             resource.setrlimit(limit, value)
-        on_deep_stack(partial(run_program, code, module, place))
+        on_deep_stack(partial(run_program, code, module, place, company))
     except BaseException as error:
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
@@ -528,7 +610,7 @@ def on_deep_stack(function: Callable[[], NoReturn]) -> None:
     function()
 
 
-def run_program(code: CodeType, module: ModuleType, place: TestPlace) -> NoReturn:
+def run_program(code: CodeType, module: ModuleType, place: Place, company: Company | None) -> NoReturn:
     """The program from its first line to the end of the process."""
     status = 1
     try:
@@ -538,15 +620,126 @@ def run_program(code: CodeType, module: ModuleType, place: TestPlace) -> NoRetur
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        space = module.__dict__
-        size = len(space)
-        run = partial(run_call, code, space, *place.call) if place.call else partial(exec, code, space)
-        status = exit_status_of(run)
-        status = leave_as_python_does(status, code, space, size)
+        status = run_test(code, module, place.entry_point, place.inputs[0])
+        if status == 0 and company is not None and place.kept:
+            company.go_on(code, module.__name__, place)
     except BaseException as error:
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(status)
+
+
+def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str) -> int:
+    """The program in a module that is prepared for it, from its first line to its end; the exit status."""
+    space = module.__dict__
+    size = len(space)
+    run = partial(run_call, code, space, entry_point, test_input) if entry_point else partial(exec, code, space)
+    return leave_as_python_does(exit_status_of(run), code, space, size)
+
+
+class Company:
+    """Further tests in the process of a test that has ended well: a fork costs more than most tests.
+
+    The first test of a process has it to itself, so its result is as good as ever. Those that follow find a fresh main
+    module, fresh streams, and what else a program may have changed as it was. Only a pass of theirs counts, and that is
+    for the judge to say: it has the others run again. A process that does not look as it should after a test, that
+    forks, leaves a file or a thread, ends in the middle, or takes long is not gone on with, and if it has gone on
+    already nothing of it counts. docs/rewards.md says why a pass is a pass.
+    """
+
+    def __init__(self, code: CodeType, module: ModuleType) -> None:
+        self.names = names_of(code)
+        self.space, self.modules, self.path = dict(module.__dict__), set(sys.modules), list(sys.path)
+        self.streams = {name: sys.__dict__[name] for stream in STREAMS for name in (stream, f"__{stream}__")}
+        # What the program can name and change: to look through all would write to as many pages as a fork.
+        self.seen = [(found, found.copy()) for found in self.reachable(module)]
+
+    def welcomes(self, n_tests: int) -> bool:
+        """Whether the program may run several tests in a process, as far as its code tells."""
+        if n_tests < 2 or not self.names.isdisjoint(NEVER_IN_COMPANY) or {"numpy", "random"} <= self.names:
+            return False
+        if "os" in self.names and any(name in os.__dict__ for name in self.names - OS_NAMES_IN_COMPANY):
+            return False
+        return self.modules.isdisjoint(self.names - MODULES_IN_COMPANY)
+
+    def reachable(self, module: ModuleType) -> list[Any]:
+        """The dictionaries, lists and sets of the modules that the program names, of the builtins, and of what they
+        hold under names of the program's, at any depth; those of classes and functions too."""
+        found: dict[int, Any] = {}
+        waiting = [builtins, *(sys.modules[name] for name in self.names & self.modules)]
+        waiting += [self.space[name] for name in self.names if name in self.space]
+        while waiting:
+            one = waiting.pop()
+            if id(one) in found or (isinstance(one, type) and not one.__flags__ & HEAP_TYPE):
+                continue
+            found[id(one)] = one
+            for holder in one.__mro__ if isinstance(one, type) else (one,):
+                attributes = getattr(holder, "__dict__", {})
+                waiting += [attributes[name] for name in self.names if name in attributes]
+        kept = [one if type(one) in (dict, list, set) else getattr(one, "__dict__", None) for one in found.values()]
+        return [one for one in kept if one is not None and one is not module.__dict__]
+
+    def go_on(self, code: CodeType, name: str, place: Place) -> None:
+        """Run the other tests of a place, as long as they end well and quickly. Says in `done` how far it got."""
+        if not self.is_as_it_should():
+            return
+        write(place.done, TEST_DONE)
+        for number in range(1, len(place.inputs)):
+            if cpu_clock() > COMPANY_STOPS_S:
+                break
+            module = self.refreshed(name, place, number)
+            if run_test(code, module, place.entry_point, place.inputs[number]) != 0:
+                break
+            if not self.is_as_it_should():
+                leave(1)
+            write(place.done, TEST_DONE)
+        write(place.done, ALL_DONE)
+        leave(0)
+
+    def is_as_it_should(self) -> bool:
+        """After a test: no thread, nothing changed of what the program names, no module that is not for company."""
+        sys.__dict__.update(self.streams)  # programs may replace them, and the next test gets others
+        return (
+            n_threads() == 1
+            and sys.path == self.path
+            and all(now == before for now, before in self.seen)
+            and self.names.isdisjoint(sys.modules.keys() - MODULES_IN_COMPANY)
+        )
+
+    def refreshed(self, name: str, place: Place, number: int) -> ModuleType:
+        """Streams, settings and a module for the next test. Raises OSError where descriptors are missing."""
+        os.ftruncate(place.noise, 0)
+        os.lseek(place.noise, 0, os.SEEK_SET)
+        duplicate(place.noise, 2)  # first, so that none of the three is free
+        duplicate(place.noise, 0)
+        duplicate(place.noise if place.entry_point else place.answers[number], 1)
+        if place.entry_point:
+            duplicate(place.answers[number], VALUE_DESCRIPTOR)
+        stdin = anonymous_file(b"" if place.entry_point else place.inputs[number].encode("utf-8", "surrogatepass"))
+        if stdin != len(place.streams):
+            raise OSError("the last test has left a descriptor open")
+        duplicate(stdin, 0)
+        close(stdin)
+        for other in sys.modules.keys() - self.modules:
+            del sys.modules[other]
+        prepare_streams()
+        become_main_thread()
+        if "random" in sys.modules:
+            sys.modules["random"].seed(0)
+        gc.enable()
+        module = ModuleType(name)
+        module.__dict__.update(self.space)
+        sys.modules["__main__"] = sys.modules[name] = module
+        return module
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Every global, attribute and module that a program's code names."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_of(constant)
+    return names
 
 
 def exit_status_of(run: Callable[[], None]) -> int:
@@ -652,6 +845,12 @@ def contents(descriptor: int, last: int | None = None) -> bytes:
         parts.append(part)
         start += len(part)
     return b"".join(parts)
+
+
+def names_here() -> set[str]:
+    """What is in the working directory."""
+    os.chmod(".", 0o700)
+    return set(os.listdir("."))
 
 
 def clear_the_way(name: str) -> None:
