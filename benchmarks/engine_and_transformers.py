@@ -4,19 +4,19 @@ A random Qwen3 of the size given: GROUPS prompts, SAMPLES completions each of TO
 backward pass over all of them and an Adam step, LoRA on the linear layers. Training counts prompt and completion
 tokens, each sequence's own, though the engine runs the prompt of a group once. The plain loop samples a group at a time
 (`num_return_sequences`) and trains `--batch` sequences at a time, base in the same dtype, LoRA in float32. All variants
-take turns, `--repeats` times after one that warms up; medians.
+take turns, `--repeats` times after one that warms up; medians. On a busy machine the rates per second of processor time
+say more than those of the clock; on a GPU those of the clock alone say anything.
 
     python benchmarks/engine_and_transformers.py [--groups 2 --samples 8 --tokens 64]
     python benchmarks/engine_and_transformers.py --size 0.6B --groups 8 --samples 16 --tokens 512 --device cuda
 """
 
 import argparse
-import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,7 +93,8 @@ class Plain:
     """transformers and peft as their documents use them."""
 
     def __init__(self, folder: Path, device: str, dtype: str, batch: int) -> None:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        model = model.to(device)
         config = LoraConfig(r=RANK, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
         self._model = get_peft_model(model, config)
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
@@ -144,13 +145,13 @@ def advantage(number: int) -> float:
     return 1.0 - 2 * (number % 2)
 
 
-def seconds(work: Callable[[], Any], device: str) -> tuple[float, Any]:
-    """Wall time of `work` and what it gives."""
-    start = time.perf_counter()
+def seconds(work: Callable[[], Any], device: str) -> tuple[np.ndarray, Any]:
+    """Seconds of the clock and of the processor (2,) that `work` takes, and what it gives."""
+    start = np.array([time.perf_counter(), time.process_time()])
     result = work()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start, result
+    return np.array([time.perf_counter(), time.process_time()]) - start, result
 
 
 def main() -> None:
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1, help="of one operation of the engine (the server's: 1)")
-    parser.add_argument("--json", type=Path, help="write the medians here too")
+    parser.add_argument("--plain-threads", type=int, default=os.cpu_count() or 1, help="of the plain loop")
     arguments = parser.parse_args()
     transformers_logging.disable_progress_bar()
     console = Console(width=120)
@@ -177,7 +178,7 @@ def main() -> None:
     prompts = [rng.integers(0, config.vocab_size, arguments.prompt_tokens).tolist() for _ in range(arguments.groups)]
     sampled = arguments.groups * arguments.samples * arguments.tokens
     trained = arguments.groups * arguments.samples * (arguments.prompt_tokens + arguments.tokens - 1)
-    rates: dict[str, tuple[list[float], list[float]]] = {}
+    rates: dict[str, list[np.ndarray]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         torch.manual_seed(0)
@@ -190,40 +191,30 @@ def main() -> None:
             ours = Ours(folder, arguments.device, dtype, arguments.threads)
             trainees[f"engine, {dtype}"] = (ours, arguments.threads)
             plain = Plain(folder, arguments.device, dtype, arguments.batch)
-            trainees[f"transformers + peft, {dtype}"] = (plain, os.cpu_count() or 1)
+            trainees[f"transformers + peft, {dtype}"] = (plain, arguments.plain_threads)
         for repeat in range(arguments.repeats + 1):
             for label, (trainee, threads) in trainees.items():
                 torch.set_num_threads(threads)
-                took, groups = seconds(
-                    lambda trainee=trainee, repeat=repeat: trainee.sample(
-                        prompts, arguments.samples, arguments.tokens, 100 * repeat
-                    ),
-                    arguments.device,
-                )
+                sample = partial(trainee.sample, prompts, arguments.samples, arguments.tokens, 100 * repeat)
+                took, groups = seconds(sample, arguments.device)
                 assert sum(len(row) for group in groups for row in group) == sampled
-                learnt, _ = seconds(
-                    lambda trainee=trainee, groups=groups: trainee.train(prompts, groups), arguments.device
-                )
-                console.print(f"{repeat} {label}: sampled in {took:.1f} s, trained in {learnt:.1f} s")
+                learnt, _ = seconds(partial(trainee.train, prompts, groups), arguments.device)
+                console.print(f"{repeat} {label}: sampled in {took[0]:.1f} s, trained in {learnt[0]:.1f} s")
                 if repeat:
-                    sampling, training = rates.setdefault(label, ([], []))
-                    sampling.append(sampled / took)
-                    training.append(trained / learnt)
-    medians = {label: (statistics.median(a), statistics.median(b)) for label, (a, b) in rates.items()}
-    table = Table("", "sampled tokens/s", "trained tokens/s", "sampling ratio", "training ratio")
-    for label, (sampling, training) in medians.items():
-        base = medians[f"transformers + peft, {label.rpartition(', ')[2]}"]
-        ratios = "", ""
-        if label.startswith("engine"):
-            ratios = f"{sampling / base[0]:.2f}", f"{training / base[1]:.2f}"
-        table.add_row(label, f"{sampling:,.0f}", f"{training:,.0f}", *ratios)
+                    rates.setdefault(label, []).append(np.concatenate([sampled / took, trained / learnt]))
+    medians = {label: np.median(rows, axis=0) for label, rows in rates.items()}
+    table = Table("", "sampled/s", "sampled/CPU s", "trained/s", "trained/CPU s", title="tokens")
+    for label, row in medians.items():
+        table.add_row(label, *(f"{value:,.0f}" for value in row))
+    for dtype in arguments.dtypes:
+        ratios = medians[f"engine, {dtype}"] / medians[f"transformers + peft, {dtype}"]
+        table.add_row(f"ratio, {dtype}", *(f"{value:.2f}" for value in ratios))
     console.print(
         f"{parameters / 1e6:.0f} M parameters, {arguments.groups} x {arguments.samples} x {arguments.tokens} tokens "
-        f"after {arguments.prompt_tokens}, {arguments.device}, {os.cpu_count()} cores, engine on {arguments.threads}"
+        f"after {arguments.prompt_tokens}, {arguments.device}; threads: engine {arguments.threads}, "
+        f"plain loop {arguments.plain_threads}"
     )
     console.print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(medians, indent=2) + "\n")
 
 
 if __name__ == "__main__":
