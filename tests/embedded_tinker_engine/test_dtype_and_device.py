@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GemmaConfig,
     GemmaForCausalLM,
     GPT2Config,
@@ -211,6 +213,12 @@ def test_a_model_without_rotary_embedding_is_refused(tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="gpt2 has no rotary embedding"):
         Engine(tmp_path)
+
+
+def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
+    Gemma2ForCausalLM(Gemma2Config(**SHAPE | {"num_hidden_layers": 1})).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="gemma2 caps its logits"):
+        Engine(tmp_path, dtype="bfloat16")
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:

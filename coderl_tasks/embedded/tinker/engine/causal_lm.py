@@ -206,6 +206,9 @@ class BaseModel:
         rope = getattr(self.config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") in _LENGTH_DEPENDENT_ROPE:
             raise ConfigError(f"{self.folder}: rotary scaling {rope['rope_type']} is not supported by the local engine")
+        # Named, as the comparison in bfloat16 is too coarse to notice.
+        if any(getattr(self.config, f"{what}_logit_softcapping", None) for what in ("attn", "final")):
+            raise ConfigError(f"{self.folder}: {kind} caps its logits: the local engine does not")
         if not hasattr(self._backbone, "rotary_emb"):
             raise ConfigError(f"{self.folder}: {kind} has no rotary embedding: the local engine does not run it")
         for name, module in self._backbone.named_modules():
