@@ -284,6 +284,20 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
     parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+        help="tinker: where the models run; auto takes a GPU if there is one (default: cpu, where the same request "
+        "gets the same bits)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="tinker: of weights and activations; LoRA, its optimizer and log-probabilities are float32 in any case "
+        "(default: float32)",
+    )
+    parser.add_argument(
         "--concurrency", type=_number(1, None, "a number"), help="sandbox: programs run at once (default: one per core)"
     )
     parser.add_argument(

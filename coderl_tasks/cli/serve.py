@@ -13,7 +13,8 @@ def serve(options: Namespace) -> int:
             serve as serve_tinker,  # needs PyTorch, which may be missing
         )
 
-        serve_tinker(options.port, options.host, options.model or [NANO_MODEL], key=key)
+        models = options.model or [NANO_MODEL]
+        serve_tinker(options.port, options.host, models, key=key, device=options.device, dtype=options.dtype)
     else:
         from coderl_tasks.embedded.sandbox.sandbox_server import serve as serve_sandbox
 

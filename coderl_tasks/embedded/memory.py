@@ -39,7 +39,7 @@ class OutOfMemory(InfraError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"the embedded server is out of memory: {what}. Ask for less at a time (batch_size, max_tokens, lora_rank, "
-            "sample_concurrency), or end other programs of this machine"
+            "sample_concurrency), serve the model with --dtype bfloat16, or end other programs of this machine"
         )
 
 
@@ -59,9 +59,10 @@ def available_bytes() -> int:
     return max(int(free), 0)
 
 
-def require_memory(need_bytes: int, what: str) -> None:
-    """Raises OutOfMemory, with the numbers, if `what` needs more than there is."""
-    if need_bytes <= SMALL_BYTES:
+def require_memory(need_bytes: int, what: str, device: str = "cpu") -> None:
+    """Raises OutOfMemory, with the numbers, if `what` needs more than there is. Of another device's memory this knows
+    nothing: its allocator fails, which `as_out_of_memory` gives the same name."""
+    if need_bytes <= SMALL_BYTES or device != "cpu":
         return
     free = available_bytes()
     if need_bytes > SHARE * free:
@@ -72,6 +73,9 @@ def as_out_of_memory(error: BaseException) -> OutOfMemory | None:
     """`error` by its name if it is an allocation that failed, in Python, numpy or torch."""
     if isinstance(error, OutOfMemory):
         return error
+    # torch's class for an accelerator, by its name: the sandbox has no torch
+    if type(error).__name__ == "OutOfMemoryError":
+        return OutOfMemory(". ".join(str(error).split(". ")[:2]).rstrip("."))
     # torch has no class of its own for the CPU's
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         said = " ".join(str(error).split()).rpartition("DefaultCPUAllocator: ")[2]

@@ -41,3 +41,16 @@ def test_a_server_cannot_take_more_than_was_free_and_is_ended_first() -> None:
     named, score = done.stdout.split("\n")[:2]
     assert named.startswith("the embedded server is out of memory")
     assert int(score) >= 500
+
+
+def test_an_accelerator_that_is_full_has_the_same_name() -> None:
+    import torch
+
+    # As its allocator words it; the class is the real one.
+    error = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 3.00 GiB is "
+        "free. Process 1 has 76.00 GiB memory in use."
+    )
+    named = str(as_out_of_memory(error))
+    assert "Tried to allocate 20.00 GiB. Ask for less" in named and "--dtype bfloat16" in named
+    require_memory(1 << 50, "what is not the CPU's", "cuda")

@@ -1,11 +1,14 @@
 """The SDK's own `tinker` command against the server, and what the server refuses to start with."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 import tinker
+import torch
 from click.testing import CliRunner
 from tinker.cli.__main__ import main_cli
 
@@ -55,3 +58,35 @@ async def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, model_fol
     with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         async with running(server.port, models=[str(model_folder)], root=tmp_path):
             pass
+
+
+async def test_a_gpu_that_is_not_there_is_one_clear_line(tmp_path: Path, model_folder: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match=r"--device cuda: PyTorch .* sees no GPU here.*--device cpu"):
+        async with running(0, models=[str(model_folder)], root=tmp_path, device="cuda"):
+            pass
+
+
+async def test_a_model_is_served_in_bfloat16(tmp_path: Path, model_folder: Path) -> None:
+    def train_and_sample(url: str) -> None:
+        service = tinker.ServiceClient(base_url=url, api_key="tml-test")
+        training = service.create_lora_training_client(base_model=str(model_folder), rank=4).result()
+        datum = tinker.Datum(
+            model_input=tinker.ModelInput.from_ints([1, 2, 3]),
+            loss_fn_inputs={"target_tokens": tinker.TensorData(data=[2, 3, 4], dtype="int64")},
+        )
+        training.forward_backward([datum], "cross_entropy").result()
+        training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
+        sampler = training.save_weights_and_get_sampling_client().result()
+        prompt, settings = tinker.ModelInput.from_ints([1, 2, 3]), tinker.SamplingParams(max_tokens=5, seed=0)
+        first, second = (sampler.sample(prompt, 2, settings).result() for _ in range(2))
+        assert [sequence.tokens for sequence in first.sequences] == [sequence.tokens for sequence in second.sequences]
+
+    models = [str(model_folder)]
+    async with running(0, models=models, root=tmp_path, device="auto", dtype="bfloat16") as url:
+        await asyncio.to_thread(train_and_sample, url)
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/stats") as answer:
+            (engine,) = (await answer.json())["engines"].values()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        assert (engine["device"], engine["dtype"]) == (device, "bfloat16")

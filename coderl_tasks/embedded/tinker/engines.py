@@ -24,10 +24,13 @@ T = TypeVar("T")
 class EngineHost:
     """One model folder with its engine, once that is loaded."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, device: str, dtype: str) -> None:
         self.name = name
         self.folder = folder
+        self.device, self.dtype = device, dtype
         config = json.loads((folder / "config.json").read_text())
+        if "max_position_embeddings" not in config:
+            raise ConfigError(f"{folder}: its config.json has no max_position_embeddings; it cannot be served")
         self.context_length = int(config["max_position_embeddings"])
         self.architecture = str(config.get("model_type", "unknown"))
         self.sampled_requests = 0
@@ -48,7 +51,7 @@ class EngineHost:
             # Requests that come while it loads wait for the one load, and do not begin their own.
             async with self._loading:
                 if self._engine is None:
-                    engine, self._scheduler = await self._in_thread(_load_engine, self.folder)
+                    engine, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
                     self._engine = engine
         return self._engine
 
@@ -76,14 +79,15 @@ class EngineHost:
 class EnginePool:
     """The models offered, by the names given at start-up; other names of the same folders are understood too."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Raises ConfigError if a name is not a local model folder."""
+    def __init__(self, names: Sequence[str], device: str = "cpu", dtype: str = "float32") -> None:
+        """Raises ConfigError if a name is not a local model folder, or the device is not there."""
+        device = usable_device(device)
         self.hosts: dict[str, EngineHost] = {}
         for name in names:
             folder = local_model_folder(name)
             if folder is None:
                 raise ConfigError(f"{name} is not a local model folder (a folder with a config.json)")
-            self.hosts[name] = EngineHost(name, folder)
+            self.hosts[name] = EngineHost(name, folder, device, dtype)
         if not self.hosts:
             raise ConfigError("no model to serve: name at least one local model folder")
 
@@ -103,17 +107,33 @@ class EnginePool:
             host.close()
 
 
+def usable_device(wanted: str) -> str:
+    """cpu or cuda for `wanted`, one of cpu, cuda, auto (cuda where there is one). Raises ConfigError."""
+    if wanted == "cpu":
+        return "cpu"
+    import torch  # takes seconds, which a server on the CPU pays with its first request
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "auto":
+        return "cpu"
+    raise ConfigError(
+        f"--device cuda: PyTorch {torch.__version__} sees no GPU here. Install a build for CUDA and the GPU's driver "
+        "(nvidia-smi shows whether it works), or serve with --device cpu"
+    )
+
+
 def unknown_model(name: str, offered: dict[str, EngineHost]) -> Refusal:
     """The refusal of a model that is not served."""
     return not_found(f"model {name!r} is not served here; the models of this server are: {', '.join(sorted(offered))}")
 
 
-def _load_engine(folder: Path) -> "tuple[Engine, SamplingScheduler]":
+def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, SamplingScheduler]":
     # Imported here: it takes seconds, which a server that only lists or heartbeats need not pay.
     from transformers.utils import logging as transformers_logging
 
     from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler
 
     transformers_logging.disable_progress_bar()
-    engine = Engine(folder)
+    engine = Engine(folder, device=device, dtype=dtype)
     return engine, SamplingScheduler(engine)

@@ -43,7 +43,12 @@ async def stats(request: web.Request) -> web.Response:
             "recorded": {"sequences": len(state.recorded), "bytes": state.recorded.nbytes},
             "promises": state.promises.counts(),
             "engines": {
-                host.name: {"loaded": host.loaded is not None, "sampled_requests": host.sampled_requests}
+                host.name: {
+                    "loaded": host.loaded is not None,
+                    "sampled_requests": host.sampled_requests,
+                    "device": host.device,
+                    "dtype": host.dtype,
+                }
                 for host in state.engines.hosts.values()
             },
         }

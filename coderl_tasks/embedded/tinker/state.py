@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -40,9 +39,9 @@ class ServerState:
         self.samplers = SamplerRegistry(self.store)
 
     @classmethod
-    def open(cls, root: Path, models: Sequence[str], gap_timeout_s: float = GAP_TIMEOUT_S) -> "ServerState":
-        """A fresh process over the store at `root`. Raises ConfigError if a model is not a local folder."""
-        return cls(EnginePool(models), CheckpointStore(root), gap_timeout_s)
+    def open(cls, root: Path, engines: EnginePool, gap_timeout_s: float = GAP_TIMEOUT_S) -> "ServerState":
+        """A fresh process over the store at `root`."""
+        return cls(engines, CheckpointStore(root), gap_timeout_s)
 
     def end_session(self, session_id: str, reason: str) -> None:
         """Free the session's models, samplers and recorded sequences; answers not yet fetched stay."""

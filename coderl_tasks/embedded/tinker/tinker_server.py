@@ -32,6 +32,7 @@ from coderl_tasks.embedded.tinker import (
     service_routes,
     training_routes,
 )
+from coderl_tasks.embedded.tinker.engines import EnginePool
 from coderl_tasks.embedded.tinker.ordering import GAP_TIMEOUT_S
 from coderl_tasks.embedded.tinker.promises import PROTOBUF, machine_fault
 from coderl_tasks.embedded.tinker.refusal import Refusal
@@ -125,14 +126,20 @@ async def running(
     models: Sequence[str] = (NANO_MODEL,),
     *,
     key: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
     root: Path | None = None,
     gap_timeout_s: float = GAP_TIMEOUT_S,
 ) -> AsyncIterator[str]:
     """The server inside this event loop; yields its URL. Port 0 takes a free one; `key` is the one that callers need
-    (None: any of the right form); `root` holds runs and checkpoints (default: tinker under `CODERL_HOME`). Raises
-    ConfigError for a model that is no local folder, a port in use, or another host than loopback without a key."""
+    (None: any of the right form); models run on `device` (cpu, cuda, auto) in `dtype` (float32, bfloat16); `root` holds
+    runs and checkpoints (default: tinker under `CODERL_HOME`). Raises ConfigError for a model that is no local folder,
+    a device that is not there, a port in use, or another host than loopback without a key."""
     check_exposure(host, key)
-    state = ServerState.open(root or coderl_home() / "tinker", models, gap_timeout_s)
+    engines = EnginePool(models, device, dtype)
+    state = ServerState.open(root or coderl_home() / "tinker", engines, gap_timeout_s)
+    for served in engines.hosts.values():
+        logger.info("%s runs on %s in %s", served.name, served.device, served.dtype)
     listener = _listen(host, port)
     admit = admission(key, host, bodies=(JSON_BODY, PROTOBUF), open_paths=_OPEN_PATHS)
     runner = web.AppRunner(
@@ -161,21 +168,33 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def serve(port: int, host: str = "127.0.0.1", models: Sequence[str] = (NANO_MODEL,), *, key: str | None = None) -> None:
-    """Run the server until SIGTERM or SIGINT. Prints one line, `ready http://HOST:PORT`, once it serves."""
+def serve(
+    port: int,
+    host: str = "127.0.0.1",
+    models: Sequence[str] = (NANO_MODEL,),
+    *,
+    key: str | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> None:
+    """Run the server until SIGTERM or SIGINT. Prints one line, `ready http://HOST:PORT`, once it serves; stderr says on
+    which device the models run."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="tinker server: %(levelname)s %(message)s")
-    asyncio.run(_serve_until_signal(port, host, models, key))
+    logger.setLevel(logging.INFO)
+    asyncio.run(_serve_until_signal(port, host, models, key, device, dtype))
     sys.stdout.flush()
     sys.stderr.flush()
     # A training pass cannot be interrupted and its result has nobody left to go to: leave without waiting for it.
     os._exit(0)
 
 
-async def _serve_until_signal(port: int, host: str, models: Sequence[str], key: str | None) -> None:
+async def _serve_until_signal(
+    port: int, host: str, models: Sequence[str], key: str | None, device: str, dtype: str
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(port, host, models, key=key) as url:
+    async with running(port, host, models, key=key, device=device, dtype=dtype) as url:
         print(f"ready {url}", flush=True)
         await limit_own_memory_until(stop)

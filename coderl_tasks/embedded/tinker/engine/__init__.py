@@ -1,4 +1,4 @@
-"""Training and sampling of LoRA adapters on one local model, in float32 on the CPU, bit for bit reproducible.
+"""Training and sampling of LoRA adapters on one local model; on the CPU bit for bit reproducible.
 
 `Engine` is the interface; `SamplingScheduler` batches concurrent sampling requests. No HTTP, no tinker types.
 """

@@ -3,9 +3,13 @@
 W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero, as Tinker does ("LoRA Without
 Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
 
-Unlike textbook LoRA, both training and sampling run the merged matrix W': dA and dB follow from dW' = dY^T X
-by the chain rule. On small models that costs no more than the low-rank products, needs a third of the
-operations, and makes the learner and the sampler use the very same weights.
+Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: dA and dB follow
+from dW' = dY^T X by the chain rule. On small models that costs no more than the low-rank products, needs a third of
+the operations, and makes the learner and the sampler use the very same weights.
+
+A bfloat16 base is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
+is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16
+by themselves for the products; parameters, gradients and moments are float32 in any case.
 
 Adam has bias correction and decoupled weight decay (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101).
 
@@ -56,11 +60,11 @@ class LoraShape:
         return sorted(name for name in base if wanted(name))
 
     def nbytes(self, base: Weights) -> int:
-        """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, the
-        merged matrices and a gradient of theirs."""
+        """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
+        the merged matrices and a gradient of theirs where the base is float32, else the rounded factors."""
         low_rank = sum(self.rank * sum(base[name].shape) for name in self.targets(base))
         full = sum(base[name].numel() for name in self.targets(base))
-        return 4 * (4 * low_rank + 2 * full)
+        return 4 * (4 * low_rank + 2 * full) if _merges(base) else (4 * 4 + 2) * low_rank
 
 
 @dataclass
@@ -78,7 +82,7 @@ class Adapter:
     moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     step: int = 0
     version: int = 0
-    _merged: tuple[int, Weights] | None = None
+    _applied: tuple[int, Weights] | None = None
 
     @property
     def scale(self) -> float:
@@ -89,31 +93,40 @@ class Adapter:
         return [key.removesuffix(".lora_A") for key in self.params if key.endswith(".lora_A")]
 
     @torch.no_grad()
-    def merged(self, base: Weights) -> Weights:
-        """The weights with this adapter's delta added: fresh tensors that later optimizer steps do not change."""
-        if self._merged is None or self._merged[0] != self.version:
-            delta = {
-                name: torch.addmm(
-                    base[name], self.params[f"{name}.lora_B"], self.params[f"{name}.lora_A"], alpha=self.scale
-                )
-                for name in self.targets()
-            }
-            self._merged = (self.version, base | delta)
-        return self._merged[1]
+    def applied(self, base: Weights) -> Weights:
+        """The weights with this adapter: merged where the base is float32, else A and `scale` B beside them. Fresh
+        tensors that later optimizer steps do not change."""
+        if self._applied is None or self._applied[0] != self.version:
+            own: Weights = {}
+            for name in self.targets():
+                a, b = self.params[f"{name}.lora_A"], self.params[f"{name}.lora_B"]
+                if _merges(base):
+                    own[name] = torch.addmm(base[name], b, a, alpha=self.scale)
+                else:
+                    own[f"{name}.lora_A"] = a.to(base[name].dtype)
+                    own[f"{name}.lora_B"] = (self.scale * b).to(base[name].dtype)
+            self._applied = (self.version, base | own)
+        return self._applied[1]
 
     @torch.no_grad()
     def add_grads(self, parts: list[Weights]) -> None:
-        """Adds the gradients that the sum of `parts`, gradients of the merged matrices, means for A and B."""
+        """Adds the gradients that the sum of `parts`, gradients of what `applied` made, means for A and B."""
         grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
-        for name in self.targets():
+        for name in sorted({name for part in parts for name in part}):
             found = [part[name] for part in parts if name in part]
-            if not found:
-                continue
             grad = sum(found[1:], start=found[0])
+            if name in grads:
+                grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
+                continue
             a, b = f"{name}.lora_A", f"{name}.lora_B"
             grads[a].addmm_(self.params[b].t(), grad, alpha=self.scale)
             grads[b].addmm_(grad, self.params[a].t(), alpha=self.scale)
         self.grads = grads
+
+
+def _merges(base: Weights) -> bool:
+    """Whether adapters of this base are merged into it."""
+    return base[UNEMBED].dtype == torch.float32
 
 
 def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
@@ -130,7 +143,8 @@ def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
             f"size (the largest here is {largest}) adds nothing, and one beyond {MAX_LORA_RANK} trains as many "
             "parameters as the layers themselves"
         )
-    require_memory(shape.nbytes(base), f"training with LoRA rank {shape.rank}")
+    device = base[UNEMBED].device
+    require_memory(shape.nbytes(base), f"training with LoRA rank {shape.rank}", device.type)
     params = {}
     for name in targets:
         out_features, in_features = base[name].shape
@@ -138,8 +152,9 @@ def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
         digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         uniform = torch.rand(shape.rank, in_features, generator=generator)
-        params[f"{name}.lora_A"] = (2 * uniform - 1) * in_features**-0.5
-        params[f"{name}.lora_B"] = torch.zeros(out_features, shape.rank)
+        # drawn on the CPU: the same numbers on every device
+        params[f"{name}.lora_A"] = ((2 * uniform - 1) * in_features**-0.5).to(device)
+        params[f"{name}.lora_B"] = torch.zeros(out_features, shape.rank, device=device)
     return Adapter(shape, seed, params)
 
 
@@ -215,8 +230,8 @@ def write_adapter(adapter: Adapter, folder: Path, base_model: Path, *, optimizer
         save_file(moments, folder / "optimizer.safetensors")
 
 
-def read_adapter(folder: Path, expected: dict[str, torch.Size], *, optimizer: bool) -> Adapter:
-    """The adapter saved in `folder`. `expected` are the base matrices' shapes by name.
+def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:
+    """The adapter saved in `folder`, for the base matrices `base`.
 
     Raises BadRequest if the folder holds none, has no optimizer state although it is asked for, or does not
     fit the base model.
@@ -226,15 +241,16 @@ def read_adapter(folder: Path, expected: dict[str, torch.Size], *, optimizer: bo
     if missing:
         raise BadRequest(f"checkpoint {folder.name} has no {', '.join(missing)}")
     state = json.loads((folder / "training_state.json").read_text())
-    stored = load_file(folder / "adapter_model.safetensors")
+    device = str(base[UNEMBED].device)
+    stored = load_file(folder / "adapter_model.safetensors", device)
     params = {key.removeprefix(_PREFIX).removesuffix(".weight"): value for key, value in stored.items()}
     adapter = Adapter(LoraShape(**state["shape"]), state["seed"], params)
     for name in adapter.targets():
         a, b = params[f"{name}.lora_A"], params[f"{name}.lora_B"]
-        if expected.get(name) != (b.shape[0], a.shape[1]):
+        if name not in base or base[name].shape != (b.shape[0], a.shape[1]):
             raise BadRequest(f"checkpoint {folder.name} does not fit the base model at {name}")
     if optimizer:
-        moments = load_file(folder / "optimizer.safetensors")
+        moments = load_file(folder / "optimizer.safetensors", device)
         adapter.step = state["step"]
         adapter.moments = {
             key: (moments[f"{key}.first"], moments[f"{key}.second"]) for key in params if f"{key}.first" in moments

@@ -21,17 +21,26 @@ class GroupCache:
     The tensors' shapes depend on the request's own tokens only.
     """
 
-    def __init__(self, n_layers: int, n_kv_heads: int, head_dim: int, prompt_length: int, n_samples: int) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        prompt_length: int,
+        n_samples: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
         self.single = n_samples == 1
         self.prompt_length = prompt_length
         self.prompt_filled = 0
         self.generated = 0
         prompt = (n_kv_heads, prompt_length, head_dim)
         samples = (n_samples, n_kv_heads, 0, head_dim)
-        self.prompt_k = [torch.empty(prompt) for _ in range(n_layers)]
-        self.prompt_v = [torch.empty(prompt) for _ in range(n_layers)]
-        self.sample_k = [torch.empty(samples) for _ in range(n_layers)]
-        self.sample_v = [torch.empty(samples) for _ in range(n_layers)]
+        self.prompt_k, self.prompt_v, self.sample_k, self.sample_v = (
+            [torch.empty(shape, device=device, dtype=dtype) for _ in range(n_layers)]
+            for shape in (prompt, prompt, samples, samples)
+        )
 
     def reserve(self) -> None:
         """Makes room for one more position per sample. Raises OutOfMemory if there is none."""
@@ -40,15 +49,17 @@ class GroupCache:
         short = [cache for cache in caches if cache.shape[-2] <= filled]
         if not short:
             return
-        position_bytes = 4 * sum(cache.shape[:-2].numel() * cache.shape[-1] for cache in short)
-        require_memory(_GROW * position_bytes, "the cache of the completions that are being sampled")
+        position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
+        require_memory(
+            _GROW * position_bytes, "the cache of the completions that are being sampled", short[0].device.type
+        )
         keys, values = (self.prompt_k, self.prompt_v) if self.single else (self.sample_k, self.sample_v)
         _grow(keys, filled)
         _grow(values, filled)
 
     def keep(self, samples: list[int]) -> None:
         """Drops every sample but those at these places, keeping their order."""
-        index = torch.tensor(samples)
+        index = torch.tensor(samples, device=self.sample_k[0].device)
         for caches in (self.sample_k, self.sample_v):
             for layer, old in enumerate(caches):
                 caches[layer] = old.index_select(0, index)
@@ -83,7 +94,7 @@ class SampleAttention:
         self.segments = segments
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-        out = torch.zeros(q.shape)
+        out = torch.zeros_like(q, memory_format=torch.contiguous_format)
         for segment in self.segments:
             rows = slice(segment.start, segment.stop)
             attend = prefill if segment.prefill else decode_one if segment.cache.single else decode
@@ -99,7 +110,7 @@ def prefill(
     cache.prompt_k[layer][:, start:stop] = k.transpose(0, 1)
     cache.prompt_v[layer][:, start:stop] = v.transpose(0, 1)
     keys, values = cache.prompt_k[layer][None, :, :stop], cache.prompt_v[layer][None, :, :stop]
-    mask = None if start == 0 else torch.ones(stop - start, stop, dtype=torch.bool).tril(start)
+    mask = None if start == 0 else torch.ones(stop - start, stop, dtype=torch.bool, device=q.device).tril(start)
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
@@ -142,7 +153,7 @@ def decode(
     own = torch.matmul(q, own_k.transpose(2, 3))  # (G, KV, group, now + 1)
     prompt_length = shared.shape[2]
     own = own.transpose(0, 1).reshape(kv, n_samples * group, now + 1)
-    weights = torch.cat([shared, own], dim=2).softmax(dim=2)
+    weights = torch.cat([shared, own], dim=2).softmax(dim=2, dtype=torch.float32).to(q.dtype)
     out = torch.bmm(weights[:, :, :prompt_length], cache.prompt_v[layer]).view(kv, n_samples, group, d)
     own_weights = weights[:, :, prompt_length:].reshape(kv, n_samples, group, now + 1).transpose(0, 1)
     return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d)

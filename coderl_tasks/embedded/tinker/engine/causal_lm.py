@@ -7,8 +7,11 @@ The architecture (norms, rotary embedding, residuals) stays transformers' own co
 - attention, through transformers' attention registry, by whatever the caller passes along with the rows;
 - the rotary embedding by a table, and the activation by a row-exact form of it (see `row_exact`).
 
-Limits: float32 on the CPU; dense decoders with full attention (Qwen3, Qwen2, Llama and their like); no
-sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
+Limits: dense decoders with RMSNorm and full attention (Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3, SmolLM3 and
+their like); no sliding window, no mixture of experts, no rotary scaling that depends on the sequence's length.
+
+Weights and activations are float32 or bfloat16; log-probabilities are float32. On the CPU a row has the same bits in
+every batch, which is tried when the model is loaded. On another device the plain products run, without that promise.
 """
 
 import threading
@@ -20,9 +23,10 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from coderl_tasks.embedded.memory import as_out_of_memory, require_memory
 from coderl_tasks.embedded.tinker.engine.packing import PackedGroup, TreeAttention
 from coderl_tasks.embedded.tinker.engine.row_exact import (
     TILE,
@@ -34,18 +38,30 @@ from coderl_tasks.embedded.tinker.engine.row_exact import (
 from coderl_tasks.errors import ConfigError
 
 Weights = dict[str, torch.Tensor]
-"""Weight matrices (out, in) by module name, `UNEMBED` included: everything that LoRA can change."""
+"""Weight matrices (out, in) by module name, `UNEMBED` included: everything that LoRA can change. The factors of an
+adapter that is not merged stand beside its matrices, `<name>.lora_A` (rank, in) and `<name>.lora_B` (out, rank)."""
 UNEMBED = "lm_head"
 
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 _ROTARY_BLOCK = 1024
 _PROBE_ROWS = 2 * TILE
+_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
 class RowAttention(Protocol):
     """Attention over packed rows: q (R, H, d), k and v (R, KV, d) of one layer -> (R, H, d)."""
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor: ...
+
+
+def add_low_rank(
+    out: torch.Tensor, x: torch.Tensor, weights: Weights, name: str, product: TiledProduct = F.linear
+) -> torch.Tensor:
+    """`out`, the product of x (R, in) and the matrix `name`, plus that of the factors beside it, if there are any."""
+    if f"{name}.lora_A" not in weights:
+        return out
+    low = product(x, weights[f"{name}.lora_A"].to(x.dtype))
+    return out + product(low, weights[f"{name}.lora_B"].to(x.dtype))
 
 
 class _Binding(threading.local):
@@ -66,10 +82,10 @@ class LinearSlot(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.binding.weights[self.name]
-        if self.binding.product is None:
-            return F.linear(x, weight, self.bias)
-        out = self.binding.product(x[0], weight)[None]
+        weights, product = self.binding.weights, self.binding.product
+        if product is None:
+            return add_low_rank(F.linear(x, weights[self.name], self.bias), x, weights, self.name)
+        out = add_low_rank(product(x[0], weights[self.name]), x[0], weights, self.name, product)[None]
         return out if self.bias is None else out + self.bias
 
 
@@ -96,15 +112,16 @@ class RotaryTable(nn.Module):
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows = position_ids[0]
         with self._growing:
-            self._grow(int(rows.max()) + 1)
+            self._grow(int(rows.max()) + 1, x)
         return self.cos[rows][None], self.sin[rows][None]
 
     @torch.inference_mode(False)  # training uses the table too, also where sampling made it
     @torch.no_grad()
-    def _grow(self, positions: int) -> None:
+    def _grow(self, positions: int, x: torch.Tensor) -> None:
+        like = torch.empty(1, dtype=x.dtype, device=x.device)
         blocks = []
         for start in range(len(self.cos), positions, _ROTARY_BLOCK):
-            blocks.append(self.rotary(torch.empty(1), torch.arange(start, start + _ROTARY_BLOCK)[None]))
+            blocks.append(self.rotary(like, torch.arange(start, start + _ROTARY_BLOCK, device=x.device)[None]))
         if blocks:
             old = [(self.cos[None], self.sin[None])] if len(self.cos) else []
             self.cos = torch.cat([cos[0] for cos, _ in old + blocks])
@@ -131,35 +148,40 @@ ALL_ATTENTION_FUNCTIONS.register("coderl_rows", _attention_entry)
 
 
 class BaseModel:
-    """A causal LM in float32; `weights` are the base weights. Forward passes may run in several threads."""
+    """A causal LM; `weights` are the base weights. Forward passes may run in several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Loads the folder. Raises ConfigError for an architecture outside the limits above."""
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        """Loads the folder. Raises ConfigError for an architecture outside the limits above, OutOfMemory for a model
+        that is too large."""
+        self.device, self.dtype = device, dtype
+        name = str(dtype).removeprefix("torch.")
+        require_memory(_parameters(folder) * dtype.itemsize, f"loading {folder} in {name}", device.type)
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="coderl_rows", local_files_only=True
+            folder, dtype=dtype, attn_implementation="coderl_rows", local_files_only=True
         ).eval()
-        model.requires_grad_(False)
+        model.requires_grad_(False).to(device)  # type: ignore[arg-type]
         self.config: Any = model.config
         self.folder = folder
         self.context_length: int = self.config.max_position_embeddings
         self.vocab_size: int = self.config.vocab_size
         self.n_layers: int = self.config.num_hidden_layers
-        self.n_kv_heads: int = self.config.num_key_value_heads
+        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
         self.head_dim: int = (
             getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
         )
         self._binding = _Binding()
         self._backbone: Any = model.get_decoder()
         self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight}
-        tokens = torch.arange(_PROBE_ROWS) % self.vocab_size
+        tokens = torch.arange(_PROBE_ROWS, device=device) % self.vocab_size
         with torch.no_grad():
             model.set_attn_implementation("eager")
-            expected = model(tokens[None], use_cache=False).logits[0]
+            expected = model(tokens[None], use_cache=False).logits[0].float()
             model.set_attn_implementation("coderl_rows")
         self._fit_slots(self._backbone, "model")
-        self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
         self._refuse_unknown_parts()
-        self.tiled_product = choose_tiled_product(list(self.weights.values()))
+        self._backbone.rotary_emb = RotaryTable(self._backbone.rotary_emb)
+        # Elsewhere many small products cost more than the promise is worth.
+        self._tiled_product = choose_tiled_product(list(self.weights.values())) if device.type == "cpu" else None
         self._refuse_other_results(tokens, expected)
 
     def _fit_slots(self, module: nn.Module, path: str) -> None:
@@ -168,7 +190,7 @@ class BaseModel:
             if isinstance(child, nn.Linear):
                 self.weights[child_path] = child.weight
                 setattr(module, name, LinearSlot(child_path, child.bias, self._binding))
-            elif name == "act_fn":
+            elif name in ("act_fn", "activation_fn"):
                 setattr(module, name, ActivationSlot(child, self._binding))
             else:
                 self._fit_slots(child, child_path)
@@ -184,6 +206,11 @@ class BaseModel:
         rope = getattr(self.config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") in _LENGTH_DEPENDENT_ROPE:
             raise ConfigError(f"{self.folder}: rotary scaling {rope['rope_type']} is not supported by the local engine")
+        # Named, as the comparison in bfloat16 is too coarse to notice.
+        if any(getattr(self.config, f"{what}_logit_softcapping", None) for what in ("attn", "final")):
+            raise ConfigError(f"{self.folder}: {kind} caps its logits: the local engine does not")
+        if not hasattr(self._backbone, "rotary_emb"):
+            raise ConfigError(f"{self.folder}: {kind} has no rotary embedding: the local engine does not run it")
         for name, module in self._backbone.named_modules():
             owns = any(True for _ in module.parameters(recurse=False))
             if owns and not isinstance(module, nn.Embedding) and not type(module).__name__.endswith("RMSNorm"):
@@ -201,24 +228,30 @@ class BaseModel:
             padding = padded_rows(total) - total
             if padding:
                 groups.append(PackedGroup(total, padding, ()))
-            packed = torch.cat([*sequences, torch.zeros(padding, dtype=torch.long)])
-            positions = torch.cat([torch.arange(group.prefix) for group in groups])
+            packed = torch.cat([*sequences, tokens.new_zeros(padding)])
+            positions = torch.cat([torch.arange(group.prefix, device=self.device) for group in groups])
             hidden = self.hidden(self.weights, packed, positions, TreeAttention(tuple(groups)), row_exact=True)
             return self.exact_logits(self.weights, hidden[starts[-1] : total])
 
-        found = run([tokens])
-        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
-            raise ConfigError(
-                f"{self.folder}: the local engine does not reproduce this {self.config.model_type} model "
-                f"(largest difference {float((found - expected).abs().max()):.2g}); it supports Qwen3, Qwen2, Llama"
-            )
-        if not torch.equal(run([tokens.flip(0), tokens[:37], tokens]), found):
+        refusal = f"{self.folder}: the local engine does not reproduce this {self.config.model_type} model"
+        supported = "it runs Llama, Qwen2, Qwen3, Mistral, Gemma, Phi-3 and models built like them"
+        try:
+            found = run([tokens])
+        except (TypeError, RuntimeError) as error:  # other arguments or other shapes than those of the slots
+            if as_out_of_memory(error) is not None:
+                raise
+            raise ConfigError(f"{refusal} ({' '.join(str(error).split())}); {supported}") from error
+        tolerance = _PROBE_TOLERANCE[self.dtype]
+        if not torch.allclose(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max())):
+            difference = float((found - expected).abs().max())
+            raise ConfigError(f"{refusal} (largest difference {difference:.2g}); {supported}")
+        if self._tiled_product is not None and not torch.equal(run([tokens.flip(0), tokens[:37], tokens]), found):
             raise RuntimeError(f"{self.folder}: this machine gives a row other bits in another batch")
 
     @contextmanager
     def _bound(self, weights: Weights, row_exact: bool) -> Iterator[None]:
         self._binding.weights = weights
-        self._binding.product = self.tiled_product if row_exact else None
+        self._binding.product = self._tiled_product if row_exact else None
         try:
             yield
         finally:
@@ -244,6 +277,14 @@ class BaseModel:
         return out.last_hidden_state[0]
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
-        """Row-exact logits (R, vocabulary) of hidden states (R, hidden), R any number."""
+        """Row-exact float32 logits (R, vocabulary) of hidden states (R, hidden), R any number."""
+        product = self._tiled_product or F.linear
         rows = hidden.shape[0]
-        return self.tiled_product(F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows)), weights[UNEMBED])[:rows]
+        x = F.pad(hidden, (0, 0, 0, padded_rows(rows) - rows))
+        return add_low_rank(product(x, weights[UNEMBED]), x, weights, UNEMBED, product)[:rows].float()
+
+
+def _parameters(folder: Path) -> int:
+    """How many parameters the model in the folder has, without loading them."""
+    with torch.device("meta"):
+        return int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).num_parameters())

@@ -56,7 +56,7 @@ def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) ->
             # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
             probs, order = probs.sort(dim=1, descending=True, stable=True)
             probs = _truncate(probs, spec)
-        ranks = _invert(probs, torch.from_numpy(uniforms))
+        ranks = _invert(probs, torch.from_numpy(uniforms).to(probs.device))
         tokens = ranks if order is None else order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
     logprobs = logits.log_softmax(dim=1)
     return tokens, logprobs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]

@@ -39,13 +39,21 @@ logger = logging.getLogger(__name__)
 
 class Engine:
     """One base model folder. Training calls come from one thread, sampling calls from another or the same;
-    each adapter's calls in order. The same calls give the same bits on the same machine, whatever runs beside
-    them."""
+    each adapter's calls in order. On the CPU the same calls give the same bits on the same machine, whatever runs
+    beside them."""
 
     def __init__(
-        self, folder: Path, *, max_batch_rows: int = 256, max_train_tokens: int = 16384, threads: int = 1
+        self,
+        folder: Path,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        max_batch_rows: int = 256,
+        max_train_tokens: int = 16384,
+        threads: int = 1,
     ) -> None:
-        """Loads a Hugging Face causal LM. Raises ConfigError if its architecture is not supported.
+        """Loads a Hugging Face causal LM onto `device` (cpu or cuda), with weights and activations in `dtype` (float32
+        or bfloat16). Raises ConfigError if its architecture is not supported, OutOfMemory if it does not fit.
 
         `max_batch_rows` samples take a step together; `max_train_tokens` bounds a training micro-batch. `threads` is
         how many threads share one operation, for the whole process, and part of what decides the bits. One is best
@@ -54,7 +62,7 @@ class Engine:
         """
         torch.set_num_threads(threads)
         self.folder = folder
-        self._model = BaseModel(folder)
+        self._model = BaseModel(folder, torch.device(device), getattr(torch, dtype))
         self.tokenizer = _load_tokenizer(folder)
         """The folder's tokenizer, None if it has none."""
         self._max_batch_rows = max_batch_rows
@@ -120,8 +128,8 @@ class Engine:
         OutOfMemory before it makes a copy that there is no room for."""
         if adapter is None:
             return self._model.weights
-        require_memory(adapter.shape.nbytes(self._model.weights) // 2, "a copy of the weights to sample from")
-        return adapter.merged(self._model.weights)
+        self._require_memory(adapter.shape.nbytes(self._model.weights) // 2, "a copy of the weights to sample from")
+        return adapter.applied(self._model.weights)
 
     def sample(self, jobs: list[tuple[Weights, SampleSpec]]) -> list[SampleResult]:
         """Samples all jobs together; each result is what it would be alone. Raises BadRequest if one is invalid."""
@@ -147,17 +155,23 @@ class Engine:
     def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:
         """A valid request, ready to be put into a batch. Raises OutOfMemory if there is no room for its prompt and its
         first token; its cache asks for room as it grows."""
-        model = self._model
-        cache = len(spec.prompt) * model.n_layers * 2 * model.n_kv_heads * model.head_dim * 4
-        draws = spec.num_samples * self.vocab_size * _DRAW_BYTES
-        require_memory(cache + draws, f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens")
+        need = len(spec.prompt) * self._position_bytes + spec.num_samples * self.vocab_size * _DRAW_BYTES
+        self._require_memory(need, f"sampling {spec.num_samples} completions of {len(spec.prompt)} prompt tokens")
         return RunningRequest(self._model, weights, spec, self.tokenizer)
 
     def cache_bytes(self, spec: SampleSpec) -> int:
         """The most memory that the request's key-value cache can take."""
-        model = self._model
         tokens = len(spec.prompt) + spec.num_samples * min(spec.max_tokens, self.context_length - len(spec.prompt))
-        return tokens * model.n_layers * 2 * model.n_kv_heads * model.head_dim * 4
+        return tokens * self._position_bytes
+
+    @property
+    def _position_bytes(self) -> int:
+        """Keys and values of one token in all layers."""
+        model = self._model
+        return model.n_layers * 2 * model.n_kv_heads * model.head_dim * model.dtype.itemsize
+
+    def _require_memory(self, need_bytes: int, what: str) -> None:
+        require_memory(need_bytes, what, self._model.device.type)
 
     # storage
 
@@ -168,9 +182,9 @@ class Engine:
     def load_adapter(self, folder: Path, *, optimizer: bool) -> Adapter:
         """The adapter saved in `folder`. Raises BadRequest if it is missing, lacks what is asked for, or does
         not fit, and OutOfMemory."""
-        require_memory(sum(file.stat().st_size for file in folder.glob("*.safetensors")), f"loading {folder.name}")
-        shapes = {name: weight.shape for name, weight in self._model.weights.items()}
-        return read_adapter(folder, shapes, optimizer=optimizer)
+        stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        self._require_memory(stored, f"loading {folder.name}")
+        return read_adapter(folder, self._model.weights, optimizer=optimizer)
 
 
 def _load_tokenizer(folder: Path) -> Any | None:

@@ -220,17 +220,18 @@ class TreeAttention:
                 queries[:, :, :, start:stop].reshape(n, kv, -1, d),
                 keys[:, :, :seen],
                 values[:, :, :seen],
-                self._mask(seen, stop - start, group),
+                self._mask(seen, stop - start, group, q.device),
                 scale=scale,
             )
             outs.append(out.view(n, kv, group, stop - start, d))
         return torch.cat(outs, dim=3).permute(0, 3, 1, 2, 4).reshape(n * length, heads, d)
 
-    def _mask(self, seen: int, queries: int, repeat: int) -> torch.Tensor:
+    def _mask(self, seen: int, queries: int, repeat: int, device: torch.device) -> torch.Tensor:
         """(repeat * queries, seen): the last `queries` of `seen` positions, each sees those up to itself."""
         key = (seen, queries, repeat)
         if key not in self._masks:
-            self._masks[key] = torch.ones(queries, seen, dtype=torch.bool).tril(seen - queries).repeat(repeat, 1)
+            mask = torch.ones(queries, seen, dtype=torch.bool, device=device)
+            self._masks[key] = mask.tril(seen - queries).repeat(repeat, 1)
         return self._masks[key]
 
 

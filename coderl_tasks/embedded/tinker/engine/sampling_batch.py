@@ -34,7 +34,7 @@ class RunningRequest:
         limit = min(spec.max_tokens, model.context_length - length)
         self._stop = StopRule(spec, limit, tokenizer)
         self._draws = UniformDraws(spec.seed, n)
-        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n)
+        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n, model.device, model.dtype)
         self._tokens: list[list[int]] = [[] for _ in range(n)]
         self._logprobs: list[list[float]] = [[] for _ in range(n)]
         self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
@@ -119,7 +119,7 @@ class RunningRequest:
         """Notes the likeliest tokens of the running samples' logits (G, V), or (1, V) shared by all."""
         best = logits.log_softmax(dim=1).topk(min(self.spec.record_top_k, logits.shape[1]), dim=1)
         n = len(self._running)
-        ids, values = (part.expand(n, -1).numpy() for part in (best.indices, best.values))
+        ids, values = (part.expand(n, -1).cpu().numpy() for part in (best.indices, best.values))
         for place, sample in enumerate(self._running):
             self._recorded[sample].append((ids[place], values[place]))
 
@@ -127,7 +127,8 @@ class RunningRequest:
         """Log-probabilities of the prompt tokens that follow this chunk's rows."""
         following = self.spec.prompt[len(self._prompt_logprobs) : self._cache.prompt_filled + 1]
         logprobs = logits[: len(following)].log_softmax(dim=1)
-        self._prompt_logprobs += logprobs.gather(1, torch.tensor(following, dtype=torch.long)[:, None])[:, 0].tolist()
+        index = torch.tensor(following, dtype=torch.long, device=logits.device)
+        self._prompt_logprobs += logprobs.gather(1, index[:, None])[:, 0].tolist()
         k = min(self.spec.topk_prompt_logprobs, logits.shape[1])
         if k > 0:
             best = logprobs.topk(k, dim=1)
@@ -237,8 +238,8 @@ class SamplingBatch:
         weights = requests[0].weights
         hidden = self._model.hidden(
             weights,
-            torch.tensor(tokens + padding),
-            torch.tensor(positions + padding),
+            torch.tensor(tokens + padding, device=self._model.device),
+            torch.tensor(positions + padding, device=self._model.device),
             SampleAttention(segments),
             row_exact=True,
         )
