@@ -310,7 +310,9 @@ COUNTING: dict[str, str] = {
         "from collections import abc\nn = 1 + issubclass(str, abc.Callable)\nabc.Callable.register(str)"
     ),
     "a cache of the library": (
-        "import re\nre.sub('(a)', r'\\1', 'a')\nn = re._compile_repl.cache_info().currsize\nre.sub('(a)', rf'{n}', 'a')"
+        "import re, sys\nre.sub('(a)', r'\\1', 'a')\n"
+        "cached = re._compile_repl if sys.version_info < (3, 12) else re._compile_template\n"
+        "n = cached.cache_info().currsize\nre.sub('(a)', rf'{n}', 'a')"
     ),
     "an instance of the library": "try: n = sys.implementation.n + 1\nexcept AttributeError: n = 1\nsys.implementation.n = n",
     "finalisers": "import builtins\nclass D:\n    def __del__(self): builtins.n = 2\nn = getattr(builtins, 'n', 1)\nd = D()\nd.d = d",

@@ -16,6 +16,11 @@ from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
 
 
+def ours(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said here: the SDK says things too, of sessions of other tests."""
+    return [record.message for record in caplog.records if record.name == clients.logger.name]
+
+
 @pytest.mark.parametrize("kind", ["silent", "closed"])
 async def test_no_answer_names_the_address_and_the_variable(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -25,8 +30,7 @@ async def test_no_answer_names_the_address_and_the_variable(
     with pytest.raises(InfraError, match="coderl doctor") as caught:
         await require_answer(url, patience_s=0.3, notice_s=0.05)
     assert str(caught.value).startswith(f"no answer from Tinker at {url} (TINKER_BASE_URL) in 0.3 s")
-    ours = [record for record in caplog.records if record.name == clients.logger.name]  # the SDK says things too
-    assert [record.message.rpartition(" ")[0] for record in ours] == [
+    assert [said.rpartition(" ")[0] for said in ours(caplog)] == [
         f"no answer yet from {url} (TINKER_BASE_URL); still trying until"
     ]
 
@@ -54,7 +58,7 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(embedded: Servi
 async def test_any_answer_will_do(embedded: Services, caplog: pytest.LogCaptureFixture) -> None:
     await require_answer(embedded.tinker_url)
     await require_answer(embedded.sandbox_urls[0])  # answers 404
-    assert not caplog.records
+    assert not ours(caplog)
 
 
 async def test_what_is_no_address_is_a_configuration_error() -> None:
@@ -86,7 +90,7 @@ async def test_a_service_that_answers_slowly_is_neither_silent_nor_lost(
     waiting = asyncio.create_task(lost(url, outage_s=0.1, every_s=0.01))
     while answered < 4:
         await asyncio.sleep(0.05)
-    assert not waiting.done() and not caplog.records
+    assert not waiting.done() and not ours(caplog)
     waiting.cancel()
 
 
@@ -94,11 +98,11 @@ async def test_a_service_that_comes_back_is_not_lost(caplog: pytest.LogCaptureFi
     port = free_port()
     with caplog.at_level(logging.WARNING):
         waiting = asyncio.create_task(lost(f"http://127.0.0.1:{port}", outage_s=60, every_s=0.01))
-        while not caplog.records:
+        while not ours(caplog):
             await asyncio.sleep(0.01)
         async with TestServer(web.Application(), port=port):
-            while len(caplog.records) < 2:
+            while len(ours(caplog)) < 2:
                 await asyncio.sleep(0.01)
         waiting.cancel()
-    assert "waiting" in caplog.records[0].message
-    assert caplog.records[1].message.endswith("answers again")
+    assert "waiting" in ours(caplog)[0]
+    assert ours(caplog)[1].endswith("answers again")
