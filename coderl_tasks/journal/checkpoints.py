@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run d
     import tinker
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
+_EXPIRY = ("rolling_save_hours", "rolling_save_keep", "max_steps_off_policy")
 Kind = Literal["state", "sampler", "both"]
 LogDirBehavior = Literal["resume", "raise", "delete"]
 
@@ -106,9 +107,9 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
 
     `expires` is what was asked of the service, counted from the commit: what the service says counts.
     """
-    hours = float(config.get("rolling_save_hours") or TrainSettings().rolling_save_hours)
-    kept = int(config.get("rolling_save_keep") or TrainSettings().rolling_save_keep)
-    keep = max(kept, int(config.get("max_steps_off_policy") or 0) + 1)
+    recorded = {key: config[key] for key in _EXPIRY if config.get(key) is not None}
+    settings = TrainSettings().filled_from(recorded)
+    hours, keep = settings.rolling_save_hours, settings.rolling_states
     staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
     states: list[ExpiringState] = []
     found = 0

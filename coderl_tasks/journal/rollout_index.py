@@ -32,14 +32,20 @@ _READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_
 
 def index_files(run: Path) -> dict[Path, range]:
     """The files of the index, in order, and the steps that each holds; no step is in two of them."""
-    names = {file.stem: file for file in sorted((run / "index").glob("*.parquet"))}
-    lasts = {int(name): file for name, file in names.items() if name.isdecimal()}
-    found = {file: range(last + 1 - STEPS_PER_FILE, last + 1) for last, file in lasts.items()}
-    for name, file in names.items():
-        number = name.removeprefix(STEP)
-        # A kill may leave those of steps that are in a file of many by now.
-        if name != number and number.isdecimal() and _last(int(number)) not in lasts:
-            found[file] = range(int(number), int(number) + 1)
+    found = _all_files(run)
+    many = {steps.stop for steps in found.values() if len(steps) > 1}
+    # A kill may leave those of steps that are in a file of many by now.
+    return {file: steps for file, steps in found.items() if len(steps) > 1 or _last(steps.start) + 1 not in many}
+
+
+def _all_files(run: Path) -> dict[Path, range]:
+    """Every file of the index, those of many steps first, and the steps that each holds."""
+    found = {}
+    for file in sorted((run / "index").glob("*.parquet")):
+        number = file.stem.removeprefix(STEP)
+        if number.isdecimal():
+            n_steps = STEPS_PER_FILE if number == file.stem else 1
+            found[file] = range(int(number) + 1 - n_steps, int(number) + 1)
     return found
 
 
@@ -97,6 +103,6 @@ def _columns() -> list[pl.Expr]:
 
 def cut_index(run: Path, committed: int) -> None:
     """Delete the files of the index that hold steps from `committed` on: these are done again, perhaps otherwise."""
-    for file, steps in index_files(run).items():
+    for file, steps in _all_files(run).items():  # also of a step that a file of many hides
         if steps.stop > committed:
             file.unlink()
