@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.judge import IsolationPerTest
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import embedded_sandbox
+from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 N_TESTS = 10
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)\n"

@@ -21,13 +21,14 @@ from typing import Any, Literal, Self, TypeVar
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.judge import IsolationPerTest, Judge
+from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
 from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row, statement_of
 from coderl_tasks.server_addresses import sandbox_addresses
 from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, sandbox_concurrency, services
+from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 Ungraded = Literal["raise", "none"]
 Completion = str | Sequence[Mapping[str, Any]]

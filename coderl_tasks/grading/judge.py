@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading import compare
@@ -40,6 +40,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.server_link import RunRequest, RunResult
 from coderl_tasks.grading.verdict import Grade, Verdict, shortened
 from coderl_tasks.problems.problem import Problem, Test
+from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 _DRIVER = (Path(__file__).parent / "payload" / "driver.py").read_text()
 _DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stderr then
@@ -61,8 +62,6 @@ _KNOWN_PROBLEM = Problem("known", "", "", "", "stdin", "", (Test("well\n", "well
 _ISSUED: deque[str] = deque(maxlen=10_000)
 """The ids of the newest requests of this process. An answer that names one of them, and not its own request's, is
 another program's: whoever passes requests on has mixed them up."""
-IsolationPerTest = Literal["failures", "always"]
-"""Which tests have a process of their own: those that do not pass in one that several share, or all."""
 logger = logging.getLogger(__name__)
 
 

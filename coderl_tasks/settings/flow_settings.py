@@ -36,6 +36,7 @@ DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 PresetName = Literal["nano", "gsm8k"]
 IsolationPerTest = Literal["failures", "always"]
+"""Which tests have a process of their own: those that do not pass in one that several share, or all."""
 ENVIRONMENTS = ("code", "gsm8k", "custom")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""

@@ -11,7 +11,8 @@ from aiohttp import web
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
 from coderl_tasks.grading import judge as judge_module
-from coderl_tasks.grading.judge import IsolationPerTest, Limits, parse_report, reported_tests
+from coderl_tasks.grading.judge import Limits, parse_report, reported_tests
+from coderl_tasks.settings.flow_settings import IsolationPerTest
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
 from tests.grading.faulty_servers import FaultyServer, answers, breaks, sandbox_error
