@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from coderl_tasks.embedded.admission import read_key
-from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL
 
 
 def serve(options: Namespace) -> int:
@@ -18,5 +18,12 @@ def serve(options: Namespace) -> int:
     else:
         from coderl_tasks.embedded.sandbox.sandbox_server import serve as serve_sandbox
 
-        serve_sandbox(options.port, options.host, options.concurrency, options.allow_unisolated, key=key)
+        serve_sandbox(
+            options.port,
+            options.host,
+            options.concurrency,
+            options.allow_unisolated,
+            key=key,
+            prepared=GRADING_DRIVER.read_text(),
+        )
     return 0

@@ -31,7 +31,6 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -39,10 +38,11 @@ from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.server_link import RunRequest, RunResult
 from coderl_tasks.grading.verdict import Grade, Verdict, shortened
+from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
-_DRIVER = (Path(__file__).parent / "payload" / "driver.py").read_text()
+_DRIVER = GRADING_DRIVER.read_text()
 _DRIVER_FAILED = "the driver failed"  # what the driver writes to a test's stderr then
 _FIRST_CHUNK, _GROWTH, _LARGEST_CHUNK = 1, 4, 64
 _FIRST_CHUNK_BYTES = 256 << 10  # of input that may be sent along with the first test, for programs that are quick

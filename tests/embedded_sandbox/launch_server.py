@@ -18,6 +18,7 @@ sys.path.append(os.environ["TEST_SITE_PACKAGES"])
 
 from coderl_tasks.embedded.sandbox import kernel, sandbox_server, seccomp  # noqa: E402
 from coderl_tasks.errors import CoderlError  # noqa: E402
+from coderl_tasks.paths import GRADING_DRIVER  # noqa: E402
 
 
 def become_ordinary_user() -> None:
@@ -66,6 +67,7 @@ def main(options: list[str]) -> None:
             concurrency=int(values.get("--concurrency", 2)),
             allow_unisolated="--allow-unisolated" in values,
             key=values.get("--key"),
+            prepared=GRADING_DRIVER.read_text(),
         )
     except CoderlError as error:
         sys.exit(f"refused: {error}")

@@ -1,11 +1,9 @@
 """Which fork server a program comes from."""
 
-from pathlib import Path
-
 import pytest
 
 from coderl_tasks.embedded.sandbox.fork_server import imports_rare
-from coderl_tasks.grading import judge
+from coderl_tasks.paths import GRADING_DRIVER
 
 
 @pytest.mark.parametrize(
@@ -29,4 +27,4 @@ def test_other_programs_come_from_the_small_parent(program: bytes) -> None:
 
 
 def test_the_grading_driver_is_one_of_them() -> None:
-    assert not imports_rare((Path(judge.__file__).parent / "payload" / "driver.py").read_bytes())
+    assert not imports_rare(GRADING_DRIVER.read_bytes())

@@ -2,21 +2,17 @@
 
 import ast
 import importlib
-from pathlib import Path
 
 import pytest
 
 from coderl_tasks.grading import Judge
-from coderl_tasks.grading import judge as judge_module
 from tests.grading.programs import stdin_problem
-
-DRIVER = Path(judge_module.__file__).parent / "payload" / "driver.py"
 
 
 def constants() -> dict[str, object]:
     """The driver's constants that are made of literals: it runs when it is imported."""
     space: dict[str, object] = {}
-    for statement in ast.parse(DRIVER.read_text()).body:
+    for statement in ast.parse(GRADING_DRIVER.read_text()).body:
         if isinstance(statement, ast.Assign) and {"STAR_IMPORTED", "IMPORTED", "RARELY_USED"} & {
             ast.unparse(target) for target in statement.targets
         }:

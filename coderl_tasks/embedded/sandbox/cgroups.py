@@ -12,13 +12,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coderl_tasks.embedded.sandbox.monitor import SCRATCH_BYTES
+from coderl_tasks.embedded.sandbox.worker_link import SCRATCH_BYTES
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "coderl-sandbox-"
 _MAX_PROCESSES = 192
 _END_SECONDS = 5
-_OWN_BYTES = 256 << 20  # the worker, the monitor with its buffers, the driver
+_OWN_BYTES = 256 << 20  # the worker, the run's first process with its buffers, the driver
 
 
 def _own_groups() -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """The fork server: a Python with the usual modules loaded, from which everything else here is forked.
 
-    server --control socket--> fork server --fork--> worker, one per slot --clone--> monitor, one per run --fork-->
-    submission
+    server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
+
 
 It holds nothing secret and never sees a job. With "probe" in the arguments it prints the level that works here and
 exits.
@@ -13,7 +13,6 @@ too much.
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH102, PTH106, PTH118
 
 import gc
 import importlib.machinery
@@ -26,13 +25,14 @@ import signal
 import site
 import struct
 import sys
+import types
 from _socket import CMSG_LEN, socket
 from functools import lru_cache
 from typing import Any
 
-from coderl_tasks.embedded.sandbox import frames, isolation, processes, submission
+from coderl_tasks.embedded.sandbox import isolation, processes, run, submission, worker
 
-_DESCRIPTOR = struct.Struct("i")
+_DESCRIPTORS = struct.Struct("2i")
 
 USUAL = """
     __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
@@ -72,55 +72,46 @@ def warm_up(rich: bool) -> None:
     gc.freeze()
 
 
-def work(level: str, setting: isolation.Setting, index: int, connection: socket) -> None:
-    """A worker: serve the jobs that come over `connection`, one at a time, until it closes. Never returns."""
+def work(
+    level: str,
+    setting: isolation.Setting,
+    index: int,
+    connection: socket,
+    replies: socket,
+    prepared: types.ModuleType | None,
+) -> None:
+    """A worker: take on its level and serve the jobs that come over `connection` until it closes."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    scratch = os.path.join(setting.scratch, f"worker-{index}-{os.getpid()}")
-    if level != "namespaces":
-        os.mkdir(scratch, 0o711)
+    scratch = isolation.scratch_of(level, setting)
     confinement = isolation.enter_worker(level, setting, index)
-    isolation.die_with(parent)  # here, because a change of user forgets it
-    connection.sendall(frames.pack({"pid": os.getpid()}))
-    kept: submission.Code | None = None
-    # The kind of a message is read here and the rest in the monitor: the worker, which all runs of a slot are forked
-    # from, never holds a job. Code to keep is the exception, and is sent twice before it is kept.
-    while kind := connection.recv(1):
-        if kind == frames.KEEP:
-            kept = submission.Code.compiled(frames.receive(connection)[1][0], isolation.fixed_workdir(level))
-            gc.freeze()
-            continue
-        pid = isolation.start_monitor(level, connection, confinement, scratch, kept)
-        if os.waitpid(pid, 0)[1] != 0:
-            # What the server got is cut off: it must see the end of the stream and run the job elsewhere.
-            if level != "namespaces":
-                processes.kill_all(own_pid_namespace=False)
-            break
-    if level != "namespaces":
-        isolation.clear_scratch(scratch)
-        os.rmdir(scratch)
+    # Here, because a change of user forgets it.
+    isolation.die_with(parent, signal.SIGKILL if scratch is None else signal.SIGTERM)
+    replies.send(json.dumps({"pid": os.getpid()}).encode())
+    worker.serve(run.Slot(confinement, scratch, connection, replies, prepared))
 
 
-def fork_workers(level: str, setting: isolation.Setting, control: socket) -> None:
-    """Fork a worker for each message {"index": n} with a socket attached, until the control socket closes."""
+def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: types.ModuleType | None) -> None:
+    """Fork a worker for each message {"index": n} with its two sockets attached, until the control socket closes."""
     signal.signal(
         signal.SIGCHLD, signal.SIG_IGN
     )  # the kernel collects dead workers; the server notices by their socket
     while True:
-        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(_DESCRIPTOR.size))
+        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(_DESCRIPTORS.size))
         if not message:
             return
-        [(_, _, descriptor)] = rights
-        connection = socket(fileno=_DESCRIPTOR.unpack(descriptor)[0])
+        [(_, _, descriptors)] = rights
+        connection, replies = (socket(fileno=number) for number in _DESCRIPTORS.unpack(descriptors))
         if os.fork() == 0:
             try:
                 control.close()
-                work(level, setting, json.loads(message)["index"], connection)
+                work(level, setting, json.loads(message)["index"], connection, replies, prepared)
             except BaseException as error:
                 print(f"sandbox: a worker failed: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(0)
         connection.close()
+        replies.close()
 
 
 def main(arguments: dict[str, Any], python_path: list[str]) -> int:
@@ -139,7 +130,7 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     # The server's limit follows what is free, and a program's verdict must not: it has limits of its own.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    isolation.die_with(arguments["parent"])
+    isolation.die_with(arguments["parent"], signal.SIGKILL)
     control = socket(fileno=arguments["control"])
     if level is None and arguments["allow_unisolated"]:
         level = isolation.UNISOLATED
@@ -147,8 +138,9 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
         control.send(json.dumps({"level": None, "reason": reason}).encode())
         return 1
     # While the whole file system is there: in the submissions' own there is only what they may read.
+    prepared = None if arguments["prepared"] is None else submission.prepared(arguments["prepared"])
     warm_up(arguments["rich"])
     isolation.enter(level, setting)
     control.send(json.dumps({"level": level, "reason": reason, "pid": os.getpid()}).encode())
-    fork_workers(level, setting, control)
+    fork_workers(level, setting, control, prepared)
     return 0

@@ -1,19 +1,37 @@
-"""Messages between the server and the sandbox's processes: a JSON header and binary blobs, length first.
+"""Messages from the server to the sandbox's processes: for the worker the terms of a run, of fixed size, and for the
+run itself its job, a JSON header and binary blobs, length first.
 
-u32 length of the header | header, UTF-8 JSON with "blobs": [length, ...] | the blobs, one after the other
+terms | u32 length of the header | header, UTF-8 JSON with "blobs": [length, ...] | the blobs, one after the other
 """
 
 import json
 import struct
 from _socket import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-JOB, KEEP = b"J", b"K"
-"""The byte before a message to a worker: a job, or code to keep compiled for the jobs that follow."""
+DONE = b"D"
+"""What the server sends when it has read all that it wants of a run."""
 _LENGTH = struct.Struct("!I")
-LENGTH_BYTES = _LENGTH.size
-_MAX_HEADER = 16 << 20
+_TERMS = struct.Struct("!dQQ?")
+TERMS_BYTES = _TERMS.size
+
+
+class Terms(NamedTuple):
+    """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes), and
+    whether the program is the prepared one."""
+
+    timeout_s: float
+    memory_mib: int
+    disk_bytes: int
+    prepared: bool
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> "Terms":
+        return cls(*_TERMS.unpack(raw))
+
+    def pack(self) -> bytes:
+        return _TERMS.pack(*self)
 
 
 def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
@@ -22,17 +40,10 @@ def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
     return b"".join((_LENGTH.pack(len(text)), text, *blobs))
 
 
-def header_length(raw: bytes) -> int:
-    """The length of the header after the first `LENGTH_BYTES` of a message; ValueError if it cannot be true."""
-    length = int(_LENGTH.unpack(raw)[0])
-    if length > _MAX_HEADER:
-        raise ValueError(f"a header of {length} bytes")
-    return length
-
-
 def receive(sock: socket) -> tuple[dict[str, Any], list[bytes]]:
     """Read one message from a blocking socket; EOFError when the peer is gone."""
-    header = json.loads(_receive_exactly(sock, header_length(_receive_exactly(sock, LENGTH_BYTES))))
+    (length,) = _LENGTH.unpack(_receive_exactly(sock, _LENGTH.size))
+    header = json.loads(_receive_exactly(sock, length))
     return header, [_receive_exactly(sock, length) for length in header.pop("blobs")]
 
 

@@ -8,24 +8,22 @@ Whether a level works is found out by running a program under it, not by asking 
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH116, PTH118, PTH120, PTH123
 
 import os
 import resource
-import signal
-import sys
-from _socket import sethostname, socket, socketpair
+from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socketpair
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coderl_tasks.embedded.sandbox import frames, job_files, kernel, landlock, monitor, rootfs, seccomp, submission
+from coderl_tasks.embedded.sandbox import frames, kernel, landlock, rootfs, run, seccomp, submission, worker
 
-LEVELS = ("namespaces", "landlock")
+NAMESPACES = "namespaces"
+LEVELS = (NAMESPACES, "landlock")
 UNISOLATED = "none"
 _FIRST_UID = 1_900_000_000  # one user per worker where the server is root, far from those that people and services have
 _SLOT_NAMESPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS
-_RUN_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC
-_PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').write(sys.stdin.read())\n"
+_PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').close()\nprint(sys.stdin.read(), end='')\n"
 
 
 class Setting(NamedTuple):
@@ -50,7 +48,7 @@ def _map_user(inside: int, uid: int, gid: int) -> None:
 
 def enter(level: str, setting: Setting) -> None:
     """What the fork server does once for its level: with namespaces, move into the submissions' root file system."""
-    if level == "namespaces":
+    if level == NAMESPACES:
         uid, gid = os.getuid(), os.getgid()
         kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid != 0 else 0))
         if uid != 0:
@@ -74,18 +72,6 @@ def _become_unprivileged(index: int) -> None:
                 raise OSError(f"cannot become another user: {error}") from error
 
 
-def _processes_of(uid: int) -> int:
-    """How many threads the user has now: RLIMIT_NPROC counts them all."""
-    count = 0
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == uid:
-                count += len(os.listdir(f"/proc/{entry}/task"))
-        except FileNotFoundError:
-            continue
-    return count
-
-
 def _limits_per_namespace() -> bool:
     """Whether the kernel counts processes against RLIMIT_NPROC in each user namespace by itself (Linux 5.14)."""
     major, minor = os.uname().release.split(".")[:2]
@@ -96,7 +82,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
     """What a worker does once for its level; how it has to confine its submissions."""
     uid: int | None = None
     ordinary = os.getuid() != 0
-    if level == "namespaces":
+    if level == NAMESPACES:
         # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
         if os.getuid() == 0:
             _become_unprivileged(index)
@@ -109,58 +95,19 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         kernel.unshare(_SLOT_NAMESPACES)
         _map_user(rootfs.NOBODY, outer_uid, outer_gid)
         sethostname("sandbox")
-    else:
-        # Without a pid namespace: what a submission leaves behind comes to this worker, which can end it.
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        if not ordinary:
-            uid = _FIRST_UID + index
+    elif not ordinary:
+        uid = _FIRST_UID + index
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return submission.Confinement(
         uid=uid,
         readable=rootfs.readable_paths(setting.readable) if level == "landlock" else None,
         devices=rootfs.DEVICES,
-        seccomp_program=b"" if level == UNISOLATED else seccomp.build_program(level == "namespaces"),
+        seccomp_program=b"" if level == UNISOLATED else seccomp.build_program(level == NAMESPACES),
         base_bytes=base_bytes,
         base_processes=0,
-        shares_user=ordinary and (level != "namespaces" or not _limits_per_namespace()),
+        shares_user=ordinary and (level != NAMESPACES or not _limits_per_namespace()),
     )
-
-
-def fixed_workdir(level: str) -> str | None:
-    """The working directory of every run of this level; None where each has another."""
-    return monitor.NAMESPACE_WORKDIR if level == "namespaces" else None
-
-
-def start_monitor(
-    level: str,
-    connection: socket,
-    confinement: submission.Confinement,
-    scratch: str,
-    kept: submission.Code | None = None,
-) -> int:
-    """Fork the monitor of the job that waits on `connection`, in the run's own namespaces; its pid.
-
-    `kept` is the code of those jobs that come without.
-    """
-    namespaces = level == "namespaces"
-    # For each run anew: the limit counts what else this user has running just now.
-    if confinement.shares_user:
-        confinement = confinement._replace(base_processes=_processes_of(os.getuid()))
-    pid = kernel.clone(_RUN_NAMESPACES) if namespaces else os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            monitor.serve_job(connection, confinement, namespaces, scratch, kept)
-            status = 0
-        except monitor.Abandoned:
-            pass  # the run has been ended, and there is nobody to tell
-        except BaseException as error:
-            print(f"sandbox: a run failed: {error!r}", file=sys.stderr, flush=True)
-        finally:
-            # Never back into the worker's code: this is a copy of it.
-            os._exit(status)
-    return pid
 
 
 def _closed_to_others(path: str) -> str | None:
@@ -189,42 +136,58 @@ def _missing(level: str, setting: Setting) -> str | None:
     return None
 
 
+def scratch_of(level: str, setting: Setting) -> str | None:
+    """The folder for the runs of the worker that this process is; None where each has a file system of its own."""
+    return None if level == NAMESPACES else os.path.join(setting.scratch, f"worker-{os.getpid()}")
+
+
 def attempt(level: str, setting: Setting) -> str | None:
     """Run a small program under the level in a process of its own; why it does not work, None if it does."""
     reason = _missing(level, setting)
     if reason is not None:
         return reason
-    ours, theirs = socketpair()
+    jobs, their_jobs = socketpair()
+    replies, their_replies = socketpair(AF_UNIX, SOCK_SEQPACKET)
     report_read, report_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            ours.close()
+            jobs.close()
+            replies.close()
             enter(level, setting)
             confinement = enter_worker(level, setting, 9_999)
-            os.waitpid(start_monitor(level, theirs, confinement, setting.scratch), 0)
+            worker.serve(run.Slot(confinement, scratch_of(level, setting), their_jobs, their_replies, None))
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:
             os._exit(0)
-    theirs.close()
+    their_jobs.close()
+    their_replies.close()
     os.close(report_write)
-    job = {"timeout_s": 20, "memory_mib": 512, "files": [], "fetch": ["out"], "kept_code": False}
+    said = b""
     try:
-        ours.sendall(frames.pack(job, [_PROBE_CODE, b"probe"]))
-        header, blobs = frames.receive(ours)
-    except (EOFError, OSError):
-        header, blobs = {}, []
+        jobs.sendall(frames.Terms(20, 512, 1 << 20, False).pack() + frames.pack({"files": []}, [_PROBE_CODE, b"probe"]))
+        _, rights, _, _ = replies.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
+        for _, _, descriptors in rights:
+            folder, *pipes = run.DESCRIPTORS.unpack(descriptors)
+            said = b"".join(_read_to_end(pipe) for pipe in pipes)
+            os.close(folder)
+    except OSError:
+        pass  # it has ended, and what it reported says why
     finally:
-        ours.close()
+        jobs.close()
+        replies.close()
     with open(report_read, "rb") as file:
         reason = file.read().decode(errors="replace")
     os.waitpid(pid, 0)
-    if header.get("fetched") == ["out"] and blobs[-1] == b"probe":
+    if said == b"probe":
         return None
-    if not reason and len(blobs) > 1:
-        reason = blobs[1].decode(errors="replace").strip().rpartition("\n")[2]
-    return reason or "a trial run under it failed"
+    return reason or said.decode(errors="replace").strip().rpartition("\n")[2] or "a trial run under it failed"
+
+
+def _read_to_end(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()
 
 
 def choose(setting: Setting) -> tuple[str | None, str]:
@@ -238,16 +201,10 @@ def choose(setting: Setting) -> tuple[str | None, str]:
     return None, "; ".join(reasons)
 
 
-def clear_scratch(scratch: str) -> None:
-    """Remove what a run that was cut off left behind."""
-    for entry in os.listdir(scratch):
-        job_files.remove_tree(os.path.join(scratch, entry))
-
-
-def die_with(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent's thread ends; exit at once if that has happened
+def die_with(parent_pid: int, ending: int) -> None:
+    """Ask the kernel for this signal when the thread that forked this process ends; exit at once if that has happened
     already."""
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, ending)
     # The parent may have ended before the request was made, and then nothing would fire.
     if os.getppid() != parent_pid:
         os._exit(1)

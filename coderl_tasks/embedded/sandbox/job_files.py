@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Sequence
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 100
@@ -65,17 +66,27 @@ def write_all(descriptor: int, content: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def read_file(workdir: str, name: str, budget: int) -> bytes | None:
-    """A regular file below `workdir` of at most `budget` bytes, no symbolic link followed on the way; None if
-    it is not that."""
+def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> dict[str, bytes]:
+    """Those of these files below the open folder `root`, a run's `workdir`, that are regular, as many as are of at most
+    `budget` bytes together. No symbolic link is followed on the way."""
+    found: dict[str, bytes] = {}
+    for name in names:
+        # A budget for all of them together: each alone may be as large as the disk allows.
+        content = _read_file(root, workdir, name, budget)
+        if content is not None:
+            found[name] = content
+            budget -= len(content)
+    return found
+
+
+def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
     try:
         parts = safe_parts(name, workdir)
         # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe would block
         # for ever.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with contextlib.ExitStack() as opened:
-            folder = os.open(workdir, flags | os.O_DIRECTORY)
-            opened.callback(os.close, folder)
+            folder = root
             for part in parts[:-1]:
                 folder = os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
                 opened.callback(os.close, folder)

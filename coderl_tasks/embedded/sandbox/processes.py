@@ -3,7 +3,7 @@
 Processes that fork on and on cannot be ended one by one: by the time a pid is found and signalled, its child runs.
 `kill(-1)` is atomic, but reaches all that the caller may signal. In a pid namespace that is the run alone. Elsewhere
 each run has a process for it, the killer, which may signal nobody but the run: Landlock confines its signals to its own
-descendants (version 6), or it has become the slot's own user (where the server is root). The monitor stays the
+descendants (version 6), or it has become the slot's own user (where the server is root). The worker stays the
 submission's parent.
 """
 
@@ -48,18 +48,14 @@ def descendants() -> list[int]:
     return found
 
 
-def kill_all(own_pid_namespace: bool) -> None:
-    """End every process of the run and collect it; returns when none is left."""
+def kill_all() -> None:
+    """End every process below this one, which adopts orphans, and collect it; returns when none is left."""
     while True:  # again and again: what a process forked before it died is only found, or orphaned to us, afterwards
-        if own_pid_namespace:
+        for pid in descendants():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-        else:
-            for pid in descendants():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         try:
-            while os.waitpid(-1, 0 if own_pid_namespace else os.WNOHANG)[0]:
+            while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
@@ -139,7 +135,7 @@ def folder_bytes(folder: str) -> float:
 
 
 class Killer(NamedTuple):
-    """A killer as its monitor sees it. When `alive` is closed, by the monitor's own end too, it ends the run."""
+    """A killer as its worker sees it. When `alive` is closed, by the worker's own end too, it ends the run."""
 
     pid: int
     alive: int
@@ -188,7 +184,7 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
     # more, into a scope below this one, so that it cannot signal the killer.
     if not landlock.confine_signals() and uid is None:
         raise OSError("neither Landlock nor a user of its own confines the signals of a run")
-    # The monitor's child, not the killer's: the monitor waits for its exit status.
+    # The worker's child, not the killer's: the worker waits for its exit status.
     pid = kernel.clone(kernel.CLONE_PARENT)
     if pid == 0:
         submission()
@@ -197,8 +193,8 @@ def _kill_when_closed(submission: Callable[[], None], uid: int | None, report: i
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    # Only now: a monitor that has the pid can count on being able to end the run.
+    # Only now: a worker that has the pid can count on being able to end the run.
     os.write(report, str(pid).encode())
     os.close(report)
-    os.read(alive, 1)  # the end of the stream is the signal: it comes also when the monitor was killed
+    os.read(alive, 1)  # the end of the stream is the signal: it comes also when the worker was killed
     os.kill(-1, signal.SIGKILL)

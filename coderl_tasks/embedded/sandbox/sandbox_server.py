@@ -22,7 +22,8 @@ from coderl_tasks.embedded.admission import admission, check_exposure
 from coderl_tasks.embedded.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from coderl_tasks.embedded.sandbox.isolation import UNISOLATED
 from coderl_tasks.embedded.sandbox.job_files import safe_parts
-from coderl_tasks.embedded.sandbox.worker_pool import Busy, Job, Outcome, Unplaceable, WorkerPool
+from coderl_tasks.embedded.sandbox.worker_link import Job, Outcome, Unplaceable
+from coderl_tasks.embedded.sandbox.worker_pool import Busy, WorkerPool
 from coderl_tasks.errors import ConfigError, InfraError
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -189,12 +190,14 @@ def _report_isolation(pool: WorkerPool) -> None:
     )
 
 
-async def _serve(port: int, host: str, concurrency: int, allow_unisolated: bool, key: str | None) -> None:
+async def _serve(
+    port: int, host: str, concurrency: int, allow_unisolated: bool, key: str | None, prepared: str | None
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    pool = WorkerPool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated)
+    pool = WorkerPool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated, prepared)
     try:
         await pool.start()
         _report_isolation(pool)
@@ -225,14 +228,16 @@ def serve(
     allow_unisolated: bool = False,
     *,
     key: str | None = None,
+    prepared: str | None = None,
 ) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 
     `port` 0 takes any; `concurrency` is the number of programs run at once (default: the cores this process
     may use). Prints `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to
     stderr. `key` is the one that callers need (None: none). ConfigError where no isolation is to be had and
-    `allow_unisolated` is not set, and without a key where that is set or `host` is not loopback. However the server
-    ends, SIGKILL included, its processes end with it.
+    `allow_unisolated` is not set, and without a key where that is set or `host` is not loopback. `prepared` is
+    the text of a trusted program that many requests will run, as the grading driver: what it defines is loaded once, a
+    run calls its `main`. However the server ends, SIGKILL included, its processes end with it.
     """
     check_exposure(host, key)
     if allow_unisolated and key is None:
@@ -241,4 +246,4 @@ def serve(
             "who have the key are answered"
         )
     slots = concurrency or len(os.sched_getaffinity(0))
-    asyncio.run(_serve(port, host, slots, allow_unisolated, key))
+    asyncio.run(_serve(port, host, slots, allow_unisolated, key, prepared))

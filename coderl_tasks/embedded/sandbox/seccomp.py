@@ -3,9 +3,10 @@
 What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
 processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
 socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
-host's own programs (flock, F_SETLEASE). They fail with EPERM. `clone3` says ENOSYS, so that the C library falls back to
-`clone`, whose flags can be inspected. What it does not cover: an ordinary call with a bug in the kernel
-behind it. Files, processes and memory are the business of namespaces or Landlock and of the resource limits.
+host's own programs (flock, F_SETLEASE); and to outlive the process that a run is bound to. They fail with EPERM.
+`clone3` says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected. What it does not cover:
+an ordinary call with a bug in the kernel behind it. Files, processes and memory are the business of namespaces or
+Landlock and of the resource limits.
 """
 
 import ctypes
@@ -105,11 +106,13 @@ _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
+_PRCTL = (157, 167)
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _TIOCSTI = 0x5412
 _F_SETLEASE = 1024
 _AF_UNIX = 1
+_SIGKILL = 9
 _SOCK_STREAM = 1
 _SOCK_TYPE_MASK = 0xF
 _NEW_NAMESPACE_FLAGS = (
@@ -168,6 +171,21 @@ def build_program(namespaces: bool) -> bytes:
             [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _F_SETLEASE, 0, 1), _deny(), allow],
         ),
     ]
+    # Another signal at the parent's death than SIGKILL: pid 1 of a run could stay when its worker is gone.
+    guards.append(
+        _guard(
+            _PRCTL[column],
+            [
+                _instruction(_LOAD, _ARG0),
+                _instruction(_JUMP_EQUAL, kernel.PR_SET_PDEATHSIG, 1, 0),
+                allow,
+                _instruction(_LOAD, _ARG1),
+                _instruction(_JUMP_EQUAL, _SIGKILL, 1, 0),
+                _deny(),
+                allow,
+            ],
+        )
+    )
     if namespaces:
         guards.append(
             _guard(

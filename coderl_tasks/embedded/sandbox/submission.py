@@ -1,6 +1,6 @@
 """The submission's process: takes on the limits, gives up every right, then runs the code as `__main__`.
 
-It is a fork of the fork server, so Python and the usual modules are there already. What follows `exec`
+It descends from the fork server, so Python and the usual modules are there already. What follows `exec`
 imitates the end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit handlers,
 flushing. One thing differs: globals are not destroyed one by one at exit, so a `__del__` of an object still
 alive then does not run.
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import IO, NamedTuple
 
 from coderl_tasks.embedded.sandbox import kernel, landlock, seccomp
+from coderl_tasks.embedded.sandbox.frames import Terms
 
 MAIN_FILE = "__main__.py"
 _MIB = 1 << 20
@@ -49,31 +50,17 @@ class Confinement(NamedTuple):
     shares_user: bool
 
 
-class Limits(NamedTuple):
-    """The limits of one run: wall clock in seconds, memory of a process in MiB."""
+def prepared(source: str) -> types.ModuleType:
+    """A trusted program with all that it defines, for runs that call its `main`.
 
-    timeout_s: float
-    memory_mib: int
-
-
-class Code(NamedTuple):
-    """The main program of a run: its source, and where there is one its compiled form for a working directory."""
-
-    source: bytes
-    code: types.CodeType | None = None
-
-    @classmethod
-    def compiled(cls, source: bytes, workdir: str | None) -> "Code":
-        """With the compiled form, if it compiles and `workdir` is known."""
-        if workdir is None:
-            return cls(source)
-        try:
-            return cls(source, compile(source, os.path.join(workdir, MAIN_FILE), "exec", dont_inherit=True))
-        except Exception:  # the submission meets the same error and reports it
-            return cls(source)
+    What it does at the end, `if __name__ == "__main__"`, it has not done.
+    """
+    module = types.ModuleType("prepared")
+    exec(compile(source, MAIN_FILE, "exec", dont_inherit=True), module.__dict__)
+    return module
 
 
-def become(confinement: Confinement, limits: Limits, workdir: str, streams: tuple[int, int, int]) -> None:
+def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int]) -> None:
     """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no
     rights.
 
@@ -111,7 +98,7 @@ def become(confinement: Confinement, limits: Limits, workdir: str, streams: tupl
         seccomp.install(confinement.seccomp_program)
 
 
-def _set_limits(confinement: Confinement, limits: Limits) -> None:
+def _set_limits(confinement: Confinement, limits: Terms) -> None:
     # A backstop above the wall clock's limit: whoever measures CPU time, as a grading driver does, comes first.
     cpu_seconds = int(limits.timeout_s) + 2
     wanted = {
@@ -142,8 +129,8 @@ def _open_streams() -> None:
     sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", 1)  # type: ignore[misc,assignment]
 
 
-def _fresh_interpreter(workdir: str, main_path: str) -> types.ModuleType:
-    """Make the warm interpreter look like one that was just started with `main_path`."""
+def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> None:
+    """Make the warm interpreter look like one that was just started with `main_path` as the module `main`."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
@@ -153,13 +140,11 @@ def _fresh_interpreter(workdir: str, main_path: str) -> types.ModuleType:
         os.environ.update(HOME=workdir, TMPDIR=workdir)
     sys.argv = [main_path]
     sys.path.insert(0, workdir)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=main_path, __builtins__=builtins, __cached__=None)
+    main.__dict__.update(__name__="__main__", __file__=main_path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     _open_streams()
     # The fork server turned it off for its own objects, which are frozen and stay shared.
     gc.enable()
-    return main
 
 
 def _exit_code(leaving: SystemExit) -> int:
@@ -172,13 +157,18 @@ def _exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def run_main(workdir: str, code: Code) -> int:
-    """Execute `code` as the main program of this process; the exit status an interpreter would end with."""
+def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
+    """Execute a program (its source, or one that is `prepared`) as the main program of this process; the exit status an
+    interpreter would end with."""
     main_path = os.path.join(workdir, MAIN_FILE)
-    main = _fresh_interpreter(workdir, main_path)
+    main = types.ModuleType("__main__") if isinstance(program, bytes) else program
+    _fresh_interpreter(workdir, main_path, main)
     status = 0
     try:
-        exec(code.code or compile(code.source, main_path, "exec", dont_inherit=True), main.__dict__)
+        if isinstance(program, bytes):
+            exec(compile(program, main_path, "exec", dont_inherit=True), main.__dict__)
+        else:
+            program.main()
     except SystemExit as leaving:
         status = _exit_code(leaving)
     except BaseException as error:

@@ -157,12 +157,13 @@ leave, duplicate, close, write, cpu_clock, n_threads = (
     _thread._count,
 )
 NO_PROCESS, ANYTHING = contextlib.suppress(ProcessLookupError, PermissionError), contextlib.suppress(BaseException)
-kept_alive = [sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]]
+kept_alive: list[Any] = []
 
 
 def main() -> None:
     started = time.monotonic()
     gc.disable()
+    kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))
     with open("tests.json", "rb") as file:
         request = json.load(file)
     with open("solution.py", "rb") as file:
@@ -875,4 +876,5 @@ def write_report(data: bytes) -> None:
         file.write(data)
 
 
-main()
+if __name__ == "__main__":
+    main()
