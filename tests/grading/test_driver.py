@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 from coderl_tasks.grading import Judge
+from coderl_tasks.paths import GRADING_DRIVER
 from tests.grading.programs import stdin_problem
 
 
