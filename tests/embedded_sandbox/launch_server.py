@@ -48,7 +48,7 @@ def forbid_namespaces() -> None:
 
 def forbid_landlock() -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.install(seccomp.deny([kernel.numbers().landlock_create_ruleset]))
+    seccomp.Filter(seccomp.deny([kernel.numbers().landlock_create_ruleset])).install()
 
 
 def main(options: list[str]) -> None:

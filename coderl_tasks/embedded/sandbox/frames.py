@@ -1,59 +1,59 @@
 """Messages from the server to the sandbox's processes: for the worker the terms of a run, of fixed size, and for the
-run itself its job, a JSON header and binary blobs, length first.
+run itself its job, as blobs.
 
-terms | u32 length of the header | header, UTF-8 JSON with "blobs": [length, ...] | the blobs, one after the other
+terms | length of each blob, u64 | the blobs, one after the other: the names of its files, a NUL between each two; the
+code; standard input; the contents of the files
 """
 
-import json
 import struct
 from _socket import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 DONE = b"D"
 """What the server sends when it has read all that it wants of a run."""
-_LENGTH = struct.Struct("!I")
-_TERMS = struct.Struct("!dQQ?")
+_TERMS = struct.Struct("!dQQI?")
 TERMS_BYTES = _TERMS.size
 
 
 class Terms(NamedTuple):
-    """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes), and
-    whether the program is the prepared one."""
+    """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes), the
+    number of its blobs, and whether its program is the prepared one."""
 
     timeout_s: float
     memory_mib: int
     disk_bytes: int
+    n_blobs: int
     prepared: bool
 
     @classmethod
     def unpack(cls, raw: bytes) -> "Terms":
         return cls(*_TERMS.unpack(raw))
 
-    def pack(self) -> bytes:
-        return _TERMS.pack(*self)
+    def message(self, names: Sequence[str], code: bytes, stdin: bytes, contents: Sequence[bytes]) -> bytes:
+        """All of a job as bytes."""
+        blobs = ["\0".join(names).encode("utf-8", "surrogatepass"), code, stdin, *contents]
+        lengths = struct.pack(f"!{self.n_blobs}Q", *map(len, blobs))
+        return b"".join((_TERMS.pack(*self), lengths, *blobs))
 
 
-def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
-    """The message as bytes."""
-    text = json.dumps(header | {"blobs": [len(blob) for blob in blobs]}).encode()
-    return b"".join((_LENGTH.pack(len(text)), text, *blobs))
+def receive(sock: socket, n_blobs: int) -> tuple[list[str], list[memoryview]]:
+    """Read a job, behind its terms, from a blocking socket: (names, code and the other blobs). EOFError when the peer
+    is gone."""
+    lengths = struct.unpack(f"!{n_blobs}Q", _receive_exactly(sock, 8 * n_blobs))
+    data, blobs, start = _receive_exactly(sock, sum(lengths)), [], 0
+    for length in lengths:
+        blobs.append(data[start : start + length])
+        start += length
+    names = bytes(blobs[0]).decode("utf-8", "surrogatepass")
+    return names.split("\0") if names else [], blobs[1:]
 
 
-def receive(sock: socket) -> tuple[dict[str, Any], list[bytes]]:
-    """Read one message from a blocking socket; EOFError when the peer is gone."""
-    (length,) = _LENGTH.unpack(_receive_exactly(sock, _LENGTH.size))
-    header = json.loads(_receive_exactly(sock, length))
-    return header, [_receive_exactly(sock, length) for length in header.pop("blobs")]
-
-
-def _receive_exactly(sock: socket, count: int) -> bytes:
-    buffer = bytearray(count)
-    view = memoryview(buffer)
-    done = 0
+def _receive_exactly(sock: socket, count: int) -> memoryview:
+    view, done = memoryview(bytearray(count)), 0
     while done < count:
         got = sock.recv_into(view[done:])
         if got == 0:
             raise EOFError("the other end of the socket is closed")
         done += got
-    return bytes(buffer)
+    return view

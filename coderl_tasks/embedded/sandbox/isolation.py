@@ -103,7 +103,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         uid=uid,
         readable=rootfs.readable_paths(setting.readable) if level == "landlock" else None,
         devices=rootfs.DEVICES,
-        seccomp_program=b"" if level == UNISOLATED else seccomp.build_program(level == NAMESPACES),
+        seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
         base_bytes=base_bytes,
         base_processes=0,
         shares_user=ordinary and (level != NAMESPACES or not _limits_per_namespace()),
@@ -166,7 +166,7 @@ def attempt(level: str, setting: Setting) -> str | None:
     os.close(report_write)
     said = b""
     try:
-        jobs.sendall(frames.Terms(20, 512, 1 << 20, False).pack() + frames.pack({"files": []}, [_PROBE_CODE, b"probe"]))
+        jobs.sendall(frames.Terms(20, 512, 1 << 20, 3, False).message([], _PROBE_CODE, b"probe", []))
         _, rights, _, _ = replies.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = run.DESCRIPTORS.unpack(descriptors)

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 100
@@ -24,7 +24,7 @@ def safe_parts(name: str, workdir: str) -> list[str]:
     return parts
 
 
-def write_file(workdir: str, name: str, content: bytes) -> None:
+def write_file(workdir: str, name: str, content: memoryview) -> None:
     """Write a file of the job below `workdir`, with its folders."""
     parts = safe_parts(name, workdir)
     if len(parts) > _MAX_DEPTH:
@@ -39,7 +39,7 @@ def write_file(workdir: str, name: str, content: bytes) -> None:
         os.close(descriptor)
 
 
-def lay_out(workdir: str, files: dict[str, bytes], *, own_disk: bool) -> str | None:
+def lay_out(workdir: str, files: Mapping[str, memoryview], *, own_disk: bool) -> str | None:
     """Write a job's files; None, or why one of them cannot be where its name says (too long, not encodable, below
     another file, ...).
 
@@ -59,11 +59,10 @@ def lay_out(workdir: str, files: dict[str, bytes], *, own_disk: bool) -> str | N
     return None
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: memoryview) -> None:
     """Write all of `content`, however little of it each call takes."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    while content:
+        content = content[os.write(descriptor, content) :]
 
 
 def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> dict[str, bytes]:

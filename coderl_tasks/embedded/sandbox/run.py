@@ -64,14 +64,14 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         kernel.prctl(kernel.PR_SET_PDEATHSIG, _signal.SIGKILL)
     # Before the job is read: until it becomes the program, nobody is to look into it.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    header, (source, stdin, *contents) = frames.receive(slot.connection)
+    names, (source, stdin, *contents) = frames.receive(slot.connection, terms.n_blobs)
     if slot.scratch is None:
         rootfs.mount_private(terms.disk_bytes)
         workdir = NAMESPACE_WORKDIR
     else:
         workdir = os.path.join(slot.scratch, f"run-{os.getpid()}")
         os.mkdir(workdir, 0o700)
-    files = dict(zip(header["files"], contents, strict=True))
+    files = dict(zip(names, contents, strict=True))
     if not terms.prepared:
         files[MAIN_FILE] = source
     fault = job_files.lay_out(workdir, files, own_disk=namespaces)
@@ -88,7 +88,7 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         if pid != 0:
             os.write(notes, ENDED.pack(_wait_for(pid)))
             return 0
-    program = slot.prepared if terms.prepared else source
+    program = slot.prepared if terms.prepared else bytes(source)
     assert program is not None
     try:
         submission.become(slot.confinement, terms, workdir, streams)
@@ -98,7 +98,7 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         return 1
 
 
-def _hand_over(replies: socket, workdir: str, stdin: bytes) -> tuple[int, int, int]:
+def _hand_over(replies: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
     """Give the server the working directory and the reading ends of the output; the program's three descriptors."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     error_read, error_write = os.pipe2(os.O_CLOEXEC)

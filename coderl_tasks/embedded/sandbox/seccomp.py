@@ -229,8 +229,15 @@ def _assemble(guards: list[bytes]) -> bytes:
     return b"".join([*program, *guards, _instruction(_RETURN, _ALLOW)])
 
 
-def install(program: bytes) -> None:
-    """Put the filter on this process and all its descendants for good; no_new_privs must be set."""
-    code = ctypes.create_string_buffer(program)
-    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
-    kernel.prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.cast(header, ctypes.c_void_p))
+class Filter:
+    """A program of `build_program` or `deny` in the form that the kernel takes."""
+
+    def __init__(self, program: bytes) -> None:
+        self._code = ctypes.create_string_buffer(program)
+        header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(self._code))
+        self._header = ctypes.create_string_buffer(header)
+        self._pointer = ctypes.cast(self._header, ctypes.c_void_p)
+
+    def install(self) -> None:
+        """Put the filter on this process and all its descendants for good; no_new_privs must be set."""
+        kernel.prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._pointer)

@@ -36,15 +36,15 @@ class Confinement(NamedTuple):
     """How a submission is confined.
 
     `uid` is the user it becomes, None to stay as it is; `readable` and `devices` are the paths Landlock leaves open
-    (`readable` is None where a root file system of its own takes that part); `seccomp_program` is empty where the
-    filter is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
+    (`readable` is None where a root file system of its own takes that part); `seccomp_filter` is None where
+    it is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
     process limit counts its user's other processes too, and `base_processes` how many those are now.
     """
 
     uid: int | None
     readable: Sequence[str] | None
     devices: Sequence[str]
-    seccomp_program: bytes
+    seccomp_filter: seccomp.Filter | None
     base_bytes: int
     base_processes: int
     shares_user: bool
@@ -94,8 +94,8 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     kernel.drop_capabilities()
     if confinement.readable is not None:
         landlock.restrict(confinement.readable, confinement.devices, workdir)
-    if confinement.seccomp_program:
-        seccomp.install(confinement.seccomp_program)
+    if confinement.seccomp_filter is not None:
+        confinement.seccomp_filter.install()
 
 
 def _set_limits(confinement: Confinement, limits: Terms) -> None:

@@ -42,9 +42,9 @@ class Job:
 
     def message(self, prepared: bool) -> bytes:
         """What goes to the worker; without the code where that is prepared."""
-        terms = frames.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
-        blobs = [b"" if prepared else self.code, self.stdin, *self.files.values()]
-        return terms.pack() + frames.pack({"files": list(self.files)}, blobs)
+        disk_bytes, n_blobs = SCRATCH_BYTES + self.payload_bytes, len(self.files) + 3
+        terms = frames.Terms(self.timeout_s, self.memory_mib, disk_bytes, n_blobs, prepared)
+        return terms.message(list(self.files), b"" if prepared else self.code, self.stdin, list(self.files.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -652,8 +652,11 @@ class Company:
         self.names = names_of(code)
         self.space, self.modules, self.path = dict(module.__dict__), set(sys.modules), list(sys.path)
         self.streams = {name: sys.__dict__[name] for stream in STREAMS for name in (stream, f"__{stream}__")}
-        # What the program can name and change: to look through all would write to as many pages as a fork.
+        # What the program can name and change: to look through all would write to as many pages as a fork. Of the
+        # builtins only the names: one that names the module `builtins` is not in company.
+        self.builtins = self.named_builtins()
         self.seen = [(found, found.copy()) for found in self.reachable(module)]
+        kept_alive.append(self)  # nor need it be taken apart, which would write to those pages again
 
     def welcomes(self, n_tests: int) -> bool:
         """Whether the program may run several tests in a process, as far as its code tells."""
@@ -678,7 +681,11 @@ class Company:
                 attributes = getattr(holder, "__dict__", {})
                 waiting += [attributes[name] for name in self.names if name in attributes]
         kept = [one if type(one) in (dict, list, set) else getattr(one, "__dict__", None) for one in found.values()]
-        return [one for one in kept if one is not None and one is not module.__dict__]
+        return [one for one in kept if one is not None and one is not module.__dict__ and one is not builtins.__dict__]
+
+    def named_builtins(self) -> Record:
+        found = builtins.__dict__
+        return {name: found[name] for name in self.names if name in found}
 
     def go_on(self, code: CodeType, name: str, place: Place) -> None:
         """Run the other tests of a place, as long as they end well and quickly. Says in `done` how far it got."""
@@ -703,6 +710,7 @@ class Company:
         return (
             n_threads() == 1
             and sys.path == self.path
+            and self.named_builtins() == self.builtins
             and all(now == before for now, before in self.seen)
             and self.names.isdisjoint(sys.modules.keys() - MODULES_IN_COMPANY)
         )
