@@ -62,6 +62,7 @@ def warm_up(rich: bool) -> None:
     # Lists the folder now: Landlock lets a submission into numpy, but not list what else is installed beside it.
     importlib.machinery.PathFinder.find_spec("numpy")
     sys.orig_argv[:] = sys.orig_argv[:1]
+    os.environ.pop("LD_BIND_NOW", None)
     # Submissions have no use for these; the functions at work keep what they need.
     for name in [name for name in sys.modules if name.partition(".")[0] == "coderl_tasks"]:
         del sys.modules[name]

@@ -60,7 +60,8 @@ def arguments_with(arguments: dict[str, Any]) -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """The whole environment of the fork server and of every submission: no variable of the server's reaches it.
+    """The whole environment of the fork server and, but for LD_BIND_NOW, of every submission: no variable of the
+    server's reaches it.
 
     The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every
     time.
@@ -72,6 +73,8 @@ def environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Else each forked process looks up for itself where the functions of libraries are.
+        "LD_BIND_NOW": "1",
     }
 
 
