@@ -5,13 +5,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.embedded_sandbox.sandbox_servers import Sandbox, installation_for_anyone, refusing_namespaces, serving
+from tests.embedded_sandbox.sandbox_servers import (
+    PREPARED,
+    Sandbox,
+    installation_for_anyone,
+    refusing_namespaces,
+    serving,
+)
+
+OPTIONS = ("--concurrency=2", f"--prepared={PREPARED}")
 
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
     """A server of two slots, as the user who runs the tests."""
-    with serving("--concurrency=2") as server:
+    with serving(*OPTIONS) as server:
         yield server
 
 
@@ -20,7 +28,7 @@ def ordinary_sandbox() -> Iterator[Sandbox]:
     """A server of an ordinary user's."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user; the other tests run as an ordinary one already")
-    with serving("--concurrency=2", "--as-ordinary-user", installation=installation_for_anyone()) as server:
+    with serving(*OPTIONS, "--as-ordinary-user", installation=installation_for_anyone()) as server:
         yield server
 
 
@@ -28,7 +36,7 @@ def ordinary_sandbox() -> Iterator[Sandbox]:
 def landlock_sandbox() -> Iterator[Sandbox]:
     """A server of an ordinary user's in a place where user namespaces are forbidden."""
     options, installation = refusing_namespaces()
-    with serving("--concurrency=2", *options, installation=installation) as server:
+    with serving(*OPTIONS, *options, installation=installation) as server:
         yield server
 
 

@@ -1,7 +1,7 @@
 """Starts a sandbox server for the tests, under conditions that `serve` itself has no business with.
 
-Options: --concurrency=N, --queue=N, --allow-unisolated, --key=KEY, --as-ordinary-user (from root), --forbid-namespaces
-(as a distribution or a container runtime would), --forbid-landlock.
+Options: --concurrency=N, --queue=N, --allow-unisolated, --key=KEY, --prepared=TEXT (else the grading driver),
+--as-ordinary-user (from root), --forbid-namespaces (as a distribution or a container runtime would), --forbid-landlock.
 """
 
 import os
@@ -67,7 +67,7 @@ def main(options: list[str]) -> None:
             concurrency=int(values.get("--concurrency", 2)),
             allow_unisolated="--allow-unisolated" in values,
             key=values.get("--key"),
-            prepared=GRADING_DRIVER.read_text(),
+            prepared=values.get("--prepared") or GRADING_DRIVER.read_text(),
         )
     except CoderlError as error:
         sys.exit(f"refused: {error}")

@@ -32,6 +32,19 @@ SERVER_PACKAGES = (
 DEADLINE_S = 60
 KEY = new_key()
 """Of the servers that have one."""
+PREPARED = """
+import os, sys
+
+runs = []
+
+def main():
+    runs.append(os.getpid())
+    exec(sys.stdin.read(), globals())
+
+if __name__ == "__main__":
+    main()
+"""
+"""The prepared program of the servers in conftest.py: does what standard input says."""
 
 
 @dataclass(frozen=True)

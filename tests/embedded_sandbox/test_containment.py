@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.embedded.sandbox.interpreter import isolation_level
-from tests.embedded_sandbox.sandbox_servers import KEY, Installation, Sandbox, await_end, refusing_namespaces, serving
+from tests.embedded_sandbox.sandbox_servers import (
+    KEY,
+    PREPARED,
+    Installation,
+    Sandbox,
+    await_end,
+    refusing_namespaces,
+    serving,
+)
 
 FORK_BOMB = """
 import os, time
@@ -185,6 +193,15 @@ def test_no_run_leaves_a_mount_or_a_folder_behind(sandbox: Sandbox) -> None:
     assert mounts.read_text() == before
 
 
+@pytest.mark.parametrize("attack", ["FORK_BOMB", "DAEMON", "KILL_EVERYTHING", "MEMORY_BOMB", "FORK_CHAIN", "MUTE"])
+def test_the_prepared_program_is_contained_as_others_are(any_sandbox: Sandbox, attack: str) -> None:
+    run = any_sandbox.run(PREPARED, stdin=globals()[attack], run_timeout=2, memory_limit_MB=128)["run_result"]
+    assert run["status"] in ("Finished", "TimeLimitExceeded")
+    any_sandbox.wait_until(lambda info: info["running"] == 0)
+    assert len(any_sandbox.descendants()) <= 2 + 2 * 2
+    assert any_sandbox.stdout(PREPARED, stdin="print(1)") == "1\n"
+
+
 def test_a_fork_server_that_dies_costs_no_request(sandbox: Sandbox) -> None:
     code = "sum(range(20_000_000)); print('done')"
     with ThreadPoolExecutor(2) as threads:
@@ -200,20 +217,24 @@ def test_a_fork_server_that_dies_costs_no_request(sandbox: Sandbox) -> None:
 def test_a_worker_that_dies_costs_no_request(sandbox: Sandbox) -> None:
     sandbox.stdout("print(1)")
     for pid in set(sandbox.descendants()) - set(sandbox.info()["fork_server_pids"]):
-        with contextlib.suppress(ProcessLookupError):  # the monitor of the last run, just ending
+        with contextlib.suppress(ProcessLookupError):  # the last run, just ending
             os.kill(pid, signal.SIGKILL)
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(lambda _: sandbox.stdout("print(1)"), range(8))) == {"1\n"}
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("forbidden", [False, True])
-def test_everything_ends_with_a_server_that_is_killed(forbidden: bool) -> None:
+def test_everything_ends_with_a_server_that_is_killed(forbidden: bool, prepared: bool) -> None:
     options, installation = refusing_namespaces() if forbidden else ([], Installation())
-    with serving("--concurrency=1", *options, installation=installation) as server, ThreadPoolExecutor(1) as threads:
+    options += ["--concurrency=1", f"--prepared={PREPARED}"]
+    with serving(*options, installation=installation) as server, ThreadPoolExecutor(1) as threads:
         code = "import os\nos.fork()\nos.fork()\nwhile True: pass"
-        future = threads.submit(server.run, code, run_timeout=600)
+        program, stdin = (PREPARED, code) if prepared else (code, "")
+        future = threads.submit(server.run, program, stdin=stdin, run_timeout=600)
         server.wait_until(lambda info: info["running"] == 1)
-        while len(server.descendants()) < 2 + 1 + 1 + 4:
+        # Fork servers, worker, the killer or another first process of the run, and four processes of the program.
+        while len(server.descendants()) < 2 + 1 + (forbidden or not prepared) + 4:
             pass
         pidfds = server.pidfds()
         server.process.kill()

@@ -99,6 +99,8 @@ def test_dangerous_system_calls_are_refused(any_sandbox: Sandbox) -> None:
         "ptrace(0, 0, 0, 0)",
         "process_vm_readv(1, None, 0, None, 0, 0)",
         "reboot(0)",
+        "prctl(1, 0)",  # to outlive what the run is bound to
+        "prctl(1, 15)",
     ]
     code = "import ctypes\nlibc = ctypes.CDLL(None)\n" + "\n".join(f"print(libc.{call})" for call in calls)
     assert set(any_sandbox.stdout(code).split()) == {"-1"}

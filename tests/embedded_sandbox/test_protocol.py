@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.embedded_sandbox.sandbox_servers import Sandbox, serving
+from tests.embedded_sandbox.sandbox_servers import PREPARED, Sandbox, serving
 
 RUN = {"code": "print(1)", "language": "python"}
 
@@ -76,6 +76,35 @@ def test_a_traceback_shows_the_program_alone(sandbox: Sandbox) -> None:
 def test_the_program_is_main(any_sandbox: Sandbox) -> None:
     code = "import __main__, sys\nx = 5\nprint(__name__, __main__.x, __file__ == sys.argv[0], len(sys.argv))"
     assert any_sandbox.stdout(code) == "__main__ 5 True 1\n"
+
+
+def test_the_prepared_program_is_as_new_in_every_run(any_sandbox: Sandbox) -> None:
+    code = "print(__name__, runs == [os.getpid()], sys.modules['__main__'].runs is runs, sys.argv == [__file__])"
+    for _ in range(3):
+        assert any_sandbox.stdout(PREPARED, stdin=code) == "__main__ True True True\n"
+    # Any other text is any other program, with the same meaning.
+    assert any_sandbox.stdout(PREPARED + "#", stdin=code) == "__main__ True True True\n"
+
+
+def test_only_the_prepared_program_is_the_first_process_of_its_run(sandbox: Sandbox) -> None:
+    first = [sandbox.stdout(program, stdin="print(os.getpid() == 1)") for program in (PREPARED, PREPARED + "#")]
+    assert first == ["True\n", "False\n"]
+
+
+@pytest.mark.parametrize(
+    ("code", "return_code", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("raise SystemExit('bye')", 1, "bye\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("os._exit(7)", 7, ""),
+        ("import ctypes; ctypes.string_at(0)", -11, ""),
+    ],
+)
+def test_the_prepared_program_ends_as_others_do(any_sandbox: Sandbox, code: str, return_code: int, said: str) -> None:
+    run = any_sandbox.run(PREPARED, stdin=code)["run_result"]
+    assert (run["status"], run["return_code"]) == ("Finished", return_code)
+    assert run["stderr"].endswith(said)
 
 
 def test_a_time_limit_ends_the_run(any_sandbox: Sandbox) -> None:
