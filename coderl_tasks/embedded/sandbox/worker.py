@@ -11,8 +11,10 @@ worker outlives the run, cannot be signalled by it, and answers only when none o
 import _signal  # `signal` turns every number into an enum and back
 import contextlib
 import json
+import math
 import os
 import time
+from _socket import MSG_WAITALL
 from functools import partial
 from typing import NoReturn
 
@@ -29,6 +31,8 @@ class Abandoned(BaseException):
 
 
 def _abandon(*_: object) -> NoReturn:
+    # The server asks for it, and so does its end: once is enough.
+    _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
     raise Abandoned
 
 
@@ -45,21 +49,22 @@ def serve(slot: run.Slot) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         _signal.signal(_signal.SIGTERM, _abandon)
     try:
-        while terms := slot.connection.recv(frames.TERMS_BYTES):
+        while terms := slot.connection.recv(frames.TERMS_BYTES, MSG_WAITALL):
             if not _serve_one(slot, frames.Terms.unpack(terms)) or not slot.connection.recv(1):
                 break
             if slot.scratch is not None:
-                clear_scratch(slot.scratch)
+                _clear(slot.scratch)
     except Abandoned:
         pass  # the run has been ended, and there is nobody to tell
     finally:
         if slot.scratch is not None:
-            clear_scratch(slot.scratch)
-            os.rmdir(slot.scratch)
+            with contextlib.suppress(FileNotFoundError):  # a server that stops removes it too
+                _clear(slot.scratch)
+                os.rmdir(slot.scratch)
 
 
-def clear_scratch(scratch: str) -> None:
-    """Remove what runs have left behind."""
+def _clear(scratch: str) -> None:
+    """Remove what a run has left behind."""
     for entry in os.listdir(scratch):
         job_files.remove_tree(os.path.join(scratch, entry))
 
@@ -88,7 +93,6 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
     os.close(notes[1])
     # Where the program is another process than the first, that one is trusted.
     spared = {pid} if namespaces and not terms.prepared else set[int]() if killer is None else {killer.pid}
-    noted = b""
     try:
         status, ended, noted = _wait(slot, terms, pid, notes[0], spared)
     finally:
@@ -103,9 +107,8 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
         if len(noted) == run.BEGUN.size:  # the first process died
             return False
         (status,) = run.ENDED.unpack(noted[run.BEGUN.size :])
-    (begun,) = run.BEGUN.unpack(noted[: run.BEGUN.size])
     code = None if status is None else os.waitstatus_to_exitcode(status)
-    slot.replies.send(json.dumps({"return_code": code, "execution_time": ended - begun}).encode())
+    slot.replies.send(json.dumps({"return_code": code, "execution_time": ended - _begun(noted)}).encode())
     return True
 
 
@@ -114,25 +117,34 @@ def _wait(
 ) -> tuple[int | None, float, bytes]:
     """Wait for the end of a run's first process, or kill it at the time limit: (its wait status, None after a time-out;
     when that was; what it noted down)."""
-    noted, status = b"", None
-    next_watch = time.monotonic() + _WATCH_SECONDS
+    noted, now = b"", time.monotonic()
+    deadline, next_watch = now + terms.timeout_s, now + _WATCH_SECONDS
     while True:
-        deadline = run.BEGUN.unpack(noted[: run.BEGUN.size])[0] + terms.timeout_s if noted else next_watch
-        _signal.sigtimedwait(_CHILD_SIGNAL, max(0.0, min(deadline, next_watch) - time.monotonic()))
+        _signal.sigtimedwait(_CHILD_SIGNAL, max(0.0, min(deadline, next_watch) - now))
         status = processes.reap(pid)
-        ended = time.monotonic()
+        now = time.monotonic()
         noted += _read_all(notes)
         if status is not None:
-            return status, ended, noted
-        if noted and ended >= run.BEGUN.unpack(noted[: run.BEGUN.size])[0] + terms.timeout_s:
-            break
-        if ended >= next_watch:
+            return status, now, noted
+        if noted:
+            deadline = _begun(noted) + terms.timeout_s
+            if now >= deadline:
+                break
+        elif now >= deadline:
+            deadline = math.inf  # its files are still being laid out
+        if now >= next_watch:
             _watch(slot, terms, spared)
-            next_watch = time.monotonic() + _WATCH_SECONDS
+            now = time.monotonic()
+            next_watch = now + _WATCH_SECONDS
     if slot.scratch is None:
         os.kill(pid, _signal.SIGKILL)
         os.waitpid(pid, 0)  # and with it, all of the run
-    return None, ended, noted
+    return None, now, noted
+
+
+def _begun(noted: bytes) -> float:
+    begun: float = run.BEGUN.unpack(noted[: run.BEGUN.size])[0]
+    return begun
 
 
 def _read_all(pipe: int) -> bytes:
