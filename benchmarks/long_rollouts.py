@@ -2,6 +2,7 @@
 
     python benchmarks/long_rollouts.py [--steps 12] [--tokens 24000] [--groups 64] [--completions 16] [--untrained]
     python benchmarks/long_rollouts.py --steps 200 --tokens 2400        # is it flat? A tenth of the tokens, many steps
+    python benchmarks/long_rollouts.py --steps 4 --made-up 200          # what reads a long run (34 GB on the disk)
 
 A real `coderl train` of nano on the embedded servers, behind a gateway that makes up what takes long: it lets the
 server sample a single token per completion and train on a few, and answers with random tokens in their place, as many
@@ -12,7 +13,8 @@ none does, and no group is trained on.
 A row per step: what of the run's process is resident when the step is committed, and the least and the most that was
 since the step before (from /proc, looked at ten times a second; MB); then by how much each of these grows per step (a
 straight line through all but the first two steps, which load what later ones use). Then the seconds, start of the
-command included, in which what reads the run answers, with the largest resident set of each.
+command included, in which what reads the run answers, with the largest resident set of each. With `--made-up N` the run
+is first made one of N steps: those trained again and again, under further numbers.
 """
 
 import argparse
@@ -24,9 +26,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from aiohttp import web
 from overlap import servers
 from sampling_gateway import Gateway
@@ -34,9 +38,12 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from coderl_tasks.embedded.tinker.promises import PROTOBUF
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.journal.atomic import read_rows, write_parquet
+from coderl_tasks.journal.atomic import append_row, read_rows, write_parquet
+from coderl_tasks.journal.rollout_index import index_step
 from coderl_tasks.journal.run_directory import committed_steps
+from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import load_problems, problems_frame
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 
@@ -177,6 +184,20 @@ def train(environment: dict[str, str], run: Path, words: list[str]) -> float:
     return peak
 
 
+def make_up(run: Path, steps: int) -> None:
+    """Copy the committed steps of `run` under further numbers until it has `steps`."""
+    trained = committed_steps(run)
+    for step in range(trained, steps):
+        source, folder = (StepJournal(run / "steps" / f"{number:06d}", number) for number in (step % trained, step))
+        scored, commit = source.read_scored(), source.read_commit()
+        assert scored is not None and commit is not None
+        scored = scored.with_columns(pl.lit(step, ROLLOUT_SCHEMA["step"]).alias("step"))
+        folder.write_scored(scored)
+        folder.write_commit(replace(commit, step=step, metrics={**commit.metrics, "step": step}))
+        append_row(run / "metrics.jsonl", {**commit.metrics, "step": step})
+        index_step(run, step, scored)
+
+
 def _high_water(pid: int) -> float:
     """The most that was resident of a process, MB; 0 once it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -206,6 +227,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=64, help="per step (default: 64)")
     parser.add_argument("--completions", type=int, default=16, help="per group (default: 16)")
     parser.add_argument("--untrained", action="store_true", help="no program in any completion")
+    parser.add_argument("--made-up", type=int, default=0, metavar="N", help="read a run of N steps")
     parser.add_argument("--unread", action="store_true", help="only train: leave out what reads the run")
     parser.add_argument("--folder", type=Path, help="where everything goes, and stays (default: a temporary one)")
     arguments = parser.parse_args()
@@ -230,6 +252,7 @@ def main() -> None:
         print(f"most resident: {peak:,.0f} MB; load {os.getloadavg()[0]:.1f}\n")
         if arguments.unread:
             return
+        make_up(run, arguments.made_up)
         spent = [row["time_step_s"] for row in read_rows(run / "metrics.jsonl") if "time_step_s" in row]
         size = sum(file.stat().st_size for file in run.rglob("*.parquet"))
         print(f"{len(spent)} steps of {np.median(spent):.1f} s (median), {size / 1e9:.2f} GB of parquet")

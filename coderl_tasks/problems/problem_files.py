@@ -160,8 +160,12 @@ class SpilledTests:
         """`problem` without its solutions, its tests in the file. OSError if they do not fit on the disk."""
         # Not parquet: problems come one at a time, and a row group of each would be nearly all metadata.
         data = json.dumps([(test.input, test.expected) for test in problem.tests]).encode()
-        self._file.write(data)
-        self._file.flush()
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            error.filename = str(self.path)  # the file has no name
+            raise
         place, self._size = (self._size, len(data)), self._size + len(data)
         # A program's tests are only run; of the others prompts are made, or they are the answer.
         first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]

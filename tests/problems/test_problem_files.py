@@ -1,5 +1,7 @@
 """Problems read from parquet files at addresses."""
 
+import errno
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +90,18 @@ def test_tests_that_are_spilled_are_those_of_the_problem(tmp_path: Path, kind: K
     for problem, before in zip(reversed(problems), reversed(made), strict=True):
         assert len(problem.tests) == len(before.tests) and problem.tests[0] == before.tests[0]
         assert problem.whole() == replace(before, solutions=())
+
+
+def test_a_disk_without_room_for_tests_is_named(tmp_path: Path) -> None:
+    spilled = SpilledTests(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            spilled.keep(PROBLEMS[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path))
 
 
 def test_a_start_does_not_read_the_tests_of_programs(tmp_path: Path) -> None:
