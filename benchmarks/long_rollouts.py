@@ -1,6 +1,8 @@
 """What memory a training run takes whose completions are long, and how fast what it leaves opens.
 
     python benchmarks/long_rollouts.py [--steps 12] [--tokens 24000] [--groups 64] [--completions 16] [--untrained]
+    python benchmarks/long_rollouts.py --steps 200 --tokens 2400        # is it flat? A tenth of the tokens, many steps
+    python benchmarks/long_rollouts.py --steps 4 --made-up 200          # what reads a long run (34 GB on the disk)
 
 A real `coderl train` of nano on the embedded servers, behind a gateway that makes up what takes long: it lets the
 server sample a single token per completion and train on a few, and answers with random tokens in their place, as many
@@ -8,22 +10,27 @@ as asked for, with log-probabilities. All groups of a step arrive nearly at once
 program, which fails: the rewards of each group differ, and the update gets every token of the step. With `--untrained`
 none does, and no group is trained on.
 
-A row per step: what of the run's process is resident when the step is committed, and the most that was since the step
-before (from /proc, looked at ten times a second; MB). Then the seconds, start of the command included, in which what
-reads the run answers, with the largest resident set of each.
+A row per step: what of the run's process is resident when the step is committed, and the least and the most that was
+since the step before (from /proc, looked at ten times a second; MB); then by how much each of these grows per step (a
+straight line through all but the first two steps, which load what later ones use). Then the seconds, start of the
+command included, in which what reads the run answers, with the largest resident set of each. With `--made-up N` the run
+is first made one of N steps: those trained again and again, under further numbers.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from aiohttp import web
 from overlap import servers
 from sampling_gateway import Gateway
@@ -31,9 +38,12 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from coderl_tasks.embedded.tinker.promises import PROTOBUF
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.journal.atomic import read_rows, write_parquet
+from coderl_tasks.journal.atomic import append_row, read_rows, write_parquet
+from coderl_tasks.journal.rollout_index import index_step
 from coderl_tasks.journal.run_directory import committed_steps
+from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import load_problems, problems_frame
 from coderl_tasks.prompts.tokenizer import load_tokenizer
 
@@ -149,23 +159,43 @@ def resident_mb(pid: int) -> float:
 
 
 def train(environment: dict[str, str], run: Path, words: list[str]) -> float:
-    """Run `coderl train`, and print a row per step; the most that was resident, MB."""
+    """Run `coderl train`, and print a row per step, and how they grow; the most that was resident, MB."""
     command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={run}"]
-    print(f"{'step':>5} {'seconds':>8} {'resident':>9} {'most':>9}", flush=True)
+    print(f"{'step':>5} {'seconds':>8} {'resident':>9} {'least':>9} {'most':>9}", flush=True)
+    rows: list[tuple[float, float, float]] = []
     with (run.parent / "output").open("w") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        seen, most, peak, begun = 0, 0.0, 0.0, time.monotonic()
+        seen, least, most, peak, begun = 0, math.inf, 0.0, 0.0, time.monotonic()
         while process.poll() is None:
             time.sleep(LOOK_S)
             now = resident_mb(process.pid)
-            most, peak = max(most, now), max(peak, _high_water(process.pid))
+            least, most, peak = min(least, now), max(most, now), max(peak, _high_water(process.pid))
             steps = committed_steps(run) if run.is_dir() else 0
             if steps > seen:
-                print(f"{steps:5} {time.monotonic() - begun:8.1f} {now:9,.0f} {most:9,.0f}", flush=True)
-                seen, most, begun = steps, 0.0, time.monotonic()
+                rows.append((now, least, most))
+                print(f"{steps:5} {time.monotonic() - begun:8.1f} {now:9,.0f} {least:9,.0f} {most:9,.0f}", flush=True)
+                seen, least, most, begun = steps, math.inf, 0.0, time.monotonic()
     if process.returncode:
         sys.exit(f"the run ended with {process.returncode}:\n{(run.parent / 'output').read_text()[-4000:]}")
+    settled = np.array(rows[2:])
+    if len(settled) > 1:
+        growth = np.polyfit(np.arange(len(settled)), settled, 1)[0]
+        print("MB per step " + "  " + " ".join(f"{each:+9.2f}" for each in growth))
     return peak
+
+
+def make_up(run: Path, steps: int) -> None:
+    """Copy the committed steps of `run` under further numbers until it has `steps`."""
+    trained = committed_steps(run)
+    for step in range(trained, steps):
+        source, folder = (StepJournal(run / "steps" / f"{number:06d}", number) for number in (step % trained, step))
+        scored, commit = source.read_scored(), source.read_commit()
+        assert scored is not None and commit is not None
+        scored = scored.with_columns(pl.lit(step, ROLLOUT_SCHEMA["step"]).alias("step"))
+        folder.write_scored(scored)
+        folder.write_commit(replace(commit, step=step, metrics={**commit.metrics, "step": step}))
+        append_row(run / "metrics.jsonl", {**commit.metrics, "step": step})
+        index_step(run, step, scored)
 
 
 def _high_water(pid: int) -> float:
@@ -197,6 +227,8 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=64, help="per step (default: 64)")
     parser.add_argument("--completions", type=int, default=16, help="per group (default: 16)")
     parser.add_argument("--untrained", action="store_true", help="no program in any completion")
+    parser.add_argument("--made-up", type=int, default=0, metavar="N", help="read a run of N steps")
+    parser.add_argument("--unread", action="store_true", help="only train: leave out what reads the run")
     parser.add_argument("--folder", type=Path, help="where everything goes, and stays (default: a temporary one)")
     arguments = parser.parse_args()
     with servers() as environment, tempfile.TemporaryDirectory(prefix="long-rollouts-") as temporary:
@@ -218,6 +250,9 @@ def main() -> None:
         with gateway.serving():
             peak = train({**environment, "TINKER_BASE_URL": gateway.url}, run, words)
         print(f"most resident: {peak:,.0f} MB; load {os.getloadavg()[0]:.1f}\n")
+        if arguments.unread:
+            return
+        make_up(run, arguments.made_up)
         spent = [row["time_step_s"] for row in read_rows(run / "metrics.jsonl") if "time_step_s" in row]
         size = sum(file.stat().st_size for file in run.rglob("*.parquet"))
         print(f"{len(spent)} steps of {np.median(spent):.1f} s (median), {size / 1e9:.2f} GB of parquet")

@@ -23,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 import coderl_tasks
-from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import STAGES
@@ -32,7 +31,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, step_name
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 SEED, REPEATS, CORES, RUNS = 0, 5, 2, 10
 GROUP = 16

@@ -16,7 +16,7 @@ from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
-from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, Status
+from coderl_tasks.curation.solution_check import Status
 from coderl_tasks.curation.solutions import split_by_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
@@ -28,7 +28,7 @@ from coderl_tasks.insight.token_uses import cost_line
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
-from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem
+from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult, Problem
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.budget import cost_price, curation_budget, pool_spent
 from coderl_tasks.rollouts.rounds import RuleOf

@@ -214,10 +214,10 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     display.phase(f"step {step}: sampling")
     sampled = await ahead.sampled(step)
     display.phase(f"step {step}: scoring")
-    scored = await score(run, step, sampled.rollouts)
+    scored = await score(run, step, sampled)
     display.phase(f"step {step}: updating")
     seconds = {"sample": sampled.seconds, "score": scored.seconds}
-    commit = await update(run, step, scored.rollouts, begun, seconds)
+    commit = await update(run, step, scored, begun, seconds)
     logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
     notices = logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
@@ -225,7 +225,8 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
         display.say(notice.line)
     # Before the next step is sampled: of long completions a step is most of what the run takes.
     size = scored.rollouts.estimated_size()
-    del sampled, scored
+    sampled.release()
+    scored.release()
     free_garbage(size)
 
 

@@ -15,29 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-import polars as pl
-
 from coderl_tasks.curation.multi_answer import multi_answer_phrase
 from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, Verdict
-from coderl_tasks.problems import Problem
+from coderl_tasks.problems import SOLUTION_SCHEMA, Problem
 
 PLAUSIBLE_SHARE = 0.5
 _FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
-
-SOLUTION_SCHEMA: dict[str, pl.DataType] = {
-    "problem_id": pl.String(),
-    "split": pl.String(),
-    "status": pl.String(),
-    "detail": pl.String(),
-    "n_solutions": pl.Int64(),
-    "n_tried": pl.Int64(),
-    "multi_answer_suspect": pl.Boolean(),
-    "suspicion": pl.String(),
-}
-"""One row per problem: `status` is a `Status`, `detail` says why; `n_solutions` counts the distinct ones, `n_tried`
-those run; `suspicion` says why several answers may be right, null where nothing suggests it."""
 
 
 class Status(StrEnum):

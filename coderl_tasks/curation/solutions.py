@@ -17,7 +17,6 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.curation.solution_check import (
-    SOLUTION_SCHEMA,
     SolutionCheck,
     SolutionSettings,
     Status,
@@ -27,7 +26,7 @@ from coderl_tasks.curation.solution_check import (
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
-from coderl_tasks.problems import Drop, Problem, Test
+from coderl_tasks.problems import SOLUTION_SCHEMA, Drop, Problem, Test
 from coderl_tasks.rollouts.rounds import FINGERPRINT_FILE, Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,6 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
@@ -35,7 +34,7 @@ from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_file
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA
+from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
 METRICS_SCHEMA = {

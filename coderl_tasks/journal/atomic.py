@@ -17,6 +17,7 @@ import io
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import struct
@@ -91,11 +92,20 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
-def write_parquet(path: Path, frame: pl.DataFrame) -> None:
-    """Put `frame` at `path` as zstd parquet; the same frame gives the same bytes."""
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd", statistics=True)
-    write_bytes(path, buffer.getbuffer())
+def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
+    """Put `frame` at `path` as zstd parquet; the same frame gives the same bytes.
+
+    With `rows_per_group` it is encoded so many rows at a time, and takes memory for these alone.
+    """
+    # Into the file and not by way of `write_bytes`: a step of long completions would be there twice more.
+    with replacing(path) as file:
+        try:
+            frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=rows_per_group)
+        except pl.exceptions.ComputeError as error:
+            # polars says in words alone what the system said: a full disk is to be known as one.
+            if number := re.search(r"\(os error (\d+)\)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+            raise
 
 
 def read_json(path: Path) -> dict[str, Any]:

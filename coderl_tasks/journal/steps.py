@@ -45,6 +45,9 @@ from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_S
 logger = logging.getLogger(__name__)
 
 Phase = Literal["sampled", "scored", "commit"]
+TOKENS_PER_ROW_GROUP = 2**21
+"""Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
+
 PROBLEMS_FILE, LOST_FILE = "problems.json", "lost.json"
 _FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 BASELINE, FINAL = "baseline", "final"
@@ -173,7 +176,7 @@ class StepJournal:
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""
         # In this order: a crash in between leaves both, and the next start deletes the groups.
-        write_parquet(make_folder(self.folder) / _FILES["sampled"], frame)
+        write_rollouts(make_folder(self.folder) / _FILES["sampled"], frame)
         self.groups.remove()
 
     def read_sampled(self) -> pl.DataFrame | None:
@@ -182,7 +185,7 @@ class StepJournal:
 
     def write_scored(self, frame: pl.DataFrame) -> None:
         """End the scoring phase (ROLLOUT_SCHEMA)."""
-        write_parquet(make_folder(self.folder) / _FILES["scored"], frame)
+        write_rollouts(make_folder(self.folder) / _FILES["scored"], frame)
 
     def read_scored(self) -> pl.DataFrame | None:
         """The scored rollouts of the step, None if scoring has to be done (again)."""
@@ -215,6 +218,14 @@ class StepJournal:
         return Commit(**{name: value for name, value in values.items() if name in names})
 
 
+def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
+    """Put sampled or scored `rollouts` at `path`, those of many tokens in row groups."""
+    # By their tokens alone: what else tells a frame's size depends on how it came to be.
+    tokens = int(rollouts["completion_tokens"].list.len().sum())
+    rows = max(1, TOKENS_PER_ROW_GROUP * rollouts.height // tokens) if tokens > TOKENS_PER_ROW_GROUP else None
+    write_parquet(path, rollouts, rows)
+
+
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
     """The rollouts at `path`, None if they are missing or were damaged and are now set aside. What a file of an earlier
     version has no column for is null. Without `others` only the columns of `schema` are read."""
@@ -241,7 +252,7 @@ class EvalJournal:
     def write(self, rollouts: pl.DataFrame, summary: dict[str, Any]) -> None:
         """Record the finished evaluation: `rollouts` (ROLLOUT_SCHEMA), then `summary`, which marks it as done."""
         make_folder(self.folder)
-        write_parquet(self.folder / "rollouts.parquet", rollouts)
+        write_rollouts(self.folder / "rollouts.parquet", rollouts)
         write_json(self.folder / "summary.json", summary)
         # Last: without a summary a restart goes on from the groups. What a crash leaves of them the next start deletes.
         self.groups.remove()

@@ -12,7 +12,14 @@ from coderl_tasks.problems.problem import (
     problems_from_frame,
 )
 from coderl_tasks.problems.problem_files import read_problem_rows
-from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, PROFILE_COLUMNS, PROFILE_SCHEMA, SHARD_SCHEMA, TOLD
+from coderl_tasks.problems.profile_columns import (
+    LABEL_COLUMNS,
+    PROFILE_COLUMNS,
+    PROFILE_SCHEMA,
+    SHARD_SCHEMA,
+    SOLUTION_SCHEMA,
+    TOLD,
+)
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
 from coderl_tasks.problems.trimming import trim_tests
@@ -24,6 +31,7 @@ __all__ = [
     "PROFILE_COLUMNS",
     "PROFILE_SCHEMA",
     "SHARD_SCHEMA",
+    "SOLUTION_SCHEMA",
     "TEST_SPLITS",
     "TOLD",
     "TRAIN_SPLITS",

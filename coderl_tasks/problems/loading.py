@@ -130,12 +130,14 @@ def load_problems(
     max_tests: int = -1,
     rows: RowReader = CODE_ROWS,
     dates: Dates | None = None,
+    keep: Callable[[Problem], Problem] | None = None,
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
     `role` says which side of a data set is read, `rows` how a row is; `limit` counts rows read (None or -1: all); each
     problem is cut to its `max_tests` longest-input tests (-1: all). A row with the identity of an earlier one is
-    dropped as a duplicate. With `dates`, rows of other days are passed over.
+    dropped as a duplicate. With `dates`, rows of other days are passed over. With `keep`, what it makes of each problem
+    is kept in its place, as soon as it is read (`SpilledTests.keep`).
     Raises DataError if the source cannot be read, or with `dates` a row has none.
     """
     problems: dict[str, Problem] = {}
@@ -153,9 +155,12 @@ def load_problems(
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
         # Whatever is recorded of a problem is found by its id, so two rows cannot share one; the first keeps it.
-        first = problems.setdefault(problem.problem_id, problem)
-        if first is not problem:
-            same = (first.kind, first.entry_point, first.tests) == (problem.kind, problem.entry_point, problem.tests)
+        first = problems.get(problem.problem_id)
+        if first is None:
+            problems[problem.problem_id] = problem if keep is None else keep(problem)
+        else:
+            of_first = (first.kind, first.entry_point, tuple(first.tests))
+            same = of_first == (problem.kind, problem.entry_point, tuple(problem.tests))
             reason = "same_identity" if same else SAME_ID_OTHER_TESTS
             drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)

@@ -1,8 +1,12 @@
-"""Problems in parquet files: a range of rows that any machine may read, or a pool whose tests stay in the file."""
+"""Problems in files: a range of rows that any machine may read; a pool whose tests stay in the file; and for problems
+of any other source a file of their tests."""
 
+import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Lock
 from typing import overload
 
@@ -48,14 +52,14 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
 
 
 class StoredTests(Sequence[Test]):
-    """The tests of one problem in a pool's file, of which only the number is in memory, and where `first` is given the
+    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the
     first one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one.
 
     Raises DataError where the file is no longer what it was when the pool was opened.
     """
 
     def __init__(
-        self, file: "PoolFile", place: tuple[int, int], problem_id: str, count: int, first: Test | None
+        self, file: "PoolFile | SpilledTests", place: tuple[int, int], problem_id: str, count: int, first: Test | None
     ) -> None:
         self._file = file
         self._place = place
@@ -141,3 +145,38 @@ class PoolFile:
         if found["problem_id"] != problem_id:
             raise DataError(f"the pool {self.path} was changed while it was trained on: start again with its old file")
         return tuple(Test(test["input"], test["expected"]) for test in found["tests"])
+
+
+class SpilledTests:
+    """The tests of problems that come from anywhere, in a file in `folder` that has no name there and ends with this
+    process: an evaluation's problems stay for the whole of a run, and their tests can be gigabytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - it lives as long as the problems
+        self._size = 0
+
+    def keep(self, problem: Problem) -> Problem:
+        """`problem` without its solutions, its tests in the file. OSError if they do not fit on the disk."""
+        # Not parquet: problems come one at a time, and a row group of each would be nearly all metadata.
+        data = json.dumps([(test.input, test.expected) for test in problem.tests]).encode()
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            error.filename = str(self.path)  # the file has no name
+            raise
+        place, self._size = (self._size, len(data)), self._size + len(data)
+        # A program's tests are only run; of the others prompts are made, or they are the answer.
+        first = None if problem.kind == "stdin" or not problem.tests else problem.tests[0]
+        stored = StoredTests(self, place, problem.problem_id, len(problem.tests), first)
+        return replace(problem, tests=stored, solutions=())
+
+    def tests(self, start: int, size: int, problem_id: str) -> tuple[Test, ...]:
+        """The tests in the `size` bytes from `start` on. DataError, which names the problem, if they cannot be read."""
+        try:
+            # By place: several threads read, and the file's own place is where the next problem is written.
+            found = json.loads(os.pread(self._file.fileno(), size, start))
+        except (OSError, ValueError) as error:
+            raise DataError(f"the tests of problem {problem_id} cannot be read any more: {error}") from error
+        return tuple(Test(given, expected) for given, expected in found)

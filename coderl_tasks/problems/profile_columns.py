@@ -1,4 +1,5 @@
-"""The columns that profiling adds to a problem: what is known of a model's answers to it."""
+"""The columns that profiling adds to a problem: what is known of a model's answers to it; and what is found of its own
+solutions."""
 
 import polars as pl
 
@@ -58,3 +59,17 @@ SHARD_SCHEMA: dict[str, pl.DataType] = {
 TOLD = "n_told"
 """A column that only profiles made with from_run have: how many of `n_samples` are what the run's completions are
 worth, and were not sampled for the profile."""
+
+SOLUTION_SCHEMA: dict[str, pl.DataType] = {
+    "problem_id": pl.String(),
+    "split": pl.String(),
+    "status": pl.String(),
+    "detail": pl.String(),
+    "n_solutions": pl.Int64(),
+    "n_tried": pl.Int64(),
+    "multi_answer_suspect": pl.Boolean(),
+    "suspicion": pl.String(),
+}
+"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solution_check`, `detail` says
+why; `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion` says why several answers may be right,
+null where nothing suggests it."""

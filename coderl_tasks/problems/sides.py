@@ -8,12 +8,14 @@
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.problems.loading import CODE_ROWS, Dates, LoadResult, RowReader, load_problems
+from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sources import Role, find_source, is_file
 from coderl_tasks.settings import FlowSettings
 
@@ -38,13 +40,26 @@ class EvaluationSide:
         return self.source if self.share is None else f"{self.source}, of which test_share={self.share:g} is held out"
 
     def load(
-        self, splits: list[str] | None = None, rows: RowReader = CODE_ROWS, dates: Dates | None = None
+        self,
+        splits: list[str] | None = None,
+        rows: RowReader = CODE_ROWS,
+        dates: Dates | None = None,
+        keep: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Read them, of `splits` and of `dates` if given. Raises DataError if that cannot be done."""
-        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates)
-        if self.share is None:
-            return loaded
-        problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, self.share)]
+        """Read them, of `splits` and of `dates` if given, and `keep` each as `load_problems` does. Raises DataError if
+        that cannot be done."""
+        share = self.share
+        if share is None:
+            return load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep)
+
+        def keep_held_out(problem: Problem) -> Problem:
+            # The others are left out below: their tests need no place.
+            if not is_held_out(problem.problem_id, share):
+                return replace(problem, tests=(), solutions=())
+            return problem if keep is None else keep(problem)
+
+        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep_held_out)
+        problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
         # A row that never became a problem has no id that could put it on a side: it is counted, so that `unusable`
         # names it.
         dropped = loaded.dropped.filter(pl.col("problem_id").is_null())

@@ -229,9 +229,9 @@ class GrpoSession:
             raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
         begun = time.monotonic()
         sampled = await _sample(run, step)
-        scored = await _score(run, step, sampled.rollouts)
+        scored = await _score(run, step, sampled)
         seconds = {"sample": sampled.seconds, "score": scored.seconds}
-        commit = await _update(run, step, scored.rollouts, begun, seconds)
+        commit = await _update(run, step, scored, begun, seconds)
         self._logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
         notices = self._logger.log_metrics(commit.metrics, step)
         if run.is_due(step, run.settings.save_every):

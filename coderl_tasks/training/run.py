@@ -22,7 +22,7 @@ from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.policy.selection import Selection
 from coderl_tasks.policy.shuffle import shuffle
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
-from coderl_tasks.problems.problem_files import PoolFile
+from coderl_tasks.problems.problem_files import PoolFile, SpilledTests
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.budget import run_budget
@@ -163,7 +163,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     # First what lies on this machine: a pool or a data set that cannot be used costs no session.
     problems = read_pool(Path(settings.pool))
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
-    test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems)
+    test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems, directory.path)
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
         pool = {problem.problem_id: problem for problem in trained}
@@ -218,10 +218,11 @@ async def probe_run(run: TrainingRun) -> Probe:
     return found
 
 
-def read_evaluation_side(settings: TrainSettings, pool: list[Problem]) -> list[Problem]:
-    """The test problems; says how many of them are in the `pool` too. ConfigError if there are none."""
+def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
+    """The test problems, their tests in a file of this process in `folder`; says how many of them are in the `pool`
+    too. ConfigError if there are none."""
     side = evaluation_side(settings)
-    loaded = side.load(rows=environment_of(settings).rows)
+    loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
     if not loaded.problems:
         raise ConfigError(
             f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "

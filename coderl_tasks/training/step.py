@@ -69,12 +69,21 @@ LARGE_STEP = 2**26
 """Bytes of a step's rollouts from which on what else was held of them is freed at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Phase:
-    """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them."""
+    """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them.
+
+    Phases are handed these, not bare frames: Prefect keeps what a task was given and returned for as long as anything
+    runs that was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties
+    it there too.
+    """
 
     rollouts: pl.DataFrame
     seconds: float = 0.0
+
+    def release(self) -> None:
+        """Let go of the rollouts, whoever still holds this."""
+        self.rollouts = self.rollouts.clear()
 
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
@@ -101,13 +110,20 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     for group in groups.values():
         run.graded_ahead.start(group)
 
+    garbage = 0.0
+
     def record(arrived: pl.DataFrame) -> None:
+        nonlocal garbage
         # First on disk: a crash after this line does not pay for it again.
         index = arrived["group_index"][0]
         group = pl.concat([groups[index], arrived]) if index in groups else arrived
         journal.groups.write(index, group)
         groups[index] = group
         run.graded_ahead.start(group)
+        garbage += arrived.estimated_size()  # the SDK's answer has the same tokens
+        if garbage > LARGE_STEP:
+            free_garbage(garbage)
+            garbage = 0.0
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
@@ -130,8 +146,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             raise
         if not await _another_round(run, step, sampled):
             break
+    free_garbage(sampled.estimated_size())  # before writing takes more
     journal.write_sampled(sampled)
-    free_garbage(sampled.estimated_size())  # the SDK's answers, all tokens once more
     return Phase(sampled, time.monotonic() - started)
 
 
@@ -259,7 +275,7 @@ def group_requests(run: TrainingRun, step: int, sampled: Mapping[int, int]) -> l
 
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 @supervised
-async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
+async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
 
     Raises InfraError if too much could not be graded: then the sandbox is down, and the task is retried; CoderlError as
@@ -272,7 +288,7 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
     started = time.monotonic()
     try:
         # Raises before anything is written: the samples are scored anew once a reward function is mended.
-        graded = await _graded(run, step, sampled)
+        graded = await _graded(run, step, sampled.rollouts)
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings
@@ -287,8 +303,9 @@ async def score(run: TrainingRun, step: int, sampled: pl.DataFrame) -> Phase:
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 @supervised
-async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float, seconds: dict[str, float]) -> Commit:
-    """Apply the update of `step` and commit it; the commit, whose metrics are the row of metrics.jsonl.
+async def update(run: TrainingRun, step: int, scored: Phase, begun: float, seconds: dict[str, float]) -> Commit:
+    """Apply the update of `step`, from its scored rollouts, and commit it; the commit, whose metrics are the row of
+    metrics.jsonl.
 
     `begun` (time.monotonic) is when the step began to hold up the run, `seconds` what its phases took until now.
     """
@@ -296,11 +313,12 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
     recorded = journal.read_commit()
     if recorded is not None:
         return recorded
-    applied = await run.learner.update(step, scored, _saved_with_commit(run, step))
-    free_garbage(scored.estimated_size())
+    rollouts = scored.rollouts
+    applied = await run.learner.update(step, rollouts, _saved_with_commit(run, step))
+    free_garbage(rollouts.estimated_size())
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
-    metrics = step_metrics(run, step, scored, applied, begun, seconds)
+    metrics = step_metrics(run, step, rollouts, applied, begun, seconds)
     # In the commit, and so once: decided again after a kill it could fall out otherwise.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
@@ -314,12 +332,12 @@ async def update(run: TrainingRun, step: int, scored: pl.DataFrame, begun: float
         method=run.learner.method.record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         acts=[act.record() for act, _ in decided],
-        outcomes=[] if run.adaptive is None else group_outcomes(scored, _counted(run)),
+        outcomes=[] if run.adaptive is None else group_outcomes(rollouts, _counted(run)),
         **applied.saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
-    run.directory.index_rollouts(step, scored)
+    run.directory.index_rollouts(step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit
@@ -452,16 +470,18 @@ def lost_scores(run: TrainingRun) -> list[int]:
 async def score_lost(
     run: TrainingRun,
     sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
-    score: Callable[[TrainingRun, int, pl.DataFrame], Coroutine[Any, Any, Phase]],
+    score: Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]],
     say: Callable[[str], object],
 ) -> None:
     """Score again what `lost_scores` names, by the phases as the caller retries them, and say so."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)
-        scored = (await score(run, step, sampled.rollouts)).rollouts
-        if different := differences(run, step, scored):
+        scored = await score(run, step, sampled)
+        if different := differences(run, step, scored.rollouts):
             say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+        sampled.release()
+        scored.release()
 
 
 def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionSettings
+from coderl_tasks.curation.solution_check import SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.problems import Problem, Test
+from coderl_tasks.problems import SOLUTION_SCHEMA, Problem, Test
 from tests.curation.conftest import Stack
 from tests.faults.fault_proxy import FaultProxy
 

@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 
 from coderl_tasks.curation import build_pool, difficulty, write_pool
 from coderl_tasks.curation.labels import learn_prior, with_labels
-from coderl_tasks.curation.solution_check import SOLUTION_SCHEMA, SolutionCheck, Status
+from coderl_tasks.curation.solution_check import SolutionCheck, Status
 from coderl_tasks.journal.atomic import write_parquet, write_rows
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.run_directory import RunDirectory
@@ -21,7 +21,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import OptimizerStep
-from coderl_tasks.problems import SHARD_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.stats import jeffreys_interval, wilson_interval
 

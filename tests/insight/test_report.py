@@ -295,7 +295,10 @@ def test_data_in_figures_is_text() -> None:
     assert "<script>" not in svg and "&lt;script&gt;$x$" in svg
 
 
-@pytest.mark.parametrize(("module", "heavy"), [("listing", "tinker"), ("report", "tinker"), ("report", "torch")])
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("listing", "tinker"), ("report", "tinker"), ("report", "torch"), ("query", "tinker"), ("query", "torch")],
+)
 def test_what_only_shows_imports_no_sdk(module: str, heavy: str) -> None:
     program = f"import sys, coderl_tasks.insight.{module}; sys.exit({heavy!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

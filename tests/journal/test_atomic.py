@@ -1,5 +1,6 @@
 """Atomic files and JSON lines: whole or not at all, and damage is recognised."""
 
+import errno
 import resource
 import stat
 from pathlib import Path
@@ -59,10 +60,11 @@ def test_a_write_that_the_system_refuses_names_its_file(tmp_path: Path) -> None:
         for path, write in (
             (tmp_path / "a", lambda path: write_bytes(path, b"x" * 100)),
             (tmp_path / "b", lambda path: append_row(path, {"text": "x" * 100})),
+            (tmp_path / "c", lambda path: write_parquet(path, pl.DataFrame({"text": ["x" * 100]}))),
         ):
             with pytest.raises(OSError) as caught:
                 write(path)
-            assert caught.value.filename == str(path)
+            assert (caught.value.filename, caught.value.errno) == (str(path), errno.EFBIG)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
-from coderl_tasks.journal import Commit, StepJournal
+from coderl_tasks.journal import Commit, StepJournal, steps
 from coderl_tasks.journal.steps import EvalJournal, Phase
 
 
@@ -51,6 +52,22 @@ def test_every_phase_reads_as_none_until_written(
     assert read is not None and read.equals(scored)
     assert journal.read_commit() == commit
     assert all(journal.has(phase) for phase in ("sampled", "scored", "commit"))
+
+
+def test_a_step_of_many_tokens_is_in_row_groups_whatever_pieces_its_frame_is_in(
+    journal: StepJournal, group: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "TOKENS_PER_ROW_GROUP", 8)  # four completions
+    whole = pl.concat([group] * 4, rechunk=True)
+    journal.write_sampled(whole)
+    groups = pq.ParquetFile(journal.path("sampled")).metadata
+    assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [4, 4, 4]
+    sampled = journal.read_sampled()
+    assert sampled is not None and sampled.equals(whole)
+    written = journal.path("sampled").read_bytes()
+    for same in (sampled, pl.concat([whole[:1], whole[1:6], whole[6:]], rechunk=False)):
+        journal.write_sampled(same)
+        assert journal.path("sampled").read_bytes() == written, "an interrupted step leaves what another one would"
 
 
 @pytest.mark.parametrize("phase", ["sampled", "scored", "commit"])

@@ -1,5 +1,7 @@
 """Problems read from parquet files at addresses."""
 
+import errno
+import resource
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.problems import Problem, Test, problem_files, problems_frame, read_problem_rows
 from coderl_tasks.problems.problem import Kind
-from coderl_tasks.problems.problem_files import PoolFile, StoredTests
+from coderl_tasks.problems.problem_files import PoolFile, SpilledTests, StoredTests
 
 PROBLEMS = [
     Problem(f"p{n}", "taco", "Add.", "", "stdin", "", (Test("1\n", f"{n}\n"),) * (n + 1), n + 1, n + 1, None, ("x",), n)
@@ -72,6 +74,34 @@ def test_tests_of_a_pool_stay_in_its_file_and_are_those_of_the_problem(tmp_path:
     for row in (0, 199, 200, 599):
         assert problems[row].tests[0] == made[row].tests[0] and problems[row].tests[1:] == made[row].tests[1:]
         assert problems[row].whole() == made[row]
+
+
+@pytest.mark.parametrize("kind", ["stdin", "call"])
+def test_tests_that_are_spilled_are_those_of_the_problem(tmp_path: Path, kind: Kind) -> None:
+    texts = ["1\n", "", "\u2028ü\ud800", '"\\', "x" * 100_000]
+    made = [
+        replace(PROBLEMS[n], kind=kind, tests=tuple(Test(text, f"{n}{text}") for text in texts[: n + 1]))
+        for n in range(len(texts))
+    ]
+    spilled = SpilledTests(tmp_path)
+    problems = [spilled.keep(problem) for problem in made]
+    assert not list(tmp_path.iterdir()), "no run directory shows the file, and no kill leaves it"
+    assert all(isinstance(problem.tests, StoredTests) for problem in problems)
+    for problem, before in zip(reversed(problems), reversed(made), strict=True):
+        assert len(problem.tests) == len(before.tests) and problem.tests[0] == before.tests[0]
+        assert problem.whole() == replace(before, solutions=())
+
+
+def test_a_disk_without_room_for_tests_is_named(tmp_path: Path) -> None:
+    spilled = SpilledTests(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            spilled.keep(PROBLEMS[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path))
 
 
 def test_a_start_does_not_read_the_tests_of_programs(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.problems.problem_files import SpilledTests, StoredTests
 from coderl_tasks.problems.sides import evaluation_side, is_held_out, require_other_problems
 from coderl_tasks.runtime.planning import evaluation_problems
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
@@ -30,10 +31,14 @@ def test_a_share_is_held_out_by_the_ids_alone_and_grows_with_the_share() -> None
     assert all(is_held_out(problem_id, 1 - 1e-12) for problem_id in ids)
 
 
-def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(own: str) -> None:
+def test_the_evaluation_side_is_the_share_the_other_data_set_or_the_test_splits(own: str, tmp_path: Path) -> None:
     share = evaluation_side(TrainSettings(dataset=own, test_share=0.2))
     loaded = share.load()
     assert 20 < len(loaded.problems) < 60
+    assert all(len(problem.tests) == 5 for problem in loaded.problems)
+    spilled = share.load(keep=SpilledTests(tmp_path).keep).problems
+    assert all(isinstance(problem.tests, StoredTests) for problem in spilled)
+    assert [problem.whole() for problem in spilled] == loaded.problems
     assert all(is_held_out(problem.problem_id, 0.2) for problem in loaded.problems)
     assert loaded.dropped.height == 1
     assert str(share) == f"{own}, of which test_share=0.2 is held out"

@@ -16,7 +16,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA
 from coderl_tasks.services import Services
 from coderl_tasks.training.run import TrainingRun, profiled_counts
-from coderl_tasks.training.step import SamplingAhead, sample, score, update
+from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 from tests.training.test_refill import SIGNAL, ZERO, Refilled, Told, problems_of
@@ -40,7 +40,7 @@ async def adapted(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
 async def train_step(run: TrainingRun, step: int) -> Commit:
     rollouts = (await sample.fn(run, step)).rollouts
     assert problems_of(rollouts) == run.directory.step(step).read_problems()
-    return await update.fn(run, step, (await score.fn(run, step, rollouts)).rollouts, 0.0, {})
+    return await update.fn(run, step, await score.fn(run, step, Phase(rollouts)), 0.0, {})
 
 
 def without_clocks(commit: Commit) -> dict[str, Any]:
@@ -102,8 +102,8 @@ async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted:
         SamplingAhead(partial(sample.fn, run), lambda step: step <= 3) as ahead,
     ):
         for step in range(3):
-            scored = await score.fn(run, step, (await ahead.sampled(step)).rollouts)
-            await update.fn(run, step, scored.rollouts, 0.0, {})
+            scored = await score.fn(run, step, await ahead.sampled(step))
+            await update.fn(run, step, scored, 0.0, {})
         rollouts = (await ahead.sampled(3)).rollouts
     journal = run.directory.step(3)
     journal.path("sampled").unlink()
@@ -117,7 +117,7 @@ async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted:
 async def test_other_selections_record_nothing_of_it(adapted: Refilled, tmp_path: Path) -> None:
     async with adapted.run(tmp_path, Told(), POOL, refill=1.0) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
-        commit = await update.fn(run, 0, (await score.fn(run, 0, rollouts)).rollouts, 0.0, {})
+        commit = await update.fn(run, 0, await score.fn(run, 0, Phase(rollouts)), 0.0, {})
         assert run.adaptive is None and run.directory.step(0).read_problems() is None
         assert commit.metrics["signal_expected"] is None and commit.metrics["problems_seen"] is None
         assert "outcomes" not in run.directory.step(0).path("commit").read_text()

@@ -29,7 +29,7 @@ from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import SamplingAhead, sample, score, update
+from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 
@@ -121,9 +121,9 @@ async def test_groups_are_replaced_in_rounds_up_to_the_cap_and_again_after_a_kil
     async with refilled.run(tmp_path / "quiet", told) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]), "two are missing, then one: and 6 are twice 3"
-        after = (await score.fn(run, 0, rollouts)).rollouts
+        after = (await score.fn(run, 0, Phase(rollouts))).rollouts
         assert sorted(told.graded) == sorted(POOL[:6]), "what was graded to decide is not graded again"
-        commit = await update.fn(run, 0, after, 0.0, {})
+        commit = await update.fn(run, 0, Phase(after), 0.0, {})
         metrics = commit.metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
         tokens = {trained: rows["completion_tokens"].explode().len() for (trained,), rows in after.group_by("trained")}
@@ -160,10 +160,10 @@ async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled:
     async with refilled.run(tmp_path / "quiet", told, first_completions=2) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]) and heights(rollouts) == [2, 4, 2, 2, 4, 4]
-        after = (await score.fn(run, 0, rollouts)).rollouts
+        after = (await score.fn(run, 0, Phase(rollouts))).rollouts
         whole = ["signal b", "signal e", "signal f"]
         assert sorted(told.graded) == sorted([*POOL[:6], *whole]), "each completion is graded once"
-        metrics = (await update.fn(run, 0, after, 0.0, {})).metrics
+        metrics = (await update.fn(run, 0, Phase(after), 0.0, {})).metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
         assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(whole)
     assert len(refilled.seeds) == len(set(refilled.seeds)) == 9
@@ -230,8 +230,8 @@ async def test_all_rounds_of_a_step_ahead_are_of_one_policy(refilled: Refilled, 
         rollouts = []
         for step in range(2):
             rollouts.append((await ahead.sampled(step)).rollouts)
-            scored = await score.fn(run, step, rollouts[-1])
-            await update.fn(run, step, scored.rollouts, 0.0, {})
+            scored = await score.fn(run, step, Phase(rollouts[-1]))
+            await update.fn(run, step, scored, 0.0, {})
         rollouts += [(await ahead.sampled(step)).rollouts for step in range(2, lag + 2)]
     # Else advantages of equal completions cancel, and the update changes nothing.
     assert rollouts[0]["completion"].n_unique() > 12
@@ -267,8 +267,8 @@ async def test_a_cap_ends_a_run_before_a_group_and_a_higher_one_goes_on(refilled
             for step in range(3):
                 sampled.append((await ahead.sampled(step)).rollouts)
                 if not run.directory.step(step).has("commit"):
-                    scored = await score.fn(run, step, sampled[-1])
-                    await update.fn(run, step, scored.rollouts, 0.0, {})
+                    scored = await score.fn(run, step, Phase(sampled[-1]))
+                    await update.fn(run, step, scored, 0.0, {})
             return pl.concat(sampled)
 
     async with refilled.run(tmp_path / "free", Told(), **settings) as run:
@@ -300,13 +300,15 @@ async def test_a_cap_on_cost_counts_training_which_a_commit_puts_right(refilled:
     prices = {"prefill": 1e6, "cached": 0.0, "sample": 1e6, "train": 1e6}
     folder, costs = tmp_path / "run", []
     async with refilled.run(folder, Told(), prices=prices, max_usd=1e9, refill=1) as run:
-        scored = (await score.fn(run, 0, (await sample.fn(run, 0)).rollouts)).rollouts
+        scored = await score.fn(run, 0, await sample.fn(run, 0))
         costs.append(run.session.budget.spent)
         metrics = (await update.fn(run, 0, scored, 0.0, {})).metrics
         costs.append(run.session.budget.spent)
-    trained = scored.filter("trained")
+    trained = scored.rollouts.filter("trained")
     lengths = [
-        sum(map(len, frame[name])) for frame in (scored, trained) for name in ("prompt_tokens", "completion_tokens")
+        sum(map(len, frame[name]))
+        for frame in (scored.rollouts, trained)
+        for name in ("prompt_tokens", "completion_tokens")
     ]
     assert costs[0].training == lengths[0] + lengths[1] and costs[1].training == lengths[2] + lengths[3] > 0
     assert metrics["cost_usd"] == costs[1].prompt + costs[1].completion + costs[1].training

@@ -1,12 +1,16 @@
 """The scoring phase on a real sandbox: the kind of reward and the order of tests that a run was given. The sampling
-phase on a real Tinker server that loses log-probabilities."""
+phase on a real Tinker server that loses log-probabilities. What Prefect keeps of a phase."""
 
+import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from prefect import flow, task
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
@@ -20,7 +24,7 @@ from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import sample, score
+from coderl_tasks.training.step import Phase, sample, score
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 
@@ -61,7 +65,7 @@ async def scored(
         run = TrainingRun(
             TrainSettings(**settings), directory, session, {"squares": PROBLEM}, [], [], {"squares": order}
         )
-        return (await score.fn(run, 0, frame)).rollouts
+        return (await score.fn(run, 0, Phase(frame))).rollouts
 
 
 async def test_the_binary_reward_stops_at_the_first_failure(session: Session, tmp_path: Path) -> None:
@@ -162,3 +166,27 @@ async def test_a_dead_sandbox_leaves_the_step_unscored(embedded: Services, tmp_p
         with pytest.raises(InfraError, match="step 0: 4 of 4 programs could not be graded"):
             await scored(session, tmp_path, TEXTS, order=[0, 1, 2, 3])
     assert not (tmp_path / "steps" / "000000" / "scored.parquet").exists()
+
+
+@pytest.mark.usefixtures("prefect_api")
+async def test_released_rollouts_are_freed_though_prefect_keeps_what_a_task_was_given() -> None:
+    waiting: list[asyncio.Task[None]] = []
+    seen: list[weakref.ref[pl.DataFrame]] = []
+
+    @task
+    async def phase(given: Phase) -> Phase:
+        waiting.append(asyncio.create_task(asyncio.sleep(600)))  # in the task's context, as the SDK's timers are
+        return Phase(given.rollouts)
+
+    @flow
+    async def step() -> None:
+        sampled = Phase(pl.DataFrame({"step": [0]}))
+        seen.append(weakref.ref(sampled.rollouts))
+        scored = await phase(sampled)
+        sampled.release()
+        scored.release()
+
+    await step()
+    gc.collect()
+    assert [rollouts() for rollouts in seen] == [None]
+    waiting[0].cancel()
