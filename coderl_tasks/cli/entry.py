@@ -33,7 +33,7 @@ FLOWS = {
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 COLLECT_AFTER = 50_000
 """New objects after which Python looks for garbage (its own default: 700 to 2,000). What imports make stays, a million
-objects, and to look through it over and over is a sixth of the CPU time of a short run."""
+objects, and to look through it over and over is an eighth of the CPU time of a short run."""
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = {
