@@ -53,6 +53,20 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+LONGEST = (
+    *("flows/test_training_kills.py", "flows/test_deployments.py", "test_wheel.py", "grading/test_programs.py"),
+    *("flows/test_train.py", "flows/test_stopping.py", "flows/test_curation_kills.py", "filtering/test_stages.py"),
+)
+"""The files that take longest. They come first, the longest in front: were one of them begun last, one worker would be
+at it long after the other has ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    assert all(file.is_file() for file in places)
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 def pytest_unconfigure() -> None:
     prefect_home.cleanup()
 

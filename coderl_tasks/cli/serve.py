@@ -3,15 +3,17 @@
 from argparse import Namespace
 
 from coderl_tasks.embedded.admission import read_key
+from coderl_tasks.embedded.memory import importing
 from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL
 
 
 def serve(options: Namespace) -> int:
     key = None if options.key is None else read_key(options.key)
     if options.server == "tinker":
-        from coderl_tasks.embedded.tinker.tinker_server import (
-            serve as serve_tinker,  # needs PyTorch, which may be missing
-        )
+        with importing():
+            from coderl_tasks.embedded.tinker.tinker_server import (
+                serve as serve_tinker,  # needs PyTorch, which may be missing
+            )
 
         models = options.model or [NANO_MODEL]
         serve_tinker(options.port, options.host, models, key=key, device=options.device, dtype=options.dtype)

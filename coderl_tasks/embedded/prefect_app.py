@@ -14,6 +14,8 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coderl_tasks.embedded.memory import importing
+
 LOGIN_PATH = "/coderl-login"
 POLICY_VIOLATION = 1008
 # What follows is the UI's own: both of its versions keep the secret, base64-encoded, under this key.
@@ -82,9 +84,10 @@ def _unframed(send: Send) -> Send:
 
 def main() -> None:
     """Serve on 127.0.0.1 and the port that the command line names; everything else is Prefect's settings."""
-    import uvicorn
-    from prefect.server.api.server import create_app
-    from prefect.settings import get_current_settings
+    with importing():
+        import uvicorn
+        from prefect.server.api.server import create_app
+        from prefect.settings import get_current_settings
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)

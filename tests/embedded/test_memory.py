@@ -1,11 +1,12 @@
 """Memory of the embedded servers: what is known before, what a limit does, and how it is called."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
-from coderl_tasks.embedded.memory import OutOfMemory, as_out_of_memory, available_bytes, require_memory
+from coderl_tasks.embedded.memory import OutOfMemory, as_out_of_memory, available_bytes, importing, require_memory
 
 LIMITED = """
 from coderl_tasks.embedded.memory import as_out_of_memory, available_bytes, limit_own_memory
@@ -54,3 +55,14 @@ def test_an_accelerator_that_is_full_has_the_same_name() -> None:
     named = str(as_out_of_memory(error))
     assert "Tried to allocate 20.00 GiB. Ask for less" in named and "--dtype bfloat16" in named
     require_memory(1 << 50, "what is not the CPU's", "cuda")
+
+
+def test_garbage_is_looked_for_again_after_an_import_that_failed() -> None:
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    try:
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

@@ -70,18 +70,20 @@ async def test_a_gpu_that_is_not_there_is_one_clear_line(tmp_path: Path, model_f
 
 async def test_a_model_is_served_in_bfloat16(tmp_path: Path, model_folder: Path) -> None:
     def train_and_sample(url: str) -> None:
-        service = tinker.ServiceClient(base_url=url, api_key="tml-test")
-        training = service.create_lora_training_client(base_model=str(model_folder), rank=4).result()
-        datum = tinker.Datum(
-            model_input=tinker.ModelInput.from_ints([1, 2, 3]),
-            loss_fn_inputs={"target_tokens": tinker.TensorData(data=[2, 3, 4], dtype="int64")},
-        )
-        training.forward_backward([datum], "cross_entropy").result()
-        training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
-        sampler = training.save_weights_and_get_sampling_client().result()
-        prompt, settings = tinker.ModelInput.from_ints([1, 2, 3]), tinker.SamplingParams(max_tokens=5, seed=0)
-        first, second = (sampler.sample(prompt, 2, settings).result() for _ in range(2))
-        assert [sequence.tokens for sequence in first.sequences] == [sequence.tokens for sequence in second.sequences]
+        with tinker.ServiceClient(base_url=url, api_key="tml-test") as service:
+            training = service.create_lora_training_client(base_model=str(model_folder), rank=4).result()
+            datum = tinker.Datum(
+                model_input=tinker.ModelInput.from_ints([1, 2, 3]),
+                loss_fn_inputs={"target_tokens": tinker.TensorData(data=[2, 3, 4], dtype="int64")},
+            )
+            training.forward_backward([datum], "cross_entropy").result()
+            training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
+            sampler = training.save_weights_and_get_sampling_client().result()
+            prompt, settings = tinker.ModelInput.from_ints([1, 2, 3]), tinker.SamplingParams(max_tokens=5, seed=0)
+            first, second = (sampler.sample(prompt, 2, settings).result() for _ in range(2))
+            assert [sequence.tokens for sequence in first.sequences] == [
+                sequence.tokens for sequence in second.sequences
+            ]
 
     models = [str(model_folder)]
     async with running(0, models=models, root=tmp_path, device="auto", dtype="bfloat16") as url:

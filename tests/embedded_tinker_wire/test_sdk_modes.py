@@ -39,6 +39,8 @@ def test_session_poller_clone_numbers_and_tokens(
         sequences = [sequence for future in futures for sequence in future.result().sequences]
         assert len({sequence.sequence_id for sequence in sequences}) == 20
         assert len({tuple(sequence.tokens) for sequence in sequences}) <= 2
+        # Its heartbeat ends when a server says that the session has; this server ends with the test.
+        copy.holder.close()
 
 
 def test_a_sample_that_is_given_up_is_cancelled(impatient_server: Server, base_model: str) -> None:

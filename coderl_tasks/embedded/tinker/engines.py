@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from coderl_tasks.embedded.memory import importing
 from coderl_tasks.embedded.tinker.engine_types import SampleResult, SampleSpec
 from coderl_tasks.embedded.tinker.refusal import Refusal, not_found
 from coderl_tasks.errors import ConfigError
@@ -130,9 +131,10 @@ def unknown_model(name: str, offered: dict[str, EngineHost]) -> Refusal:
 
 def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, SamplingScheduler]":
     # Imported here: it takes seconds, which a server that only lists or heartbeats need not pay.
-    from transformers.utils import logging as transformers_logging
+    with importing():
+        from transformers.utils import logging as transformers_logging
 
-    from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler
+        from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler
 
     transformers_logging.disable_progress_bar()
     engine = Engine(folder, device=device, dtype=dtype)
