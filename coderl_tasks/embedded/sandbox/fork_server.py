@@ -32,7 +32,7 @@ from typing import Any
 
 from coderl_tasks.embedded.sandbox import isolation, processes, run, submission, worker
 
-_DESCRIPTORS = struct.Struct("2i")
+_DESCRIPTORS = struct.Struct("3i")
 
 USUAL = """
     __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
@@ -77,23 +77,22 @@ def work(
     level: str,
     setting: isolation.Setting,
     index: int,
-    connection: socket,
-    replies: socket,
+    ends: tuple[socket, socket, socket],
     prepared: types.ModuleType | None,
 ) -> None:
-    """A worker: take on its level and serve the jobs that come over `connection` until it closes."""
+    """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     scratch = isolation.scratch_of(level, setting)
     confinement = isolation.enter_worker(level, setting, index)
     # Here, because a change of user forgets it.
     isolation.die_with(parent, signal.SIGKILL if scratch is None else signal.SIGTERM)
-    replies.send(json.dumps({"pid": os.getpid()}).encode())
-    worker.serve(run.Slot(confinement, scratch, connection, replies, prepared))
+    ends[1].send(json.dumps({"pid": os.getpid()}).encode())
+    worker.serve(run.Slot(confinement, scratch, *ends, prepared))
 
 
 def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: types.ModuleType | None) -> None:
-    """Fork a worker for each message {"index": n} with its two sockets attached, until the control socket closes."""
+    """Fork a worker for each message {"index": n} with its three sockets attached, until the control socket closes."""
     signal.signal(
         signal.SIGCHLD, signal.SIG_IGN
     )  # the kernel collects dead workers; the server notices by their socket
@@ -102,17 +101,18 @@ def fork_workers(level: str, setting: isolation.Setting, control: socket, prepar
         if not message:
             return
         [(_, _, descriptors)] = rights
-        connection, replies = (socket(fileno=number) for number in _DESCRIPTORS.unpack(descriptors))
+        first, second, third = _DESCRIPTORS.unpack(descriptors)
+        ends = (socket(fileno=first), socket(fileno=second), socket(fileno=third))
         if os.fork() == 0:
             try:
                 control.close()
-                work(level, setting, json.loads(message)["index"], connection, replies, prepared)
+                work(level, setting, json.loads(message)["index"], ends, prepared)
             except BaseException as error:
                 print(f"sandbox: a worker failed: {error!r}", file=sys.stderr, flush=True)
             finally:
                 os._exit(0)
-        connection.close()
-        replies.close()
+        for end in ends:
+            end.close()
 
 
 def main(arguments: dict[str, Any], python_path: list[str]) -> int:

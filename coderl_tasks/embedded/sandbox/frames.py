@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 DONE = b"D"
-"""What the server sends when it has read all that it wants of a run."""
+"""What the server sends when it has read all that it wants of a run, where the worker is to remove what is left."""
 _TERMS = struct.Struct("!dQQI?")
 TERMS_BYTES = _TERMS.size
 

@@ -148,26 +148,28 @@ def attempt(level: str, setting: Setting) -> str | None:
         return reason
     jobs, their_jobs = socketpair()
     replies, their_replies = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    handles, their_handles = socketpair(AF_UNIX, SOCK_SEQPACKET)
     report_read, report_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            jobs.close()
-            replies.close()
+            for end in (jobs, replies, handles):
+                end.close()
             enter(level, setting)
             confinement = enter_worker(level, setting, 9_999)
-            worker.serve(run.Slot(confinement, scratch_of(level, setting), their_jobs, their_replies, None))
+            ends = (their_jobs, their_replies, their_handles)
+            worker.serve(run.Slot(confinement, scratch_of(level, setting), *ends, None))
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:
             os._exit(0)
-    their_jobs.close()
-    their_replies.close()
+    for end in (their_jobs, their_replies, their_handles):
+        end.close()
     os.close(report_write)
     said = b""
     try:
         jobs.sendall(frames.Terms(20, 512, 1 << 20, 3, False).message([], _PROBE_CODE, b"probe", []))
-        _, rights, _, _ = replies.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
+        _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = run.DESCRIPTORS.unpack(descriptors)
             said = b"".join(_read_to_end(pipe) for pipe in pipes)
@@ -175,8 +177,8 @@ def attempt(level: str, setting: Setting) -> str | None:
     except OSError:
         pass  # it has ended, and what it reported says why
     finally:
-        jobs.close()
-        replies.close()
+        for end in (jobs, replies, handles):
+            end.close()
     with open(report_read, "rb") as file:
         reason = file.read().decode(errors="replace")
     os.waitpid(pid, 0)

@@ -33,13 +33,15 @@ class Slot(NamedTuple):
     """What all runs of a slot have in common.
 
     `scratch` is the folder, made by the worker, for their working directories; None with namespaces. Jobs come over
-    `connection`, answers go to `replies`. `prepared` is the program whose definitions are loaded, if there is one.
+    `connection`, answers go to `replies`, what a run hands over to `handles`. `prepared` is the program whose
+    definitions are loaded, if there is one.
     """
 
     confinement: Confinement
     scratch: str | None
     connection: socket
     replies: socket
+    handles: socket
     prepared: ModuleType | None
 
 
@@ -80,7 +82,7 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         return 0
     if slot.confinement.uid is not None:
         job_files.give(workdir, slot.confinement.uid)
-    streams = _hand_over(slot.replies, workdir, stdin)
+    streams = _hand_over(slot.handles, workdir, stdin)
     # If the worker ended before this process was bound to it, there is nobody to read this, and it fails.
     os.write(notes, BEGUN.pack(time.monotonic()))
     if namespaces and not terms.prepared:
@@ -98,7 +100,7 @@ def _run(slot: Slot, terms: frames.Terms, notes: int) -> int:
         return 1
 
 
-def _hand_over(replies: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
+def _hand_over(handles: socket, workdir: str, stdin: memoryview) -> tuple[int, int, int]:
     """Give the server the working directory and the reading ends of the output; the program's three descriptors."""
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     error_read, error_write = os.pipe2(os.O_CLOEXEC)
@@ -109,7 +111,7 @@ def _hand_over(replies: socket, workdir: str, stdin: memoryview) -> tuple[int, i
     # Opened before the program can change its rights; with it the server reads files after the end of all processes.
     folder = os.open(workdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     rights = DESCRIPTORS.pack(folder, out_read, error_read)
-    replies.sendmsg([json.dumps({"workdir": workdir}).encode()], [(SOL_SOCKET, SCM_RIGHTS, rights)])
+    handles.sendmsg([workdir.encode()], [(SOL_SOCKET, SCM_RIGHTS, rights)])
     for descriptor in (folder, out_read, error_read):
         os.close(descriptor)
     return stdin_file, out_write, error_write

@@ -39,7 +39,7 @@ def _abandon(*_: object) -> NoReturn:
 def serve(slot: run.Slot) -> None:
     """Serve the jobs that come over the connection, one after the other, until it closes or one of them fails.
 
-    After each the server says that it has what it wants, and what the run has left is removed. Without namespaces
+    Without namespaces the server says after each when it has read its files, and what is left of them is removed; and
     SIGTERM ends what runs, and the worker.
     """
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _CHILD_SIGNAL)
@@ -50,9 +50,10 @@ def serve(slot: run.Slot) -> None:
         _signal.signal(_signal.SIGTERM, _abandon)
     try:
         while terms := slot.connection.recv(frames.TERMS_BYTES, MSG_WAITALL):
-            if not _serve_one(slot, frames.Terms.unpack(terms)) or not slot.connection.recv(1):
+            if not _serve_one(slot, frames.Terms.unpack(terms)):
                 break
             if slot.scratch is not None:
+                slot.connection.recv(len(frames.DONE))
                 _clear(slot.scratch)
     except Abandoned:
         pass  # the run has been ended, and there is nobody to tell

@@ -94,10 +94,11 @@ class ForkServer:
         control = await self.start()
         jobs, their_jobs = socket.socketpair()
         replies, their_replies = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        link = WorkerLink(jobs, replies)
+        handles, their_handles = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        link = WorkerLink(jobs, replies, handles, cleans=self.level != isolation.NAMESPACES)
         try:
-            with their_jobs, their_replies:
-                theirs = [their_jobs.fileno(), their_replies.fileno()]
+            with their_jobs, their_replies, their_handles:
+                theirs = [end.fileno() for end in (their_jobs, their_replies, their_handles)]
                 socket.send_fds(control, [json.dumps({"index": index}).encode()], theirs)
             async with asyncio.timeout(_START_SECONDS):
                 return await link.greeted()
