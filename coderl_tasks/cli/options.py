@@ -298,7 +298,9 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         "(default: float32)",
     )
     parser.add_argument(
-        "--concurrency", type=_number(1, None, "a number"), help="sandbox: programs run at once (default: one per core)"
+        "--concurrency",
+        type=_number(1, None, "a number"),
+        help="sandbox: programs run at once (default: one per core, and one)",
     )
     parser.add_argument(
         "--key",

@@ -232,8 +232,8 @@ def serve(
 ) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 
-    `port` 0 takes any; `concurrency` is the number of programs run at once (default: the cores this process
-    may use). Prints `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to
+    `port` 0 takes any; `concurrency` is the number of programs run at once (default: one more than the cores this
+    process may use, so that a core is not free while the kernel takes a run's namespaces down). Prints `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to
     stderr. `key` is the one that callers need (None: none). ConfigError where no isolation is to be had and
     `allow_unisolated` is not set, and without a key where that is set or `host` is not loopback. `prepared` is
     the text of a trusted program that many requests will run, as the grading driver: what it defines is loaded once, a
@@ -245,5 +245,5 @@ def serve(
             "--allow-unisolated lets whoever reaches the port run programs as you: add --key FILE, so that only those "
             "who have the key are answered"
         )
-    slots = concurrency or len(os.sched_getaffinity(0))
+    slots = concurrency or len(os.sched_getaffinity(0)) + 1
     asyncio.run(_serve(port, host, slots, allow_unisolated, key, prepared))
