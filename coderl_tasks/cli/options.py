@@ -300,7 +300,7 @@ def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--concurrency",
         type=_number(1, None, "a number"),
-        help="sandbox: programs run at once (default: one per core, and one)",
+        help="sandbox: programs run at once (default: one more than the cores)",
     )
     parser.add_argument(
         "--key",

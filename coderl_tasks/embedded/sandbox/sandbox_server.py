@@ -233,11 +233,12 @@ def serve(
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 
     `port` 0 takes any; `concurrency` is the number of programs run at once (default: one more than the cores this
-    process may use, so that a core is not free while the kernel takes a run's namespaces down). Prints `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to
-    stderr. `key` is the one that callers need (None: none). ConfigError where no isolation is to be had and
-    `allow_unisolated` is not set, and without a key where that is set or `host` is not loopback. `prepared` is
-    the text of a trusted program that many requests will run, as the grading driver: what it defines is loaded once, a
-    run calls its `main`. However the server ends, SIGKILL included, its processes end with it.
+    process may use, so that no core is free while the kernel takes a run's namespaces down). Prints
+    `ready http://HOST:PORT` as its only line on stdout; the level of isolation goes to stderr. `key` is the one that
+    callers need (None: none). ConfigError where no isolation is to be had and `allow_unisolated` is not set, and
+    without a key where that is set or `host` is not loopback. `prepared` is the text of a trusted program that many
+    requests will run, as the grading driver: what it defines is loaded once, a run calls its `main`. However the server
+    ends, SIGKILL included, its processes end with it.
     """
     check_exposure(host, key)
     if allow_unisolated and key is None:
