@@ -2,7 +2,6 @@
 
     server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
 
-
 It holds nothing secret and never sees a job. With "probe" in the arguments it prints the level that works here and
 exits.
 
@@ -11,8 +10,6 @@ mappings. So there are two fork servers: one with what most programs and a gradi
 as well what takes long to import and few programs use (RARE). `threading` is in neither: its work at every fork costs
 too much.
 """
-
-# Plain `os` calls on these paths: they are made for every run.
 
 import gc
 import importlib.machinery
@@ -86,7 +83,7 @@ def work(
     scratch = isolation.scratch_of(level, setting)
     confinement = isolation.enter_worker(level, setting, index)
     # Here, because a change of user forgets it.
-    isolation.die_with(parent, signal.SIGKILL if scratch is None else signal.SIGTERM)
+    isolation.die_with(parent, isolation.ending(level))
     ends[1].send(json.dumps({"pid": os.getpid()}).encode())
     worker.serve(run.Slot(confinement, scratch, *ends, prepared))
 

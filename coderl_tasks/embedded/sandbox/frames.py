@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 DONE = b"D"
 """What the server sends when it has read all that it wants of a run, where the worker is to remove what is left."""
-_TERMS = struct.Struct("!dQQI?")
+_TERMS = struct.Struct("!dQQ?I")
 TERMS_BYTES = _TERMS.size
 
 
 class Terms(NamedTuple):
-    """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes), the
-    number of its blobs, and whether its program is the prepared one."""
+    """What a worker knows of a run: its limits (wall clock in seconds, memory of a process in MiB, files in bytes),
+    whether its program is the prepared one, and how many blobs follow (`message` counts them)."""
 
     timeout_s: float
     memory_mib: int
     disk_bytes: int
-    n_blobs: int
     prepared: bool
+    n_blobs: int = 0
 
     @classmethod
     def unpack(cls, raw: bytes) -> "Terms":
@@ -33,8 +33,8 @@ class Terms(NamedTuple):
     def message(self, names: Sequence[str], code: bytes, stdin: bytes, contents: Sequence[bytes]) -> bytes:
         """All of a job as bytes."""
         blobs = ["\0".join(names).encode("utf-8", "surrogatepass"), code, stdin, *contents]
-        lengths = struct.pack(f"!{self.n_blobs}Q", *map(len, blobs))
-        return b"".join((_TERMS.pack(*self), lengths, *blobs))
+        lengths = struct.pack(f"!{len(blobs)}Q", *map(len, blobs))
+        return b"".join((_TERMS.pack(*self._replace(n_blobs=len(blobs))), lengths, *blobs))
 
 
 def receive(sock: socket, n_blobs: int) -> tuple[list[str], list[memoryview]]:

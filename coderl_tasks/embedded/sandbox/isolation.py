@@ -12,6 +12,7 @@ Whether a level works is found out by running a program under it, not by asking 
 
 import os
 import resource
+import signal
 from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socketpair
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -136,6 +137,11 @@ def _missing(level: str, setting: Setting) -> str | None:
     return None
 
 
+def ending(level: str) -> signal.Signals:
+    """What ends a worker and its run: without namespaces it is asked to, as nothing else ends all of the run."""
+    return signal.SIGKILL if level == NAMESPACES else signal.SIGTERM
+
+
 def scratch_of(level: str, setting: Setting) -> str | None:
     """The folder for the runs of the worker that this process is; None where each has a file system of its own."""
     return None if level == NAMESPACES else os.path.join(setting.scratch, f"worker-{os.getpid()}")
@@ -168,7 +174,7 @@ def attempt(level: str, setting: Setting) -> str | None:
     os.close(report_write)
     said = b""
     try:
-        jobs.sendall(frames.Terms(20, 512, 1 << 20, 3, False).message([], _PROBE_CODE, b"probe", []))
+        jobs.sendall(frames.Terms(20, 512, 1 << 20, prepared=False).message([], _PROBE_CODE, b"probe", []))
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = run.DESCRIPTORS.unpack(descriptors)

@@ -42,8 +42,7 @@ class Job:
 
     def message(self, prepared: bool) -> bytes:
         """What goes to the worker; without the code where that is prepared."""
-        disk_bytes, n_blobs = SCRATCH_BYTES + self.payload_bytes, len(self.files) + 3
-        terms = frames.Terms(self.timeout_s, self.memory_mib, disk_bytes, n_blobs, prepared)
+        terms = frames.Terms(self.timeout_s, self.memory_mib, SCRATCH_BYTES + self.payload_bytes, prepared)
         return terms.message(list(self.files), b"" if prepared else self.code, self.stdin, list(self.files.values()))
 
 

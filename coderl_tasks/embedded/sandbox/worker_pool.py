@@ -6,13 +6,12 @@ itself.
 """
 
 import asyncio
+import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 
 from coderl_tasks.embedded.sandbox import fork_server, interpreter, isolation
 from coderl_tasks.embedded.sandbox.cgroups import SlotGroup
@@ -73,7 +72,7 @@ class ForkServer:
             theirs.close()
             self._control = ours
             assert self._process.stdin is not None
-            with suppress(BrokenPipeError), self._process.stdin as stdin:  # one that has ended says no hello
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # one that has ended says no hello
                 stdin.write(interpreter.arguments_with(arguments))
             async with asyncio.timeout(_START_SECONDS):
                 raw = await asyncio.get_running_loop().sock_recv(ours, 65536)
@@ -107,8 +106,8 @@ class ForkServer:
             raise
 
     def end(self, link: WorkerLink) -> None:
-        """End a worker and whatever it runs. Without namespaces it is asked to, as nothing else ends its run."""
-        link.end(signal.SIGKILL if self.level == isolation.NAMESPACES else signal.SIGTERM)
+        """End a worker and whatever it runs."""
+        link.end(isolation.ending(self.level))
 
     def stop(self) -> None:
         """End the fork server and, as they die with it, its workers; returns when the fork server is gone."""
