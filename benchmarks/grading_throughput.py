@@ -1,19 +1,24 @@
-"""Candidates graded a second: the judge on the embedded sandbox, against one cold Python a candidate.
+"""Candidates graded per second: the judge on the embedded sandbox, against one cold Python per candidate.
 
     python benchmarks/grading_throughput.py [--candidates 200] [--repeats 3] [--url http://...]
+        [--harness tinker-cookbook/tinker_cookbook/recipes/code_rl/lcb_utils.py --fusion http://...]
 
 Each candidate is a tiny program on a problem of ten tests; half of them are right, the others fail at the first test,
 or all are right. All rows are measured in turn, `--repeats` times, and the medians shown. The cold Python imports numpy
-and runs
-all tests of a candidate in its one process, as the usual harness does. Tests a second are set against bare forks that
-run the same code, as many loops at once as there are cores: of a bare interpreter, and of one that has imported the
-prelude whose names every candidate may use. CPU seconds tell more than wall seconds on a machine that others use.
+and runs all tests of a candidate in its one process, with nothing around it: no requests, no files, no isolation, no
+verdict. With `--harness` and `--fusion` the Tinker cookbook's harness is measured too, unmodified, on a stock Sandbox
+Fusion server with as many requests at once as the cookbook sends. Tests per second are set against bare forks that run
+the same code, as many loops at once as there are cores: of a bare interpreter, and of one that has imported the prelude
+whose names every candidate may use. CPU seconds tell more than wall seconds on a machine that others use.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
+import math
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -28,11 +33,14 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.grading.server_link import RunRequest
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.services import embedded_sandbox
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
 N_TESTS = 10
+HARNESS_AT_ONCE, HARNESS_TEST_TIMEOUT_S = 4, 6
+"""What the cookbook's client and `sandbox_check_correctness` take by default."""
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)\n"
 WRONG = "a, b = map(int, input().split())\nprint(a - b - 1)\n"
 PRELUDE = """
@@ -128,6 +136,34 @@ def by_cold_python(n: int) -> Measured:
     return measured
 
 
+async def by_harness(url: str, n: int, half_wrong: bool, harness: Path) -> Measured:
+    """The cookbook's harness, as its client sends it: all tests of a candidate in one request, four at once.
+
+    CPU time is that of another process tree, and not counted.
+    """
+    parts = runpy.run_path(str(harness))
+    inputs = [test.input for test in problem().tests]
+    sums = [f"{sum(map(int, line.split()))}\n" for line in inputs]
+    tests = {"input_output": json.dumps({"inputs": inputs, "outputs": sums})}
+    files = {"test_cases.txt": json.dumps(tests).encode(), "testing_util.py": parts["TEST_UTIL"].encode()}
+
+    async with SandboxClient([url], max_concurrency=HARNESS_AT_ONCE) as client:
+
+        async def passed(code: str) -> bool:
+            program = parts["TEST_CODE"] % {"timeout": HARNESS_TEST_TIMEOUT_S}
+            limit_s = (HARNESS_TEST_TIMEOUT_S + 1) * N_TESTS + 5
+            result = await client.run_code(RunRequest(program, files | {"code.py": code.encode()}, (), limit_s))
+            return result.return_code == 0
+
+        await asyncio.gather(*map(passed, candidates(4, half_wrong)))
+        with measuring(n) as measured:
+            verdicts = await asyncio.gather(*map(passed, candidates(n, half_wrong)))
+    if sum(verdicts) != (n // 2 if half_wrong else n):
+        raise RuntimeError(f"the harness passed {sum(verdicts)} of {n}: has its Python numpy?")
+    measured.tests, measured.cpu_s = n * N_TESTS, math.nan
+    return measured
+
+
 def by_bare_fork(n: int, before: str = "") -> Measured:
     """One process after the other on each core, with nothing around it: no isolation, no limits, no results.
 
@@ -148,33 +184,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--candidates", type=int, default=200)
     parser.add_argument("--url", help="a running sandbox server (its CPU time is not counted)")
+    parser.add_argument("--harness", type=Path, help="the cookbook's lcb_utils.py: measured on the server at --fusion")
+    parser.add_argument("--fusion", metavar="URL", help="a running Sandbox Fusion server, whose Python has numpy")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    if (options.harness is None) != (options.fusion is None):
+        parser.error("--harness and --fusion go together")
     measured: dict[str, list[Measured]] = {}
     with contextlib.ExitStack() as stack:
         url = options.url or stack.enter_context(embedded_sandbox()).address
         for _ in range(options.repeats):
-            for name, row in measured_once(url, options.candidates):
+            for name, row in measured_once(url, options.candidates, options.harness, options.fusion):
                 measured.setdefault(name, []).append(row)
-    title = f"{N_TESTS} tests a candidate, {os.cpu_count()} cores, medians of {options.repeats}"
+    title = f"{N_TESTS} tests per candidate, {os.cpu_count()} cores, medians of {options.repeats}"
     table = Table(title=title)
     for heading in ("", "candidates/s", "tests/s", "CPU ms/candidate", "CPU ms/test"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, rows in measured.items():
         each = rows[0].candidates != rows[0].tests  # else a test is all there is of a candidate
-        rate = median(row.candidates / row.wall_s for row in rows)
-        per_candidate = median(1000 * row.cpu_s / row.candidates for row in rows)
-        table.add_row(
-            name,
-            f"{rate:.1f}" if each else "-",
-            f"{median(row.tests / row.wall_s for row in rows):.0f}",
-            f"{per_candidate:.1f}" if each else "-",
-            f"{median(1000 * row.cpu_s / row.tests for row in rows):.2f}",
-        )
+        columns = [
+            (1, [row.candidates / row.wall_s if each else math.nan for row in rows]),
+            (0, [row.tests / row.wall_s for row in rows]),
+            (1, [1000 * row.cpu_s / row.candidates if each else math.nan for row in rows]),
+            (2, [1000 * row.cpu_s / row.tests for row in rows]),
+        ]
+        figures = ((digits, median(values)) for digits, values in columns)
+        table.add_row(name, *("-" if math.isnan(figure) else f"{figure:.{digits}f}" for digits, figure in figures))
     Console().print(table)
 
 
-def measured_once(url: str, n: int) -> Iterator[tuple[str, Measured]]:
+def measured_once(url: str, n: int, harness: Path | None, fusion: str | None) -> Iterator[tuple[str, Measured]]:
     for half_wrong in (True, False):
         for isolation in get_args(IsolationPerTest):
             shape = "half wrong" if half_wrong else "all right"
@@ -182,7 +221,12 @@ def measured_once(url: str, n: int) -> Iterator[tuple[str, Measured]]:
                 f"judge, {shape}, isolation_per_test={isolation}",
                 asyncio.run(by_judge(url, n, half_wrong, isolation)),
             )
-    yield "cold Python with numpy, a candidate each", by_cold_python(max(4, n // 10))
+    if harness is not None and fusion is not None:
+        for half_wrong in (True, False):
+            shape = "half wrong" if half_wrong else "all right"
+            measured = asyncio.run(by_harness(fusion, max(4, n // 10), half_wrong, harness))
+            yield f"the cookbook's harness in Sandbox Fusion, {shape}", measured
+    yield "cold Python with numpy, one per candidate", by_cold_python(max(4, n // 10))
     yield "bare fork + exec, no isolation", by_bare_fork(N_TESTS * n)
     yield "the same, the prelude imported", by_bare_fork(N_TESTS * n, PRELUDE)
 

@@ -19,6 +19,7 @@ import re
 import secrets
 import sys
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -73,6 +74,7 @@ def _checked(key: str, source: str) -> str:
     return key
 
 
+@lru_cache(maxsize=64)  # asked for each request
 def is_loopback(host: str) -> bool:
     """Whether a host name or address means this machine alone."""
     if host.lower() == "localhost":

@@ -21,6 +21,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import aiohttp
@@ -53,7 +54,6 @@ class RunRequest:
     def to_json(self) -> bytes:
         """The body of POST /run_code."""
         body = {
-            "code": self.code,
             "language": "python",
             "run_timeout": self.run_timeout_s,
             "compile_timeout": self.run_timeout_s,
@@ -62,7 +62,12 @@ class RunRequest:
             "files": {path: base64.b64encode(data).decode() for path, data in self.files.items()},
             "fetch_files": list(self.fetch_files),
         }
-        return json.dumps(body).encode()
+        # The code first: there the embedded server recognizes a driver without decoding it.
+        return f'{{"code": {_as_json(self.code)}, {json.dumps(body)[1:]}'.encode()
+
+
+# A grading driver is sent with each request, and to encode its text takes as long as all the rest.
+_as_json = lru_cache(maxsize=4)(json.dumps)
 
 
 @dataclass(frozen=True, slots=True)

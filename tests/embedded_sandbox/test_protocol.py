@@ -1,6 +1,7 @@
 """The HTTP door: Sandbox Fusion's shapes, limits of a request, the queue."""
 
 import base64
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -89,6 +90,26 @@ def test_the_prepared_program_is_as_new_in_every_run(any_sandbox: Sandbox) -> No
 def test_only_the_prepared_program_is_the_first_process_of_its_run(sandbox: Sandbox) -> None:
     first = [sandbox.stdout(program, stdin="print(os.getpid() == 1)") for program in (PREPARED, PREPARED + "#")]
     assert first == ["True\n", "False\n"]
+
+
+@pytest.mark.parametrize(
+    ("body", "stdout"),
+    [
+        (f'{{"code": {json.dumps(PREPARED)}, "language": "python", "stdin": "print(1)"}}', "1\n"),
+        (f'{{"language": "python", "stdin": "print(2)", "code": {json.dumps(PREPARED)}}}', "2\n"),
+        (f'{{"code": {json.dumps(PREPARED)}, "language": "python", "code": "print(3)"}}', "3\n"),
+        (f'{{"code": {json.dumps(PREPARED)[:-1]} # ", "language": "python", "stdin": "print(4)"}}', "4\n"),
+        (f'{{"code": {json.dumps(PREPARED)}, "language": "python"', None),
+        (f'{{"code": {json.dumps(PREPARED)}, }}', None),
+    ],
+    ids=["first", "last", "twice", "longer", "cut", "nothing else"],
+)
+def test_the_prepared_program_is_recognized_in_json_that_means_it(
+    sandbox: Sandbox, body: str, stdout: str | None
+) -> None:
+    status, _, answer = sandbox.request("/run_code", body.encode())
+    assert status == (400 if stdout is None else 200)
+    assert (answer["run_result"] or {}).get("stdout") == stdout
 
 
 @pytest.mark.parametrize(
