@@ -14,6 +14,8 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from coderl_tasks.embedded.sandbox import kernel
 
@@ -132,6 +134,7 @@ _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _ERRNO = 0x00050000
 _SECCOMP_MODE_FILTER = 2
+_LAST_GUARDS = 3  # of a search: so few are looked through
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -142,10 +145,15 @@ def _deny(code: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | code)
 
 
-def _guard(number: int, tests: list[bytes]) -> bytes:
-    """`tests` runs for call `number` alone and ends in a return; other calls jump over it."""
-    body = b"".join(tests)
-    return _instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
+class _Guard(NamedTuple):
+    """What runs for the call `number` alone; it ends in a return."""
+
+    number: int
+    tests: list[bytes]
+
+    def program(self) -> bytes:
+        body = b"".join(self.tests)
+        return _instruction(_JUMP_EQUAL, self.number, 0, len(body) // 8) + body
 
 
 def build_program(namespaces: bool) -> bytes:
@@ -158,16 +166,16 @@ def build_program(namespaces: bool) -> bytes:
     allow = _instruction(_RETURN, _ALLOW)
     denied = dict(_DENIED)
     guards = [
-        _guard(_CLONE3[column], [_deny(errno.ENOSYS)]),
-        _guard(
+        _Guard(_CLONE3[column], [_deny(errno.ENOSYS)]),
+        _Guard(
             _CLONE[column],
             [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, _NEW_NAMESPACE_FLAGS, 0, 1), _deny(), allow],
         ),
-        _guard(
+        _Guard(
             _IOCTL[column],
             [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1), _deny(), allow],
         ),
-        _guard(
+        _Guard(
             _FCNTL[column],
             [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _F_SETLEASE, 0, 1), _deny(), allow],
         ),
@@ -176,7 +184,7 @@ def build_program(namespaces: bool) -> bytes:
     # instead, as it does where that is an ordinary process. (Those below end none.)
     harmless = (0, _SIGCHLD, _SIGCONT, _SIGSTOP)
     guards.append(
-        _guard(
+        _Guard(
             _KILL_CALL[column],
             [
                 _instruction(_LOAD, _ARG0),
@@ -191,7 +199,7 @@ def build_program(namespaces: bool) -> bytes:
     )
     # Another signal at the parent's death than SIGKILL: pid 1 of a run could stay when its worker is gone.
     guards.append(
-        _guard(
+        _Guard(
             _PRCTL[column],
             [
                 _instruction(_LOAD, _ARG0),
@@ -206,7 +214,7 @@ def build_program(namespaces: bool) -> bytes:
     )
     if namespaces:
         guards.append(
-            _guard(
+            _Guard(
                 _SOCKET[column],
                 [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(), allow],
             )
@@ -221,20 +229,23 @@ def build_program(namespaces: bool) -> bytes:
             _deny(),
             allow,
         ]
-        guards.append(_guard(_SOCKETPAIR[column], stream_only))
+        guards.append(_Guard(_SOCKETPAIR[column], stream_only))
         for numbers, position in _OWN_PROCESS_ONLY.values():
             zero_only = [_instruction(_LOAD, _ARG0 + 8 * position), _instruction(_JUMP_EQUAL, 0, 1, 0), _deny(), allow]
-            guards.append(_guard(numbers[column], zero_only))
-    return _assemble(guards + [_guard(pair[column], [_deny()]) for pair in denied.values() if pair[column] >= 0])
+            guards.append(_Guard(numbers[column], zero_only))
+    return _assemble(guards + [_Guard(pair[column], [_deny()]) for pair in denied.values() if pair[column] >= 0])
 
 
 def deny(call_numbers: Sequence[int]) -> bytes:
     """A filter that refuses these system calls with EPERM and allows all others."""
-    return _assemble([_guard(number, [_deny()]) for number in call_numbers])
+    return _assemble([_Guard(number, [_deny()]) for number in call_numbers])
 
 
-def _assemble(guards: list[bytes]) -> bytes:
+def _assemble(guards: list[_Guard]) -> bytes:
     """The guards behind the check of the machine: a call of another calling convention ends the process."""
+    guards = sorted(guards, key=lambda guard: guard.number)
+    if any(one.number == other.number for one, other in pairwise(guards)):
+        raise ValueError("two guards of one system call, of which only one would run")
     machine = os.uname().machine
     program = [
         _instruction(_LOAD, _ARCH),
@@ -244,7 +255,17 @@ def _assemble(guards: list[bytes]) -> bytes:
     ]
     if machine == "x86_64":
         program += [_instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _instruction(_RETURN, _KILL)]
-    return b"".join([*program, *guards, _instruction(_RETURN, _ALLOW)])
+    return b"".join(program) + _search(guards)
+
+
+def _search(guards: list[_Guard]) -> bytes:
+    """The guards, in order of their numbers, as a binary search: the kernel runs a filter for every call there is when
+    it is installed, which is once per run."""
+    if len(guards) <= _LAST_GUARDS:
+        return b"".join(guard.program() for guard in guards) + _instruction(_RETURN, _ALLOW)
+    middle = len(guards) // 2
+    low, high = _search(guards[:middle]), _search(guards[middle:])
+    return _instruction(_JUMP_AT_LEAST, guards[middle].number, len(low) // 8, 0) + low + high
 
 
 class Filter:
