@@ -27,7 +27,7 @@ from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, is_part, saying_what_next
 from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, training_estimates
-from coderl_tasks.runtime.flow_run import deployed_name, name_flow_run, publish_or_warn
+from coderl_tasks.runtime.flow_run import deployed_name, forget_old_results, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.runtime.training_plan import (
     doubt_of,
@@ -182,6 +182,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
             if is_history_due(step + 1, published, time.monotonic() - published_at):
                 await _publish_history(run.directory.path)
                 published, published_at = step + 1, time.monotonic()
+            forget_old_results()
             step += 1
     if evaluating and run.last_step is not None:
         await _evaluate(run, FINAL, run.last_step, logger, display)

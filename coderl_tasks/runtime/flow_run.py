@@ -1,4 +1,5 @@
-"""This flow run in Prefect's UI: its name and its artifacts. People read them; the work does not depend on them."""
+"""This flow run in Prefect: its name and its artifacts, which people read and the work does not depend on; and what
+Prefect keeps of its tasks."""
 
 import logging
 import time
@@ -8,12 +9,14 @@ from uuid import UUID
 
 import httpx
 from prefect import get_client
+from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.runtime import deployment, flow_run
 
 from coderl_tasks.insight.artifacts import publish
 
 PAUSE_S = 600.0
+KEPT_RESULTS = 200
 Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
 
@@ -66,3 +69,15 @@ async def name_flow_run(name: str, *, root: bool = False) -> None:
 async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
     """Publish an artifact; if the Prefect server does not take it, that is logged."""
     await best_effort.call(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
+
+
+def forget_old_results(kept: int = KEPT_RESULTS) -> None:
+    """Let go of all but the newest that Prefect remembers of finished tasks.
+
+    It keeps the state of each, some 8 KB, for as long as the flow runs, to draw which task is handed what another one
+    returned. That is done while a step is under way, and a run may have many thousands.
+    """
+    context = FlowRunContext.get()
+    if context is not None:
+        for result in list(context.run_results)[:-kept]:
+            del context.run_results[result]
