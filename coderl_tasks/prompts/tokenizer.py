@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+LOADING = "tokenizer"
+"""The name of the thread that loads one ahead."""
 _loading = Lock()
 
 
@@ -48,7 +50,7 @@ def load_ahead(model_name: str) -> None:
             load_tokenizer(model_name)
 
     # A daemon, unlike asyncio's threads: a command that ends does not wait for it.
-    Thread(target=load, name="tokenizer", daemon=True).start()
+    Thread(target=load, name=LOADING, daemon=True).start()
 
 
 @lru_cache(maxsize=4)
