@@ -20,7 +20,6 @@ from rich.console import Console
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.logging import WarningLines
 from coderl_tasks.policy.clients import causes
-from coderl_tasks.prompts.tokenizer import load_ahead
 from coderl_tasks.runtime.planning import plan
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment
@@ -50,9 +49,6 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         # soft_wrap: a line break in it would break the address for those who copy it
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
-        # Its library takes as long to import as the flow's start waits for Prefect and for servers. After all other
-        # imports: two threads that import the same packages can get half of one.
-        load_ahead(settings.model_name if isinstance(settings, FlowSettings) else settings.train.model_name)
         try:
             return asyncio.run(_run(flow, settings, api_url))
         except BaseException as error:

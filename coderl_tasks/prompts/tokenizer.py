@@ -3,10 +3,8 @@
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from coderl_tasks.errors import ConfigError
@@ -27,34 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-LOADING = "tokenizer"
-"""The name of the thread that loads one ahead."""
-_loading = Lock()
-
-
+@lru_cache(maxsize=4)
 def load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
     """The tokenizer of a local model folder if `model_name` means one, else of that model on the hub.
 
     Raises ConfigError if neither has it.
     """
-    with _loading:  # who asks for one that a thread is loading waits for that one
-        return _load_tokenizer(model_name)
-
-
-def load_ahead(model_name: str) -> None:
-    """Begin to load the tokenizer in a thread, while whoever needs it has to wait for servers."""
-
-    def load() -> None:
-        # What is wrong with it is raised where it is needed, and tried anew for that.
-        with suppress(Exception):
-            load_tokenizer(model_name)
-
-    # A daemon, unlike asyncio's threads: a command that ends does not wait for it.
-    Thread(target=load, name=LOADING, daemon=True).start()
-
-
-@lru_cache(maxsize=4)
-def _load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer  # seconds to import, and only needed here
 
     folder = local_model_folder(model_name)

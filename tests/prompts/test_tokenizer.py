@@ -1,5 +1,4 @@
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.prompts import get_renderer, load_tokenizer, model_renderer, recommended_renderer
 from coderl_tasks.prompts import tokenizer as prompts_tokenizer
-from coderl_tasks.prompts.tokenizer import LOADING, generation_end_tokens, load_ahead
+from coderl_tasks.prompts.tokenizer import generation_end_tokens
 from tests.prompts.template_shapes import HYBRID_TEMPLATE
 
 
@@ -43,34 +42,6 @@ def test_recommended_renderer_of_a_local_folder(folder: Path) -> None:
 def test_folders_of_other_models_bring_their_own_format(folder: Path, model_type: str) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     assert recommended_renderer(str(folder)) == "chat_template"
-
-
-def wait_for_loading() -> None:
-    for thread in threading.enumerate():
-        if thread.name == LOADING:
-            thread.join()
-
-
-def test_a_tokenizer_that_was_loaded_ahead_is_at_hand(folder: Path) -> None:
-    load_ahead(str(folder))
-    wait_for_loading()
-    for file in folder.iterdir():
-        file.unlink()
-    assert load_tokenizer(str(folder)).encode("12")
-
-
-def test_what_is_wrong_with_a_tokenizer_is_raised_where_it_is_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    escaped: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", escaped.append)
-    (folder / "tokenizer.json").write_text("{")
-    (folder / "tokenizer_config.json").unlink()
-    load_ahead(str(folder))
-    wait_for_loading()
-    assert not escaped
-    with pytest.raises(ConfigError, match="Cannot load the tokenizer"):
-        load_tokenizer(str(folder))
 
 
 @pytest.mark.parametrize(("eos", "tokens"), [(7, [7]), ([7, 8], [7, 8]), (None, [])])
