@@ -182,7 +182,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
-            if is_new:  # a start does not draw what an earlier one may have shown: its first step is due sooner
+            if is_new:  # of an earlier start's steps the first new one's history tells, and sampling need not wait
                 await histories.after(step)
             step += 1
     if evaluating and run.last_step is not None:
@@ -221,8 +221,9 @@ class Histories:
             await self._published()
 
     async def after(self, step: int) -> None:
-        """Begin to publish the history up to `step`, which is committed, if it is due."""
-        if is_history_due(step + 1, self._steps, time.monotonic() - self._at):
+        """Begin to publish the history up to `step`, which is committed, if it is due: after the first step of a start
+        in any case."""
+        if not self._steps or is_history_due(step + 1, self._steps, time.monotonic() - self._at):
             await self._published()  # one at a time, and in order
             # Read here, so that it is of this step, and drawn in a thread.
             self._publishing = asyncio.create_task(_publish_history(load_run(self._path)))
