@@ -1,11 +1,13 @@
 """train: GRPO steps on a pool, each phase a retried task; `coderl train log_path=RUN` goes on where RUN ends."""
 
+import asyncio
 import math
 import shlex
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from prefect import flow
 
@@ -16,7 +18,7 @@ from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
 from coderl_tasks.insight.logging import RunLogger, run_logger
-from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
 from coderl_tasks.insight.token_uses import cost_line, costs, recorded_price
@@ -166,10 +168,11 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
     # From the last committed step on and not after it: its checkpoint or its evaluation may be what a crash left out.
     step = max(0, run.directory.last_committed_step)
-    published, published_at = 0, -math.inf
-    async with display.steps(run.last_step, done=run.directory.next_step), _ahead(run) as ahead:
+    showing = display.steps(run.last_step, done=run.directory.next_step)
+    async with showing, _ahead(run) as ahead, Histories(run.directory) as histories:
         while run.has_step(step):
-            if not run.directory.step(step).has("commit"):
+            is_new = not run.directory.step(step).has("commit")
+            if is_new:
                 await _step(run, step, ahead, logger, display)
                 if step + 1 == FIRST_STEPS and run.session.service_address is not None:
                     line = forecast_line(run.settings, pool, run.directory.path)
@@ -179,9 +182,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 await _save(run, step)
             if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
-            if is_history_due(step + 1, published, time.monotonic() - published_at):
-                await _publish_history(run.directory.path)
-                published, published_at = step + 1, time.monotonic()
+            if is_new:  # of an earlier start's steps the first new one's history tells, and sampling need not wait
+                await histories.after(step)
             forget_old_results()
             step += 1
     if evaluating and run.last_step is not None:
@@ -198,6 +200,40 @@ def is_history_due(steps: int, published: int, since_s: float) -> bool:
         return steps == ARTIFACT_EVERY or since_s > ARTIFACT_PAUSE_S
     grown = steps - published >= ARTIFACT_GROWTH * steps
     return steps % ARTIFACT_EVERY == 0 and (grown or since_s > LATER_PAUSE_S)
+
+
+class Histories:
+    """Publishes the history of a run while its next step is under way: to import what draws it and to draw it takes a
+    second or two, and no step waits for that. The last one is published when the block ends."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._path = directory.path
+        self._publishing: asyncio.Task[None] | None = None
+        self._steps, self._at = 0, -math.inf
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._publishing is not None and error is not None:
+            self._publishing.cancel()
+            await asyncio.gather(self._publishing, return_exceptions=True)  # what stopped the run is what is raised
+        else:
+            await self._published()
+
+    async def after(self, step: int) -> None:
+        """Begin to publish the history up to `step`, which is committed, if it is due: after the first step of a start
+        in any case."""
+        if not self._steps or is_history_due(step + 1, self._steps, time.monotonic() - self._at):
+            await self._published()  # one at a time, and in order
+            # Read here, so that it is of this step, and drawn in a thread.
+            self._publishing = asyncio.create_task(_publish_history(load_run(self._path)))
+            self._steps, self._at = step + 1, time.monotonic()
+
+    async def _published(self) -> None:
+        if self._publishing is not None:
+            await self._publishing
+            self._publishing = None
 
 
 def _ahead(run: TrainingRun) -> SamplingAhead:
@@ -249,15 +285,16 @@ async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, d
     display.row({"step": step, **row})
 
 
-async def _publish_history(path: Path) -> None:
-    await publish_or_warn("step-history", path.name, step_history_markdown(load_run(path)))
+async def _publish_history(run: RunRecord) -> None:
+    await publish_or_warn("step-history", run.path.name, await asyncio.to_thread(step_history_markdown, run))
 
 
 async def _finish(directory: RunDirectory, settings: TrainSettings, display: Display) -> None:
     """Report, artifact and the smoke-test checks; with smoke=true a check that does not pass fails the run."""
-    await _publish_history(directory.path)
+    run = load_run(directory.path)
+    await _publish_history(run)
     display.say(f"report: {write_report(directory.path)}")
-    checks = smoke_checks(run := load_run(directory.path))
+    checks = smoke_checks(run)
     for check in checks:
         display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold})")
     failed = [check.name for check in checks if not check.passed]

@@ -2,8 +2,8 @@
 
 from argparse import Namespace
 
-from coderl_tasks.embedded.admission import read_key
 from coderl_tasks.embedded.memory import importing
+from coderl_tasks.embedded.server_keys import read_key
 from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL
 
 

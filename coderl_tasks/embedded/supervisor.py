@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from coderl_tasks.embedded import guard
-from coderl_tasks.embedded.admission import new_key
+from coderl_tasks.embedded.server_keys import new_key
 from coderl_tasks.errors import InfraError
 from coderl_tasks.paths import private_folder
 from coderl_tasks.server_addresses import authorization, without_credentials

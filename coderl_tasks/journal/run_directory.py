@@ -1,6 +1,6 @@
 """The run directory: the journal of a run, and everything people later look at.
 
-    config.json  test_order.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
+    config.json  test_order.json  prompts.json  logs.log  metrics.jsonl  checkpoints.jsonl  run.lock
     steps/000000/{groups/NN.parquet while sampling, sampled.parquet, scored.parquet, commit.json}
     index/000063.parquet
     evals/<name>/{rollouts.parquet, summary.json}
@@ -42,7 +42,15 @@ from coderl_tasks.paths import PRIVATE
 DEFAULT_ROOT = "~/code-rl-logs"
 STOP: Literal["max_steps"] = "max_steps"
 """The setting that an act changes which ends a run."""
-_WRITTEN_EARLY = {"config.json", "test_order.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
+_WRITTEN_EARLY = {
+    "config.json",
+    "test_order.json",
+    "prompts.json",
+    "logs.log",
+    "metrics.jsonl",
+    "checkpoints.jsonl",
+    "run.lock",
+}
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 """Files that hold samples or updates, damaged ones that were set aside included."""
 

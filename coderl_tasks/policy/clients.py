@@ -23,11 +23,13 @@ import asyncio
 import difflib
 import logging
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from typing import NoReturn, TypeVar
 
 import httpx
@@ -284,12 +286,19 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
 async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
-        async with httpx.AsyncClient(timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S)) as client:
+        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
             # Without a key: a refusal is an answer too, and means that somebody is there.
             await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__
     return None
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The authorities that are trusted, which take longer to read than the question that is asked with them."""
+    return httpx.create_ssl_context()
 
 
 @contextmanager

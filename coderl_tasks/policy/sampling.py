@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 import tinker
 
-from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError
+from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError, first_error
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import (
@@ -154,14 +154,9 @@ async def try_all(
             # Caught in here: a TaskGroup that saw it would cancel the groups still being sampled, which are paid for.
             return error
 
-    stopped: BaseException | None = None
-    try:
+    with first_error():
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(item)) for item in items]
-    except BaseExceptionGroup as group:
-        stopped = _first(group)
-    if stopped is not None:  # outside the handler, so that it keeps its own cause
-        raise stopped
     results = [task.result() for task in running]
     failures = [result for result in results if isinstance(result, InfraError)]
     if failures:
@@ -293,14 +288,6 @@ def _completion(sequence: tinker.SampledSequence) -> Completion:
     # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
     usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
     return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The first leaf of an exception group."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 from coderl_tasks.errors import ConfigError
@@ -24,6 +25,8 @@ END_OF_TEXT = "<|endoftext|>"
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 ROLES = ("system", "user", "assistant")
+RECURRING = 64
+"""Encoded texts that a renderer keeps: a prompt has some five, of which four recur in the next one."""
 
 
 class Message(TypedDict):
@@ -49,6 +52,8 @@ class Renderer(ABC):
         self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
         self._written_ids = {self._added_tokens[token] for token in written}
         self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
+        # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
+        self._encoded = lru_cache(maxsize=RECURRING)(self._encode_anew)
 
     @property
     def label(self) -> str:
@@ -106,8 +111,10 @@ class Renderer(ABC):
         return self._written_ids.isdisjoint(self._encode(piece))
 
     def _encode(self, text: str) -> list[int]:
-        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return tokens
+        return list(self._encoded(text))
+
+    def _encode_anew(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_continued(self, text: str) -> list[int]:
         """`text` as it is encoded behind other text: some tokenizers put a space before what they take for a start."""

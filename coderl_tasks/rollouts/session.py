@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import tinker
 
 from coderl_tasks.environments import CODE, Environment, environment_of
-from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError, first_error
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
@@ -194,21 +194,28 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
     """
     # Before the SDK is used, which tries a mistyped address for five minutes without a word.
     await require_answer(used.tinker_url)
-    # A thread, since reading a tokenizer takes seconds in which nothing else would go on.
-    renderer = await asyncio.to_thread(model_renderer, settings.model_name, settings.renderer_name, settings.thinking)
-    context = await context_length(used.tinker_url, used.tinker_api_key, settings.model_name)
-    if context is None:
-        logger.warning("Tinker names no context length for %s: %d is assumed", settings.model_name, ASSUMED_CONTEXT)
-    # Said and no more: programs of these kinds may not be in the data at all.
-    for trial in await try_programs(used.sandbox_urls):
-        logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
+    model = settings.model_name
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
-        # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
-        await require_sandbox(client)
+        # Side by side: a start waits for the slowest of them. The first that fails ends the others.
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                # A thread, since reading a tokenizer takes seconds in which nothing else would go on.
+                read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
+                rendering = tasks.create_task(read)
+                asking = tasks.create_task(context_length(used.tinker_url, used.tinker_api_key, model))
+                trying = tasks.create_task(try_programs(used.sandbox_urls))
+                # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
+                tasks.create_task(require_sandbox(client))
+        renderer, context = rendering.result(), asking.result()
+        if context is None:
+            logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
+        # Said and no more: programs of these kinds may not be in the data at all.
+        for trial in trying.result():
+            logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
         environment = environment_of(settings)
         await environment.require_usable(judge)
-        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, settings.model_name, environment)
+        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, model, environment)
         try:
             yield session
         finally:

@@ -14,7 +14,6 @@ from prefect import get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.handlers import APILogHandler
-from prefect.runtime import deployment
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -36,7 +35,7 @@ from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
-from coderl_tasks.runtime.flow_run import best_effort
+from coderl_tasks.runtime.flow_run import best_effort, is_deployed
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.parsing import words_of
 
@@ -154,7 +153,7 @@ class Display:
 
     def __init__(self) -> None:
         self._console = Console()
-        self._log = get_run_logger() if deployment.id else None
+        self._log = get_run_logger() if is_deployed() else None
         logging.getLogger("coderl_tasks").addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None

@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from prefect.flow_runs import asuspend_flow_run
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.runtime.display import Display
+from coderl_tasks.runtime.flow_run import is_deployed
 
 
 @asynccontextmanager
@@ -27,7 +28,7 @@ async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
 
 async def _suspend(error: InfraError, hours: float) -> None:
     # Only a deployment can start the flow again, and of a flow and its parts only the whole.
-    if not deployment.id or flow_run.parent_flow_run_id is not None:
+    if not is_deployed() or flow_run.parent_flow_run_id is not None:
         return
     display = Display()
     display.say(str(error))

@@ -1,6 +1,6 @@
 """What a training run is going to do, and what to know of that, before anything is started or written."""
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,18 @@ def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettin
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
     """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    return {**settings.content(), "pool_sha256": file_sha256(Path(settings.pool))}
+    file = Path(settings.pool)
+    now = file.stat()
+    return {
+        **settings.content(),
+        "pool_sha256": _sha256(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns),
+    }
+
+
+@lru_cache(maxsize=8)
+def _sha256(file: Path, *_state: int) -> str:
+    """The hash of a file in this very state: a start asks four times, and a pool can be gigabytes."""
+    return file_sha256(file)
 
 
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:

@@ -4,8 +4,9 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, Self
 
 import polars as pl
 from prefect import task
@@ -13,6 +14,7 @@ from prefect import task
 from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.adaptive import Adaptive
@@ -37,6 +39,8 @@ from coderl_tasks.training.steering import Steering, stopped_before
 logger = logging.getLogger(__name__)
 SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
 """By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""
+PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
+"""What of config.json decides how long prompts are, and completions may be."""
 
 
 class TrainingRun:
@@ -165,7 +169,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
     test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems, directory.path)
     async with open_session(settings, used) as session:
-        trained, held_out = split_validation(fitting_problems(session, problems, settings.max_tokens), settings)
+        trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
         pool = {problem.problem_id: problem for problem in trained}
         profiled = profiled_counts(Path(settings.pool)) if settings.selection == "adaptive" else {}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
@@ -289,23 +293,59 @@ def _pool_errors(path: Path) -> Iterator[None]:
         raise DataError(f"the pool {path} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def fitting_problems(session: Session, problems: list[Problem], max_tokens: int) -> list[Problem]:
+@dataclass(frozen=True, slots=True)
+class PromptRoom:
+    """What room a pool's prompts leave for completions: ids of problems `without`, and how many `capped` have less than
+    `max_tokens`. `of` is all that decides it."""
+
+    of: dict[str, Any]
+    without: list[str]
+    capped: int
+
+    @classmethod
+    def found(cls, of: dict[str, Any], session: Session, problems: list[Problem]) -> Self:
+        """By encoding every prompt."""
+        most, environment = of["max_tokens"], session.environment
+        budgets = [
+            completion_budget(len(environment.prompt(problem, session.renderer)), most, of["context"])
+            for problem in problems
+        ]
+        without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
+        return cls(of, without, sum(0 < budget < most for budget in budgets))
+
+    @classmethod
+    def recorded(cls, of: dict[str, Any], path: Path) -> Self | None:
+        """As an earlier start found it; None if there is none, of other prompts or another version, or damaged."""
+        try:
+            record = read_json(path)
+        except (FileNotFoundError, DataError):
+            return None
+        names = {item.name for item in fields(cls)}
+        return cls(**record) if record.keys() == names and record["of"] == of else None
+
+
+def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
     """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
 
-    Raises ConfigError if none is left.
+    To encode the prompts of thousands of problems takes seconds: the run's prompts.json tells later starts what came
+    out. Raises ConfigError if no problem is left.
     """
-    budgets = [
-        completion_budget(len(session.environment.prompt(problem, session.renderer)), max_tokens, session.context)
-        for problem in problems
-    ]
-    kept = [problem for problem, budget in zip(problems, budgets, strict=True) if budget]
+    of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    path = directory.path / "prompts.json"
+    room = PromptRoom.recorded(of, path)
+    if room is None:
+        room = PromptRoom.found(of, session, problems)
+        write_json(path, asdict(room))
+    without = set(room.without)
+    kept = [problem for problem in problems if problem.problem_id not in without]
     if not kept:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
-    if len(kept) < len(problems):
+    if without:
         logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
-    capped = sum(0 < budget < max_tokens for budget in budgets)
-    if capped:
-        logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", max_tokens, capped, session.context)
+    if room.capped:
+        logger.warning(
+            "max_tokens=%d is capped for %d prompts: the context is %d", of["max_tokens"], room.capped, session.context
+        )
     return kept
 
 

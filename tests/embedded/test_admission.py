@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coderl_tasks.cli import main
-from coderl_tasks.embedded.admission import new_key, read_key
+from coderl_tasks.embedded.server_keys import new_key, read_key
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.services import Services
 

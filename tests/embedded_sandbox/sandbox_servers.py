@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.embedded.admission import new_key
+from coderl_tasks.embedded.server_keys import new_key
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(__file__).with_name("launch_server.py")

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from prefect import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
 
 from coderl_tasks.cli import main
 from coderl_tasks.insight.record import load_run
@@ -267,6 +267,16 @@ def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(c
     changed = coderl("evaluate", *words)
     assert changed.returncode == 2
     assert "has other problems than when " in changed.stderr and "log_path=NAME evaluates anew" in changed.stderr
+
+
+async def test_the_history_is_published_while_the_run_goes_on_and_at_its_end(run: Path) -> None:
+    async with get_client() as client:
+        key = ArtifactFilter(key=ArtifactFilterKey(any_=[f"step-history-{run.name}"]))
+        found = sorted(await client.read_artifacts(artifact_filter=key), key=lambda artifact: str(artifact.created))
+    told = [str(artifact.data) for artifact in found]
+    assert "1 of 3 steps" in told[0], "of the step before which it was begun, though it was drawn beside the next one"
+    assert "3 of 3 steps" in told[-1]
+    assert all("data:image/svg+xml" in text for text in told)
 
 
 def published_at(seconds_per_step: float, steps: int) -> list[int]:

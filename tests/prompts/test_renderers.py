@@ -35,6 +35,18 @@ CONVERSATIONS: list[list[Message]] = [
 ]
 
 
+def test_what_a_caller_does_with_a_prompt_is_not_in_the_next_one(tokenizer: PreTrainedTokenizerFast) -> None:
+    renderer = get_renderer("qwen3", tokenizer)
+    first = renderer.prompt_tokens([SYSTEM, QUESTION])
+    wanted = list(first)
+    first.append(0)
+    renderer.encode_plain("assistant\n").append(0)
+    assert renderer.prompt_tokens([SYSTEM, QUESTION]) == wanted
+    assert renderer.prompt_tokens([SYSTEM, QUESTION]) == get_renderer("qwen3", tokenizer).prompt_tokens(
+        [SYSTEM, QUESTION]
+    )
+
+
 def template_tokens(
     tokenizer: PreTrainedTokenizerFast, name: str, messages: list[Message], *, add_generation_prompt: bool
 ) -> list[int]:

@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 
 from coderl_tasks.curation.find_pool import FoundPool, find_pool
+from coderl_tasks.environments import CODE
+from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
@@ -17,6 +19,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
 from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.runtime import training_plan
 from coderl_tasks.runtime.training_plan import (
@@ -31,6 +34,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.run import (
     TrainingRun,
+    fitting_problems,
     needs_probe,
     read_pool,
     recorded_probe,
@@ -238,3 +242,51 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.may_be_hotter
         run.settings = settings.with_changes(kl_penalty_coef=0.1, temperature=1.0)
         assert not run.may_be_hotter
+
+
+class CountedPrompts(CodeEnvironment):
+    """Notes whose prompt is encoded."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
+        self.encoded.append(problem.problem_id)
+        return super().prompt(problem, renderer)
+
+
+def test_a_later_start_knows_which_prompts_fit(
+    embedded: Services, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    renderer = get_renderer("qwen3_instruct", load_tokenizer("data/nano"))
+    pool = problems(3)
+    pool[1] = replace(pool[1], statement="Print it. " * 100)
+    short = len(CODE.prompt(pool[0], renderer))
+    judge = Judge(SandboxClient(["http://z"]))
+
+    def fitting(context: int, max_tokens: int = 30) -> tuple[list[str], list[str], list[str]]:
+        """The problems that fit, those whose prompts were encoded for that, and what was said."""
+        environment = CountedPrompts()
+        caplog.clear()
+        with RunDirectory.open(tmp_path / "run", {"max_tokens": max_tokens}, may_change=["max_tokens"]) as directory:
+            session = Session(embedded, judge, renderer, context, environment=environment)
+            kept = [problem.problem_id for problem in fitting_problems(session, pool, directory)]
+        return kept, environment.encoded, [record.message for record in caplog.records]
+
+    ids = ["p0", "p1", "p2"]
+    said = [
+        "1 of 3 problems left out: prompt_too_long",
+        f"max_tokens=30 is capped for 2 prompts: the context is {short + 20}",
+    ]
+    assert fitting(short + 20) == (["p0", "p2"], ids, said)
+    assert fitting(short + 20) == (["p0", "p2"], [], said)
+    assert fitting(short + 20, max_tokens=20) == (["p0", "p2"], ids, said[:1]), "another cap"
+    assert fitting(short + 2000, max_tokens=20) == (ids, ids, []), "another context"
+    (tmp_path / "run" / "prompts.json").write_text('{"of"')
+    assert fitting(short + 2000, max_tokens=20) == (ids, ids, []), "a damaged record"
+    (tmp_path / "run" / "prompts.json").write_text('{"of": {}, "other": 1}')
+    assert fitting(short + 2000, max_tokens=20) == (ids, ids, []), "another version's"
+    with pytest.raises(ConfigError, match="no prompt of the pool fits"):
+        fitting(short)
+    with pytest.raises(ConfigError, match="no prompt of the pool fits"):
+        fitting(short)

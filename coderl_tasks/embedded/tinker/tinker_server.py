@@ -24,8 +24,9 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from coderl_tasks.embedded.admission import JSON_BODY, KEY_PREFIX, admission, check_exposure
+from coderl_tasks.embedded.admission import JSON_BODY, admission, check_exposure
 from coderl_tasks.embedded.memory import OutOfMemory, limit_own_memory_until
+from coderl_tasks.embedded.server_keys import KEY_PREFIX
 from coderl_tasks.embedded.tinker import (
     rest_routes,
     sampling_routes,
