@@ -98,7 +98,7 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
     """The summary of the evaluation recorded in `folder`, which this process holds."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    problems = evaluation_problems(settings)
+    problems = evaluation_problems(settings, folder)
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
     before = compared_with(settings, policy.run)
     if before is not None and "compare_to" in settings.given and not shares_problems(before, problems):

@@ -262,8 +262,9 @@ def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate
 
 
 def _evaluation(settings: EvaluateSettings) -> Estimate:
-    problems = evaluation_problems(settings)
-    lengths = _bounded(settings, problems)
+    with TemporaryDirectory() as folder:
+        problems = evaluation_problems(settings, Path(folder))
+        lengths = _bounded(settings, problems)
     return _of_problems("evaluate", [len(problems)], lengths, cost_price(settings), settings.n_samples)
 
 

@@ -23,6 +23,7 @@ from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import Dates
+from coderl_tasks.problems.problem_files import SpilledTests
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -258,14 +259,14 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
         compared_with(settings, run)
 
 
-def evaluation_problems(settings: EvaluateSettings) -> list[Problem]:
-    """The test problems that `settings` ask for. Raises ConfigError if there are none, DataError if they cannot be
-    read."""
+def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
+    """The test problems that `settings` ask for, their tests in a file of this process in `folder`. Raises ConfigError
+    if there are none, DataError if they cannot be read."""
     side, dates = evaluation_side(settings), None
     if settings.since is not None or settings.until is not None:
         since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
         dates = Dates(since, until)
-    loaded = side.load(settings.splits, environment_of(settings).rows, dates)
+    loaded = side.load(settings.splits, environment_of(settings).rows, dates, SpilledTests(folder).keep)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:
         why = loaded.unusable or ("there are no rows" if dates is None else f"no row is of {dates}")

@@ -245,6 +245,20 @@ def test_no_link_on_the_way_to_a_file_is_followed(any_sandbox: Sandbox) -> None:
     assert list(any_sandbox.run(code, fetch_files=names)["files"]) == ["a/f"]
 
 
+def test_files_are_fetched_whatever_rights_the_program_left(any_sandbox: Sandbox) -> None:
+    code = (
+        "import os\n"
+        "os.makedirs('a/b')\n"
+        "for name in ('f', 'a/b/f'): open(name, 'w').write(name); os.chmod(name, 0)\n"
+        "os.mkfifo('pipe', 0); os.symlink('f', 'link'); os.symlink('a', 'c'); os.chmod('a/b', 0o400)\n"
+        "for folder in ('a', '.'): os.chmod(folder, 0)"
+    )
+    names = ["a/b/f", "pipe", "link", "c/b/f", "a", "f/g", "f"]
+    files = any_sandbox.run(code, fetch_files=names)["files"]
+    assert files == {name: encode(name) for name in ("a/b/f", "f")}
+    assert any_sandbox.stdout("print(1)") == "1\n"
+
+
 def test_requests_run_side_by_side_and_queue(sandbox: Sandbox) -> None:
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(lambda n: sandbox.stdout(f"print({n})"), range(24)))

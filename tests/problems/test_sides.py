@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.problems import Test
 from coderl_tasks.problems.problem_files import SpilledTests, StoredTests
 from coderl_tasks.problems.sides import evaluation_side, is_held_out, require_other_problems
 from coderl_tasks.runtime.planning import evaluation_problems
@@ -76,7 +77,10 @@ def test_days_are_taken_from_rows_or_their_metadata_and_both_ends_are_in(tmp_pat
         asked = EvaluateSettings.model_validate(
             {"dataset": str(file), "evaluation_dataset": str(file), "since": since, "until": until, **more}
         )
-        return [problem.statement for problem in evaluation_problems(asked)]
+        problems = evaluation_problems(asked, tmp_path)
+        assert all(isinstance(problem.tests, StoredTests) for problem in problems), "tests are gigabytes"
+        assert [problem.whole().tests for problem in problems] == [(Test("1\n", "1\n"),)] * len(problems)
+        return [problem.statement for problem in problems]
 
     assert found("2024-08-02", "2024-08-03") == ["Echo 1.", "Echo 2."]
     assert found("2024-08-03", None) == ["Echo 2.", "Echo 3."]
@@ -97,4 +101,4 @@ def test_a_row_without_a_day_is_named(tmp_path: Path, day: dict[str, object]) ->
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     asked = EvaluateSettings(dataset=str(file), evaluation_dataset=str(file), since="2024-01-01")
     with pytest.raises(DataError, match=r"since=2024-01-01: row 1 of \S+ has no date: rows need a column date or"):
-        evaluation_problems(asked)
+        evaluation_problems(asked, tmp_path)

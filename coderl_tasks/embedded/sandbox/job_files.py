@@ -81,26 +81,50 @@ def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> di
 def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
     try:
         parts = safe_parts(name, workdir)
-        # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe would block
-        # for ever.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with contextlib.ExitStack() as opened:
-            folder = root
-            for part in parts[:-1]:
-                folder = os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
-                opened.callback(os.close, folder)
-            descriptor = os.open(parts[-1], flags, dir_fd=folder)
-            opened.callback(os.close, descriptor)
-            # Of what was opened: asked by name, it could be another file by then.
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > budget:
-                return None
-            content = bytearray()
-            while chunk := os.read(descriptor, _CHUNK):
-                content += chunk
-            return bytes(content)
+        try:
+            return _content(root, parts, budget)
+        except PermissionError:
+            # A server that is not root's is held by the rights that the program left.
+            _open_up(root, parts)
+            return _content(root, parts, budget)
     except (OSError, ValueError):
         return None
+
+
+def _content(root: int, parts: Sequence[str], budget: int) -> bytes | None:
+    # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe would block for
+    # ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        folder = root
+        for part in parts[:-1]:
+            folder = os.open(part, flags | os.O_DIRECTORY, dir_fd=folder)
+            opened.callback(os.close, folder)
+        descriptor = os.open(parts[-1], flags, dir_fd=folder)
+        opened.callback(os.close, descriptor)
+        # Of what was opened: asked by name, it could be another file by then.
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > budget:
+            return None
+        content = bytearray()
+        while chunk := os.read(descriptor, _CHUNK):
+            content += chunk
+        return bytes(content)
+
+
+def _open_up(root: int, parts: Sequence[str]) -> None:
+    """Give this user the rights to a file of its own, and to the folders on the way to it."""
+    os.fchmod(root, 0o700)
+    with contextlib.ExitStack() as opened:
+        folder = root
+        for part in parts:
+            # Opened without any right to it, and changed by descriptor: by name, a link's target would be.
+            folder = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            opened.callback(os.close, folder)
+            mode = os.fstat(folder).st_mode
+            if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+                return
+            os.chmod(f"/proc/self/fd/{folder}", 0o700)
 
 
 def give(workdir: str, uid: int) -> None:
