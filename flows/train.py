@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prefect import flow
 
+import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.costs import Tokens
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.disk import states_line
