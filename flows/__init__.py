@@ -3,7 +3,12 @@
 import os
 
 from coderl_tasks.embedded.supervisor import end_with_parent
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE, collect_less_often, leave_out_pytorch
 from coderl_tasks.runtime.prefect_worker import WORKER_VARIABLE
+
+if LEAN_VARIABLE in os.environ:  # before any flow imports the Tinker SDK
+    collect_less_often()
+    leave_out_pytorch()
 
 if WORKER_VARIABLE in os.environ and "PREFECT__FLOW_RUN_ID" in os.environ:
     # A flow run of `coderl up`: Prefect's worker leaves its runs running when it is killed, and nobody watches them.

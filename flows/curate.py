@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 from prefect import flow
 
+import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.find_pool import is_finished, lacks_labels, lacks_policy
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by

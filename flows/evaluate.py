@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 from prefect import flow
 
+import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import changed_text, compared, side_text, unlike
 from coderl_tasks.evaluation.pass_at_1 import Evaluation, evaluate_checkpoint

@@ -6,6 +6,7 @@ import sys
 from prefect import flow
 from prefect.concurrency.asyncio import concurrency
 
+import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.base_model import with_decided_model
 from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet

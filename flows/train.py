@@ -11,6 +11,7 @@ from typing import Self
 
 from prefect import flow
 
+import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.costs import Tokens
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.disk import states_line

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.paths import PROJECT_ROOT
+from coderl_tasks.services import Services
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -33,7 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_tutorial_does_what_it_says(
-    installed: Path, tmp_path: Path, prefect_api: str, with_database: Callable[[Path], None]
+    installed: Path, tmp_path: Path, prefect_api: str, embedded: Services, with_database: Callable[[Path], None]
 ) -> None:
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
@@ -43,6 +44,8 @@ def test_the_tutorial_does_what_it_says(
     environment = {**os.environ, **services, "PYTHONPATH": str(installed), "PATH": path, "HOME": str(home)}
     environment["CODERL_HOME"] = str(home / "cache")
     with_database(home / "cache")
+    session = {"TINKER_BASE_URL": str(embedded.tinker_url), "TINKER_API_KEY": str(embedded.tinker_api_key)}
+    session["SANDBOX_URL"] = ",".join(embedded.sandbox_urls)
     said: dict[str, str] = {}
     for block in BLOCK.finditer((PROJECT_ROOT / "docs" / "tutorial.md").read_text()):
         if block["title"]:
@@ -56,6 +59,8 @@ def test_the_tutorial_does_what_it_says(
                 said[command] = done.stdout
                 if command.startswith("coderl curate"):  # the first one started the wheel's own Prefect server
                     environment["PREFECT_API_URL"] = prefect_api
+                if command.startswith("coderl report"):  # by now its own servers have curated and trained
+                    environment |= session
 
     def of(beginning: str) -> str:
         [found] = [text for command, text in said.items() if command.startswith(beginning)]

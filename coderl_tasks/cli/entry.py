@@ -8,21 +8,19 @@ a traceback.
 import atexit
 import contextlib
 import errno
-import gc
 import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
-from types import ModuleType
 from typing import NoReturn
 
 from coderl_tasks.cli.options import SUBCOMMANDS, run_subcommand
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.paths import shown
+from coderl_tasks.runtime.lean_start import collect_less_often, leave_out_pytorch
 
 FLOWS = {
     "curate": "profile the base model on problems and keep a mixed-difficulty pool",
@@ -31,9 +29,6 @@ FLOWS = {
     "pipeline": "curate, train, evaluate in a row",
 }
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
-COLLECT_AFTER = 50_000
-"""New objects after which Python looks for garbage (its own default: 700 to 2,000). What imports make stays, a million
-objects, and to look through it over and over is an eighth of the CPU time of a short run."""
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
 OS_HINTS = {
@@ -51,20 +46,6 @@ def usage() -> str:
     others = [f"  {name:<9} {subcommand.summary}" for name, subcommand in SUBCOMMANDS.items()]
     head = "usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)"
     return "\n".join([head, "", *flows, "", *others])
-
-
-class _WithoutPyTorch(PathFinder):
-    """Finds modules as `PathFinder` does, but not PyTorch.
-
-    The Tinker SDK and transformers import it wherever it is installed: a third of a flow's start and half of its
-    memory. No flow computes with it; the embedded Tinker server, which does, is a process of its own.
-    """
-
-    @classmethod
-    def find_spec(
-        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return None if fullname == "torch" else super().find_spec(fullname, path, target)
 
 
 def command(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -91,10 +72,9 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
     atexit.register(leave)  # before a command imports libraries, so that it runs after what they register
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] != ["serve"]:  # servers hold few objects and large ones
-        gc.set_threshold(COLLECT_AFTER)
+        collect_less_often()
     if words and words[0] in FLOWS:
-        sys.meta_path = [_WithoutPyTorch if finder is PathFinder else finder for finder in sys.meta_path]
-        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # which it gives without PyTorch
+        leave_out_pytorch()
     try:
         code = main(words)
     except SystemExit as leaving:  # of argparse's --help

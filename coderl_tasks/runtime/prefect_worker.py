@@ -20,6 +20,7 @@ from coderl_tasks.embedded import guard
 from coderl_tasks.embedded.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import QUIET
 
 WORK_POOL = "local-pool"
@@ -114,7 +115,7 @@ def _one_worker(name: str, stop: threading.Event) -> int:
     # Flow runs print their own progress; of Prefect's lines only errors add to it. All of them are in the UI.
     # It asks its own machine's server for work, and need not wait as long as Prefect's default of 10 s in between.
     defaults = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "ERROR", "PREFECT_WORKER_QUERY_SECONDS": "2"}
-    environment = {**defaults, **os.environ, **QUIET, WORKER_VARIABLE: name}
+    environment = {**defaults, **os.environ, **QUIET, LEAN_VARIABLE: "1", WORKER_VARIABLE: name}
     command = [sys.executable, guard.__file__, *worker_command]
     # The guard ends the worker when this pipe closes, and so even if this process is killed.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=CODE_ROOT)
@@ -179,7 +180,7 @@ def _prefect(*arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "prefect", *arguments],
         cwd=CODE_ROOT,  # which prefect.yaml's entrypoints are relative to
-        env={**os.environ, **QUIET},
+        env={**os.environ, **QUIET, LEAN_VARIABLE: "1"},
         capture_output=True,
         text=True,
         check=False,

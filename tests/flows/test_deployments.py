@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import polars as pl
 import pytest
+import yaml
 from aiohttp.test_utils import TestServer
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
@@ -26,13 +27,29 @@ from prefect.states import AwaitingRetry
 
 from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import SHARD_SCHEMA
+from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import used
-from coderl_tasks.runtime.prefect_worker import WORK_POOL
+from coderl_tasks.runtime.prefect_worker import WORK_POOL, WORKER_VARIABLE
 from coderl_tasks.services import Services
 from tests.faults.fault_proxy import FaultProxy
 
 DEADLINE_S = 300
+POLL_S = 0.5
+"""Between two questions to the Prefect server, whose answers take CPU time that the flow run needs."""
+LOADING = """
+import sys, time
+from prefect.flows import load_flow_from_entrypoint
+for entrypoint in sys.argv[1:]:
+    sys.modules.pop("flows", None)
+    load_flow_from_entrypoint(entrypoint)
+    assert "flows" in sys.modules, entrypoint
+assert "tinker" in sys.modules and "torch" not in sys.modules
+print("loaded", flush=True)
+time.sleep(3600)
+"""
+"""What a worker's flow run does, up to the flow itself, with each of these entrypoints."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +239,7 @@ async def state_is(run: UUID, name: str) -> None:
         while (state := (await client.read_flow_run(run)).state) is None or state.name != name:
             assert time.monotonic() < deadline
             assert state is None or not state.is_final() or state.name == name, state
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_S)
 
 
 def holder_of(run: Path) -> int:
@@ -252,8 +269,21 @@ async def logged(run: UUID, words: str) -> str:
     async with get_client() as client:
         while words not in (text := "\n".join(log.message for log in await client.read_logs(of_run))):
             assert time.monotonic() < deadline, text
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(POLL_S)
     return text[text.index(words) :]
+
+
+def test_a_flow_run_starts_without_pytorch_and_ends_with_its_worker() -> None:
+    entrypoints = [
+        each["entrypoint"] for each in yaml.safe_load((PROJECT_ROOT / "prefect.yaml").read_text())["deployments"]
+    ]
+    given = {WORKER_VARIABLE: "a worker", LEAN_VARIABLE: "1", "PREFECT__FLOW_RUN_ID": str(uuid4())}
+    command = ["sh", "-c", '"$@" & wait', "worker", sys.executable, "-c", LOADING, *entrypoints]
+    worker = subprocess.Popen(command, cwd=PROJECT_ROOT, env=os.environ | given, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    assert len(entrypoints) == 5 and worker.stdout.readline() == "loaded\n"
+    worker.kill()
+    assert worker.communicate(timeout=DEADLINE_S) == ("", None)  # the flow run had its end of the pipe, too
 
 
 def test_an_interrupt_while_it_starts_is_one_line(flow_environment: dict[str, str], tmp_path: Path) -> None:
