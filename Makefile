@@ -47,7 +47,7 @@ install: $(INSTALLED)
 $(DEMO): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 		python="$(PYTHON)"; test -n "$$python" || python=$$(INDEX="$(INDEX)" sh tools/pythons.sh choose) || exit 2; \
-		command -v "$$python" > /dev/null || { echo "make: $$python not found" >&2; exit 2; }; \
+		sh tools/pythons.sh check "$$python" || exit 2; \
 		echo "$(VENV): $$($$python --version), $$python"; "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (about 2 GB with PyTorch; a few minutes the first time)"
 	$(if $(INDEX),@$(INSTALL) --index-url $(INDEX) -c constraints.txt torch)

@@ -76,3 +76,21 @@ def test_without_any_it_says_what_to_install(folder: Path) -> None:
     assert done.stderr == (
         "make: no Python that works: install one of 3.14 3.13 3.12 3.11 with its venv module, or say make PYTHON=...\n"
     )
+
+
+def test_a_python_that_was_asked_for_is_checked(folder: Path) -> None:
+    asked_for = {
+        install(folder, "3.9", "#!/bin/sh\necho 3.9\n"): "is Python 3.9, and coderl needs one of 3.14 3.13 3.12 3.11",
+        install(folder, "3.10", BROKEN): "does not run: name one of",
+        install(
+            folder, "3.11", '#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; *) echo 3.11 ;; esac\n'
+        ): "python3.11-venv",
+        "python3.77": "PYTHON=python3.77 does not run",
+    }
+    for python, says in asked_for.items():
+        answer = asked(folder, "check", python)
+        assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+        assert says in answer.stderr
+    works = install(folder, "3.12", '#!/bin/sh\ncase "$*" in *ensurepip*) echo {path} ;; *) echo 3.12 ;; esac\n')
+    answer = asked(folder, "check", works)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")

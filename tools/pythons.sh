@@ -5,6 +5,7 @@
 #     pythons.sh list           the executables that work, the newest version first, one for each
 #     pythons.sh choose         the newest; where pip finds a CPU-only PyTorch for some of them only, the newest of those:
 #                               the others would download gigabytes of CUDA (INDEX: the package index for PyTorch)
+#     pythons.sh check PYTHON   nothing if this one works, else what is wrong with it
 #     pythons.sh others PYTHON  those of `list` of other versions than PYTHON
 set -eu
 
@@ -26,6 +27,25 @@ list() {
             fi
         done
     done
+}
+
+check() {
+    found=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) || found=
+    if [ -z "$found" ]; then
+        echo "make: PYTHON=$1 does not run: name one of the Pythons $VERSIONS" >&2
+        exit 2
+    fi
+    case " $VERSIONS " in
+        *" $found "*) ;;
+        *)
+            echo "make: PYTHON=$1 is Python $found, and coderl needs one of $VERSIONS" >&2
+            exit 2
+            ;;
+    esac
+    if [ -z "$("$1" -c "$ASK" "$found" 2> /dev/null)" ]; then
+        echo "make: PYTHON=$1 cannot make virtual environments: install its venv module (python$found-venv)" >&2
+        exit 2
+    fi
 }
 
 version_of() {

@@ -11,6 +11,7 @@ import errno
 import io
 import logging
 import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -88,14 +89,14 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if words else ConfigError.exit_code
-    if words == ["--version"]:
-        print(f"coderl {version('coderl')}")
-        return 0
-    name, rest = words[0], words[1:]
+    name, rest = (words[0], words[1:]) if words else ("", [])
     try:
+        if name in ("", "-h", "--help", "help"):
+            print(usage())
+            return 0 if words else ConfigError.exit_code
+        if words == ["--version"]:
+            print(f"coderl {version('coderl')}")
+            return 0
         for word in words:
             if shown(word) != word:
                 raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
@@ -106,10 +107,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError(f"unknown command {name!r}: coderl --help lists them")
     except CoderlError as error:
         return _fail(name, error, error.exit_code)
+    except BrokenPipeError as error:
+        if not _has_lost_its_reader():
+            return _fail(name, _explain(error), CoderlError.exit_code)
+        return CoderlError.exit_code  # `coderl ... | head`: who reads no further wants no message either
     except OSError as error:  # no space left, permission denied, ...
         return _fail(name, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", INTERRUPTED)
+
+
+def _has_lost_its_reader() -> bool:
+    """Whether standard output leads to a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _explain(error: OSError) -> str:

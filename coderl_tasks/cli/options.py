@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 from coderl_tasks.errors import ConfigError
 
 LAST_PORT = 65535
-RECORDS = "a run or a pool: its name (coderl runs, coderl pools), or its directory"
+RECORDS = "a run or a pool: its name (coderl runs, coderl pools), its directory, or latest (the newest run)"
 FORMATS = ("table", "csv", "json")
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -235,7 +235,7 @@ def _shell(parser: argparse.ArgumentParser) -> None:
 @_subcommand("record_commands", "a run on the terminal while it goes on")
 def _watch(parser: argparse.ArgumentParser) -> None:
     """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C leaves it alone."""
-    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
+    parser.add_argument("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
     parser.add_argument("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
     parser.add_argument("--once", action="store_true", help="show it once, as is done where the output is no terminal")
 

@@ -10,12 +10,10 @@ import polars as pl
 from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.run_names import did_you_mean, near_names
+from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings
-
-LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)

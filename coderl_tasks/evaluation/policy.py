@@ -9,11 +9,10 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.journal.run_names import did_you_mean, is_name, near_runs, run_path
+from coderl_tasks.journal.run_names import LATEST, did_you_mean, is_name, near_runs, run_path
 from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import find_local, local_model_folder
 
-LATEST = "latest"
 TINKER_SCHEME = "tinker://"
 
 

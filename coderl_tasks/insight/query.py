@@ -204,15 +204,21 @@ def write_answer(path: Path | None, out: Path, sql: str | None = None, name: str
 
 def answer_statements(path: Path, lines: Iterable[str], console: Console, *, interactive: bool) -> None:
     """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query, or nothing for the
-    views. An error is said, and the next statement is taken. With `interactive` the user is told how it goes on."""
+    views. A line that is a named query's name needs no semicolon. An error is said, and the next statement is taken.
+    With `interactive` the user is told how it goes on."""
 
     def prompt(text: str) -> None:
         if interactive:
             console.print(text, end="", highlight=False)
 
-    prompt(f"{path}: SQL, or a query's name ({', '.join(NAMED_QUERIES)}); Ctrl-D ends\n> ")
+    prompt(
+        f"{path}: SQL that ends with a semicolon, or a query's name ({', '.join(NAMED_QUERIES)}); "
+        "a semicolon alone lists the views; Ctrl-D ends\n> "
+    )
     begun = ""
     for line in lines:
+        if not begun.strip() and line.strip() in NAMED_QUERIES:
+            line = f"{line.strip()};"
         *whole, begun = (begun + line).split(";")
         for statement in map(str.strip, whole):
             try:
@@ -224,7 +230,7 @@ def answer_statements(path: Path, lines: Iterable[str], console: Console, *, int
                     print_query(path, statement, console=console)
             except ConfigError as error:
                 console.print(Text(str(error), style="red"))
-        prompt("... " if begun.strip() else "> ")
+        prompt("... (a semicolon ends the statement) " if begun.strip() else "> ")
     if begun.strip():
         raise ConfigError(f"a statement ends with a semicolon: {begun.strip()}")
     prompt("\n")

@@ -1,7 +1,8 @@
 """How the name of a run or a pool is resolved, and whether an unknown one may be a typo.
 
 A run's name is its directory's. A name without a slash lies below the default root, a pool's below data/pools; what has
-a slash is a path. A run, or a curation, of that name in the working directory is found too.
+a slash is a path. A run, or a curation, of that name in the working directory is found too. Commands that read what was
+recorded also take `latest`, `log_path=RUN` as `coderl train` prints it, and a file of a run.
 """
 
 import difflib
@@ -12,6 +13,8 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
+LATEST = "latest"
+"""Names the newest run, or pool, wherever one is asked for."""
 _NEAR = 0.8
 
 
@@ -34,14 +37,20 @@ def run_path(given: str) -> Path:
 
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:
-    """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here.
+    """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here;
+    "latest" is the run that was written to last.
 
     Raises ConfigError, with the near names, if there is none.
     """
+    given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
     named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
     places = (*named, path) if is_name(given) else (path,)
     found = next((place for place in places if place.is_dir()), None)
+    if found is None and given == LATEST:
+        found = _last_written_run()
+    if found is None and path.is_file() and _is_there(path.parent):
+        found = path.parent
     if found is None:
         what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
         near = [*near_runs(path), *(near_names(given, POOLS) if is_name(given) else ())]
@@ -82,6 +91,15 @@ def near_names(name: str, folder: Path) -> list[str]:
 def did_you_mean(near: list[str]) -> str:
     """The question that an error asks; empty without anything near."""
     return f": did you mean {' or '.join(near)}?" if near else ""
+
+
+def _last_written_run() -> Path:
+    """The run below the default root whose directory changed last. Raises ConfigError if there is none."""
+    root = runs_root()
+    runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
+    if not runs:
+        raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
+    return max(runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name))
 
 
 def _is_there(path: Path) -> bool:

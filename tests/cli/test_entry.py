@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -23,6 +24,17 @@ def test_no_command_and_help_print_the_usage(capsys: pytest.CaptureFixture[str])
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"coderl {version('coderl')}\n"
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "query --help", "pools"])
+def test_a_reader_that_has_gone_is_told_nothing(words: str) -> None:
+    """As in `coderl train --help | head -1`, with a pipe that nobody reads from the beginning."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "coderl_tasks.cli", *words.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("name", FLOWS)

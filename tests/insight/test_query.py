@@ -125,6 +125,11 @@ def test_statements_are_answered_one_by_one(run_dir: Path) -> None:
     assert isinstance(console.file, StringIO)
     said = console.file.getvalue()
     assert "3840" in said and "nonsense" in said and "eval_rollouts" in said and "How did training go" in said
+    typed = Console(file=StringIO(), width=100)
+    answer_statements(run_dir, ["select 1 as one\n", ";\n", "steps\n"], typed, interactive=True)
+    assert isinstance(typed.file, StringIO)
+    said = typed.file.getvalue()
+    assert said.count("a semicolon ends the statement") == 1 and "How did training go" in said
     with pytest.raises(ConfigError, match="ends with a semicolon: select 1"):
         answer_statements(run_dir, ["select 1\n"], console, interactive=False)
 

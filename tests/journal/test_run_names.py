@@ -57,6 +57,11 @@ def test_a_record_is_a_run_a_pool_or_a_folder_and_else_the_near_ones_are_named(r
     assert record_path("here") == Path("here")
     assert record_path(str(root)) == root
     assert record_path(".") == Path()
+    assert record_path("log_path=~/code-rl-logs/exp1") == record_path("log_path=exp1") == root / "exp1"
+    with pytest.raises(ConfigError, match=r"there is no run in .* yet"):
+        record_path("latest")
+    (root / "exp1" / "config.json").touch()
+    assert record_path("latest") == record_path(str(root / "exp1" / "config.json")) == root / "exp1"
     with pytest.raises(ConfigError, match=r"no run and no pool called mathematic: did you mean mathematics\?"):
         record_path("mathematic")
     with pytest.raises(ConfigError, match=r"there is no directory .*/code-rl-logs/exp: did you mean exp1\?"):
