@@ -133,7 +133,9 @@ def _explain(error: OSError) -> str:
 
 
 def _fail(command: str, why: object, code: int) -> int:
-    print(f"coderl {command}: {why}", file=sys.stderr)
+    from coderl_tasks.untrusted_text import printable_lines  # which imports polars; ids of data sets stand in errors
+
+    print(f"coderl {command}: {printable_lines(str(why))}", file=sys.stderr)
     return code
 
 

@@ -210,6 +210,14 @@ def _power(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _external_access(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--external-access",
+        action="store_true",
+        help="let SQL read and write files, load extensions and change settings (default: it reads the views alone)",
+    )
+
+
 @_subcommand("record_commands", "DuckDB over a run directory")
 def _query(parser: argparse.ArgumentParser) -> None:
     """DuckDB over a run directory, a folder of runs, or a curation."""
@@ -218,11 +226,15 @@ def _query(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="a named query instead of SQL")
     parser.add_argument("--list", action="store_true", help="list the named queries")
     parser.add_argument(
-        "--format", choices=FORMATS, default="table", help="of an answer (default: table; csv is whole)"
+        "--format",
+        choices=FORMATS,
+        default="table",
+        help="of an answer (default: table; csv is whole, with formulas and control characters made harmless)",
     )
     parser.add_argument(
         "--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)"
     )
+    _external_access(parser)
 
 
 @_subcommand("record_commands", "SQL over a run, line by line")
@@ -230,6 +242,7 @@ def _shell(parser: argparse.ArgumentParser) -> None:
     """SQL over the views of a run, a folder of runs or a curation, statement by statement: each ends with a semicolon.
     A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
     parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
+    _external_access(parser)
 
 
 @_subcommand("record_commands", "a run on the terminal while it goes on")

@@ -51,10 +51,17 @@ def query(options: Namespace) -> int:
     if options.out is not None:
         if options.format != "table":
             raise ConfigError("--out writes the format that the file's name ends with: leave --format out")
-        written = write_answer(run, options.out, options.sql, options.name)
+        written = write_answer(run, options.out, options.sql, options.name, external_access=options.external_access)
         print(f"{written:,} rows: {options.out}")
     else:
-        print_query(run, options.sql, options.name, list_names=options.list, output=options.format)
+        print_query(
+            run,
+            options.sql,
+            options.name,
+            list_names=options.list,
+            output=options.format,
+            external_access=options.external_access,
+        )
     return 0
 
 
@@ -62,7 +69,8 @@ def shell(options: Namespace) -> int:
     record = record_path(options.run)
     from coderl_tasks.insight.query import answer_statements  # which takes seconds to import
 
-    answer_statements(record, sys.stdin, Console(), interactive=sys.stdin.isatty())
+    interactive, external_access = sys.stdin.isatty(), options.external_access
+    answer_statements(record, sys.stdin, Console(), interactive=interactive, external_access=external_access)
     return 0
 
 

@@ -11,7 +11,8 @@ Views, each with a `run` column (the directory's name):
     pool, dropped, profile, solutions                  the tables of a curation
 
 A view of files that are not there is empty, with the columns it would have: every query can be asked of every run.
-Files are read where they lie.
+Files are read where they lie, and no others: SQL is often somebody else's, so that it reads the views and touches
+nothing outside DuckDB's memory, unless `external_access` is asked for.
 """
 
 import re
@@ -35,6 +36,7 @@ from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
+from coderl_tasks.untrusted_text import printable
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
 METRICS_SCHEMA = {
@@ -87,15 +89,20 @@ def find_directories(path: Path) -> list[Path]:
     return found
 
 
-def connect(path: Path, sql: str = "", steps: str = "") -> duckdb.DuckDBPyConnection:
+_EXTERNAL = "--external-access lets SQL read and write files, load extensions and change settings"
+
+
+def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none.
 
-    With `steps`, SQL that answers `run` and `step`, the view `rollouts` has only those of these steps.
+    With `steps`, SQL that answers `run` and `step`, the view `rollouts` has only those of these steps. Unless
+    `external_access`, DuckDB reaches no other file from then on; that COPY replaces one of these, `query` prevents.
     """
     # The run's name is read off each file's path, and `.` or a link has another one.
     directories = [directory.resolve() for directory in find_directories(path)]
     # In memory: nothing is written beside a run that may be at work, and nothing goes stale.
     connection = duckdb.connect()
+    read: list[Path] = []
     # Only these: for a view over the files of thousands of steps DuckDB opens each of them.
     named = {word for word in re.findall(r"\w+", f"{sql} {steps}".lower()) if word in VIEWS} or set(VIEWS)
     for view in sorted(named, key=VIEWS.index, reverse=True):  # `steps` reads what comes after rollouts
@@ -104,24 +111,32 @@ def connect(path: Path, sql: str = "", steps: str = "") -> duckdb.DuckDBPyConnec
                 files = _files_of(directories, connection.execute(steps).fetchall())
             else:
                 files = [file for directory in directories for file in scored_files(directory)]
-            _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
+            read += _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
         elif view == "outcomes":
-            _outcomes_view(connection, directories)
+            read += _outcomes_view(connection, directories)
         elif view == "eval_rollouts":
             evals = [file for directory in directories for file in sorted(directory.glob("evals/*/rollouts.parquet"))]
-            _file_view(connection, view, "-4", evals, {"eval": pl.String()} | ROLLOUT_SCHEMA)
+            read += _file_view(connection, view, "-4", evals, {"eval": pl.String()} | ROLLOUT_SCHEMA)
         elif view in CURATION_SCHEMAS:
             files = [file for directory in directories if (file := directory / f"{view}.parquet").is_file()]
-            _file_view(connection, view, "-2", files, CURATION_SCHEMAS[view])
+            read += _file_view(connection, view, "-2", files, CURATION_SCHEMAS[view])
         else:
             schema, rows_of = _ROW_TABLES[view]
             rows = [{"run": directory.name} | row for directory in directories for row in rows_of(directory)]
             _row_table(connection, view, rows, schema)
+    if not external_access:
+        connection.execute(f"SET allowed_paths = [{_listed(read)}]")
+        connection.execute("SET python_enable_replacements = false")  # no Python variable is a table
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
     return connection
 
 
-def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.DataFrame:
-    """The answer to `sql`, or to the named query `name`, over `path`.
+def query(
+    path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
+) -> pl.DataFrame:
+    """The answer to `sql`, or to the named query `name`, over `path`. SQL reads the views and may make tables in
+    memory; with `external_access` it may do all that DuckDB can: read and write files, load extensions.
 
     Raises ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB refuses.
     The column `run` is left out of a named query's answer where there is only one.
@@ -139,15 +154,30 @@ def query(path: Path, sql: str | None = None, name: str | None = None) -> pl.Dat
     # Else DuckDB's answer to `query RUN flips` would be a syntax error.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
-    with connect(path, sql, steps) as connection:
+    with connect(path, sql, steps, external_access=external_access) as connection:
         try:
+            if not external_access:
+                _require_reading(sql)
             relation = connection.sql(sql)
             frame = relation.pl() if relation is not None else pl.DataFrame()
         except duckdb.Error as error:
-            raise ConfigError(f"DuckDB: {_one_line(error)}") from error
+            barred = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
+            hint = f": SQL reads the views alone; {_EXTERNAL}" if barred and not external_access else ""
+            raise ConfigError(f"DuckDB: {_one_line(error)}{hint}") from error
     if name is not None and len(find_directories(path)) == 1:
         return frame.drop("run", strict=False)
     return frame
+
+
+def _require_reading(sql: str) -> None:
+    """ConfigError for a COPY that could replace or remove a file of the views.
+
+    By words anywhere in the text: COPY may stand in a WITH or an EXPLAIN, and DuckDB takes odd spaces for spaces.
+    Without these options it writes beside the file first, which DuckDB refuses.
+    """
+    words = sql.lower()
+    if "copy" in words and ("overwrite" in words or "use_tmp_file" in words):
+        raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
 
 
 def print_query(
@@ -158,6 +188,7 @@ def print_query(
     list_names: bool = False,
     output: Output = "table",
     console: Console | None = None,
+    external_access: bool = False,
 ) -> None:
     """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns.
 
@@ -175,7 +206,7 @@ def print_query(
     elif sql is None and name is None:
         print_views(path, console)
     else:
-        answer = query(path, sql, name)
+        answer = query(path, sql, name, external_access=external_access)
         if output != "table":
             write_frame(answer, console, output)
         else:
@@ -184,7 +215,9 @@ def print_query(
                 console.print(f"no rows in {path}; `coderl query` without SQL lists what it has", highlight=False)
 
 
-def write_answer(path: Path | None, out: Path, sql: str | None = None, name: str | None = None) -> int:
+def write_answer(
+    path: Path | None, out: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
+) -> int:
     """Write the whole answer to `out`, as its name ends (.parquet, .csv, .json); the number of rows. Raises as `query`
     does, and ConfigError for another ending or a folder that is not there."""
     if path is None:
@@ -193,7 +226,7 @@ def write_answer(path: Path | None, out: Path, sql: str | None = None, name: str
         raise ConfigError(f"--out {out}: the file's name ends with .parquet, .csv or .json")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
-    answer = query(path, sql, name)
+    answer = query(path, sql, name, external_access=external_access)
     if out.suffix == ".parquet":
         write_parquet(out, answer)
     else:
@@ -202,7 +235,9 @@ def write_answer(path: Path | None, out: Path, sql: str | None = None, name: str
     return answer.height
 
 
-def answer_statements(path: Path, lines: Iterable[str], console: Console, *, interactive: bool) -> None:
+def answer_statements(
+    path: Path, lines: Iterable[str], console: Console, *, interactive: bool, external_access: bool = False
+) -> None:
     """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query, or nothing for the
     views. A line that is a named query's name needs no semicolon. An error is said, and the next statement is taken.
     With `interactive` the user is told how it goes on."""
@@ -227,9 +262,9 @@ def answer_statements(path: Path, lines: Iterable[str], console: Console, *, int
                 elif statement in NAMED_QUERIES:
                     print_query(path, name=statement, console=console)
                 else:
-                    print_query(path, statement, console=console)
+                    print_query(path, statement, console=console, external_access=external_access)
             except ConfigError as error:
-                console.print(Text(str(error), style="red"))
+                console.print(Text(printable(str(error)), style="red"))
         prompt("... (a semicolon ends the statement) " if begun.strip() else "> ")
     if begun.strip():
         raise ConfigError(f"a statement ends with a semicolon: {begun.strip()}")
@@ -263,27 +298,32 @@ def print_views(path: Path, console: Console) -> None:
 
 def _file_view(
     connection: duckdb.DuckDBPyConnection, name: str, part: str, files: list[Path], schema: dict[str, pl.DataType]
-) -> None:
-    """A view over parquet files. The run's name is piece `part` of a file's path, an evaluation's the last but one.
+) -> list[Path]:
+    """A view over parquet files; these. The run's name is piece `part` of a file's path, an evaluation's the last but
+    one.
 
     Columns of `schema` that none of the files has, all of an earlier version, are null.
     """
     if not files:
         _row_table(connection, name, [], schema)
-        return
-    # DuckDB takes no parameters in the definition of a view: a quote in a path is doubled, as SQL writes it.
-    # Every file by its name: a glob would expand a directory's own * and [.
-    listed = ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
+        return files
     place = f"string_split(filename, '/')[{part}] AS run"
     if "eval" in schema:
         place += ", string_split(filename, '/')[-2] AS eval"
-    source = f"read_parquet([{listed}], union_by_name = true, filename = true)"
+    source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
     rows = f"SELECT {place}, * EXCLUDE (filename) FROM {source}"
     there = {row[0] for row in connection.execute(f"DESCRIBE {rows}").fetchall()}
     if not schema.keys() <= there:
         _row_table(connection, f"_{name}", [], schema)
         rows += f" UNION ALL BY NAME SELECT * FROM _{name}"
     connection.execute(f"CREATE VIEW {name} AS {rows}")
+    return files
+
+
+def _listed(files: list[Path]) -> str:
+    """Files as SQL writes them: DuckDB takes no parameters in the definition of a view, nor in a setting."""
+    # Every file by its name: a glob would expand a directory's own * and [.
+    return ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
 
 
 def _files_of(directories: list[Path], steps: list[tuple[Any, ...]]) -> list[Path]:
@@ -293,8 +333,9 @@ def _files_of(directories: list[Path], steps: list[tuple[Any, ...]]) -> list[Pat
     return [file for file in files if file.is_file()]
 
 
-def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> None:
-    """The view `outcomes`: what the runs' indexes hold, and of the steps that they do not the rollouts themselves."""
+def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> list[Path]:
+    """The view `outcomes`: what the runs' indexes hold, and of the steps that they do not the rollouts themselves; the
+    files that it reads."""
     # Read once: a file that a run adds in between would leave its steps in neither.
     indexes = {directory: index_files(directory) for directory in directories}
     indexed = [file for index in indexes.values() for file in index]
@@ -306,6 +347,7 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
     connection.execute(
         f"CREATE VIEW outcomes AS SELECT {columns} FROM _indexed UNION ALL SELECT run, {counted} FROM _others"
     )
+    return [*indexed, *others]
 
 
 def _update_rows(directory: Path) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.console import plain_values, printable, render_frame
+from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
-from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.record import is_run, load_run
 from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_files, index_step, scored_files
 from tests.insight.conftest import write_run
 
@@ -283,11 +283,6 @@ def test_an_answer_as_csv_and_json_is_whole(run_dir: Path) -> None:
     assert [json.loads(text) for text in read["completion_tokens"]] == expected["completion_tokens"].to_list()
 
 
-def test_csv_cannot_drive_the_terminal() -> None:
-    frame = plain_values(pl.DataFrame({"code": ["\x1b[2J", None]}), for_terminal=True)
-    assert frame["code"].to_list() == ["·[2J", None]
-
-
 def test_the_list_of_queries_checks_the_run_it_is_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a directory"):
         print_query(tmp_path / "none", list_names=True)
@@ -299,7 +294,6 @@ def test_model_output_cannot_drive_the_terminal() -> None:
     text = printed(pl.DataFrame({"code": ["\x1b[2J[red]x[/red]\x07\nnext"]}))
     assert "\x1b[2J" not in text and "\x07" not in text
     assert "[red]x[/red]" in text and "⏎next" in text
-    assert printable("a\r\nb\x9bc") == "a⏎b·c"
 
 
 def test_long_tables_say_what_is_left_out() -> None:
@@ -310,3 +304,49 @@ def test_views_have_the_columns_that_curation_writes(pool_dir: Path) -> None:
     assert CURATION_SCHEMAS.keys() == {"dropped", "pool", "profile", "solutions"}
     for name, schema in CURATION_SCHEMAS.items():
         assert pl.read_parquet_schema(pool_dir / f"{name}.parquet") == schema
+
+
+def scored_file(run: Path) -> Path:
+    return run / "steps" / "000000" / "scored.parquet"
+
+
+OUTSIDE = [
+    "select * from read_text('{secret}')",
+    "from '{secret}'",
+    "copy (select 1) to '{new}'",
+    "with q as (copy (select 1) to '{new}') from q",
+    "attach '{new}'",
+    "export database '{new}'",
+    "load httpfs",
+    "set enable_external_access = true",
+    "copy (select 1) to '{file}'",
+    "copy (select 1) to '{file}' (use_tmp_file false)",
+    "explain analyze copy (select 1) to '{file}' (\"USE_TMP_FILE\" false)",
+    "\u00a0copy (select 1 as x, 2 as y) to '{file}' (format parquet, partition_by x, overwrite true)",
+]
+
+
+@pytest.mark.parametrize("sql", OUTSIDE)
+def test_sql_reads_the_views_and_touches_no_file(sql: str, runs_dir: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(next(path for path in sorted(runs_dir.iterdir()) if is_run(path)), tmp_path / "run")
+    secret, new, file = tmp_path / "secret.csv", tmp_path / "new", scored_file(run)
+    secret.write_text("mine\n1\n")
+    before = file.read_bytes()
+    statement = sql.format(secret=secret, new=new, file=file)
+    with pytest.raises(ConfigError, match="--external-access lets SQL read and write files"):
+        query(run, f"{statement} -- rollouts")  # named, so that its files may be read
+    assert not new.exists() and file.read_bytes() == before
+
+
+def test_external_access_is_an_option(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("step,note\n0,first\n")
+    sql = f"select note from outcomes join '{tmp_path}/mine.csv' using (step) limit 1"
+    assert query(run_dir, sql, external_access=True)["note"].item() == "first"
+    query(run_dir, f"copy (select 1) to '{tmp_path}/out.csv'", external_access=True)
+    assert (tmp_path / "out.csv").is_file()
+    frame = query(run_dir, "create table t as select step from outcomes; select count(*) as n from t")
+    assert frame["n"].item() > 0  # tables in memory are anyone's
+    private = pl.DataFrame({"a": [1]})
+    with pytest.raises(ConfigError, match="private does not exist"):
+        query(run_dir, "select * from private")
+    assert private.height == 1
