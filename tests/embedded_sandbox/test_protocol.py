@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -160,6 +161,12 @@ def test_output_that_is_not_utf8_is_still_text(sandbox: Sandbox) -> None:
         ([], "`code`"),
         ({"code": "1", "language": "python", "run_timeout": 0}, "run_timeout"),
         ({"code": "1", "language": "python", "run_timeout": "5"}, "run_timeout"),
+        *[
+            ({"code": "1", "language": "python", name: value}, name)
+            for name in ("run_timeout", "memory_limit_MB")
+            for value in (2**70, 10**400, 1e308, math.inf, -math.inf, math.nan, True, "5", [1], {"a": 1})
+        ],
+        ({"code": "1", "language": "python", "run_timeout": -(10**400)}, "run_timeout"),
         ({"code": "1", "language": "python", "files": {"../x": ""}}, "'../x'"),
         ({"code": "1", "language": "python", "files": {"/etc/x": ""}}, "'/etc/x'"),
         ({"code": "1", "language": "python", "files": {"x": "?"}}, "'x'"),
@@ -170,6 +177,12 @@ def test_a_request_that_cannot_be_run_says_why(sandbox: Sandbox, body: object, s
     status, _, answer = sandbox.request("/run_code", body)
     assert (status, answer["status"], answer["run_result"]) == (400, "SandboxError", None)
     assert said in answer["message"]
+
+
+@pytest.mark.parametrize("memory", [-(10**400), -1e308, -1, 0, 0.5, None, 1 << 24])
+def test_every_other_memory_limit_is_one_to_run_with(sandbox: Sandbox, memory: object) -> None:
+    fields = {} if memory is None else {"memory_limit_MB": memory}
+    assert sandbox.stdout("print(1)", **fields) == "1\n"
 
 
 @pytest.mark.parametrize(

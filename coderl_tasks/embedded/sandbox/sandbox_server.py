@@ -29,6 +29,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 3600.0
 DEFAULT_MEMORY_MIB = 2048
+MAX_MEMORY_MIB = 1 << 24
 QUEUE_PER_SLOT = 32
 MIN_QUEUE = 128
 MAX_BODY_BYTES = 1 << 30
@@ -67,10 +68,10 @@ class BadRequest(ValueError):
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:
     value = body.get(name, default)
-    # JSON's true is an int to Python, and NaN, which its JSON parser takes, a number.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # JSON's true is an int to Python, and NaN, which its JSON parser takes, a number; an int may be too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise BadRequest(f"{name} must be a number")
-    return float(value)
+    return float(max(-sys.float_info.max, min(value, sys.float_info.max)))
 
 
 def _text(body: dict[str, Any], name: str) -> bytes:
@@ -91,6 +92,8 @@ def parse_job(body: Any) -> Job:
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise BadRequest(f"run_timeout must be over 0 and at most {MAX_TIMEOUT_S:g} seconds")
     memory_mib = int(_number(body, "memory_limit_MB", -1))
+    if memory_mib > MAX_MEMORY_MIB:
+        raise BadRequest(f"memory_limit_MB must be at most {MAX_MEMORY_MIB} (MiB); 0 or less is {DEFAULT_MEMORY_MIB}")
     files, fetch = body.get("files") or {}, body.get("fetch_files") or []
     if not isinstance(files, dict) or not isinstance(fetch, list) or not all(isinstance(f, str) for f in fetch):
         raise BadRequest("files must be an object and fetch_files a list of strings")
