@@ -22,7 +22,8 @@ from coderl_tasks.grading.judge import driver_fault
 from coderl_tasks.grading.server_link import RunRequest, RunResult
 
 _RUNNER = (Path(__file__).parent / "payload" / "reward_runner.py").read_text()
-_FUNCTION = "compute_reward"
+FUNCTION = "compute_reward"
+ARGUMENTS = ("completion", "ground_truth")
 _LONGEST_REQUEST_S = 600.0
 _STARTING_S = 30.0  # to import what the function needs
 _MEMORY_MB = 4096  # address space: numpy and torch map much that they do not use
@@ -55,16 +56,16 @@ class RewardFunction:
             raise ConfigError(f"reward_file={file}, line {error.lineno}: {error.msg}") from error
         except ValueError as error:
             raise ConfigError(f"reward_file={file} is not Python in UTF-8: {error}") from error
-        defined = [node for node in ast.walk(tree) if getattr(node, "name", None) == _FUNCTION]
+        defined = [node for node in ast.walk(tree) if getattr(node, "name", None) == FUNCTION]
         # A star import may bring it too: then the sandbox finds out whether it does.
-        if not defined and _FUNCTION not in source and "import *" not in source:
-            raise ConfigError(f"reward_file={file} defines no function {_FUNCTION}(completion, ground_truth)")
+        if not defined and FUNCTION not in source and "import *" not in source:
+            raise ConfigError(f"reward_file={file} defines no function {FUNCTION}({', '.join(ARGUMENTS)})")
         for function in defined:
             if isinstance(function, ast.AsyncFunctionDef):
-                raise ConfigError(f"reward_file={file}, line {function.lineno}: {_FUNCTION} must not be async")
+                raise ConfigError(f"reward_file={file}, line {function.lineno}: {FUNCTION} must not be async")
             if isinstance(function, ast.FunctionDef) and not _takes_two(function.args):
                 raise ConfigError(
-                    f"reward_file={file}, line {function.lineno}: {_FUNCTION} has to take two arguments, "
+                    f"reward_file={file}, line {function.lineno}: {FUNCTION} has to take two arguments, "
                     "(completion, ground_truth)"
                 )
         return cls(file, source)

@@ -135,6 +135,19 @@ def make_datum(
     tokens[1:]; logprobs and advantages are 0 on the first ob_len - 1 targets, which belong to the prompt. Raises
     ValueError for any other length, an empty prompt or an empty completion.
     """
+    datum = array_datum(np.asarray(tokens), logprobs, ob_len, advantage)
+    inputs = np.asarray(tokens)[:-1].tolist()
+    return tinker.types.Datum(tinker.types.ModelInput.from_ints(inputs), datum.loss_fn_inputs)
+
+
+def array_datum(
+    tokens: np.ndarray, logprobs: Sequence[float] | np.ndarray, ob_len: int, advantage: Advantage
+) -> tinker.types.Datum:
+    """As `make_datum`, with an array in the place of the input's list of tokens.
+
+    A step's 24 million tokens take 0.1 GB as arrays, and 1 GB as Python's numbers. The SDK sends both as the same
+    bytes, but can neither compare nor dump the array.
+    """
     n = len(tokens)
     if ob_len < 1:
         raise ValueError(f"ob_len must be at least 1 (the prompt's length), got {ob_len}")
@@ -150,13 +163,12 @@ def make_datum(
     sampler_logprobs[ob_len - 1 :] = completion_logprobs
     advantages = np.zeros(n - 1, dtype=np.float32)
     advantages[ob_len - 1 :] = advantage
-    # Not validated, which would make Python's numbers of them: 24 million tokens as an array are 0.1 GB and not 1.
-    inputs: Any = np.asarray(tokens[:-1], dtype=np.int32)
+    inputs: Any = tokens[:-1].astype(np.int32)
     chunk = tinker.types.EncodedTextChunk.model_construct(tokens=inputs)
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),
         loss_fn_inputs={
-            "target_tokens": tinker.types.TensorData.from_numpy(np.asarray(tokens[1:], dtype=np.int64)),
+            "target_tokens": tinker.types.TensorData.from_numpy(tokens[1:].astype(np.int64)),
             "logprobs": tinker.types.TensorData.from_numpy(sampler_logprobs),
             "advantages": tinker.types.TensorData.from_numpy(advantages),
         },

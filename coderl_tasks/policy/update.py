@@ -38,8 +38,8 @@ from coderl_tasks.policy.grpo import (
     TrainStepOutput,
     UpdateFailedError,
     UpdateRefusedError,
+    array_datum,
     finish_train_step,
-    make_datum,
     submit_train_step,
     with_input,
 )
@@ -282,7 +282,7 @@ def _datums(rows: pl.DataFrame, advantages: Sequence[Advantage]) -> list[tinker.
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
-        make_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage)
+        array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage)
         for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
     ]
 

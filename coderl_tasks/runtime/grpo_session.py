@@ -16,29 +16,33 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from coderl_tasks.environments import environment_of
-from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
+from coderl_tasks.grading.function_source import file_of
+from coderl_tasks.grading.reward_function import ARGUMENTS, FUNCTION
 from coderl_tasks.insight.logging import RunLogger, WarningLines, run_logger, step_line
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.warning_signs import Notice
-from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.runtime.training_plan import plan_training, run_config
 from coderl_tasks.services import services
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
 from coderl_tasks.training.step import checkpoint, sample, score, score_lost, update
 
@@ -53,7 +57,7 @@ _save, _probe = without_prefect(checkpoint), without_prefect(probe_run)
 def init_grpo(
     base_model: str | None = None,
     *,
-    problems: Sequence[Row] | None = None,
+    problems: Iterable[Row] | None = None,
     say: Say = print,
     **settings: Any,
 ) -> "GrpoSession":
@@ -61,33 +65,74 @@ def init_grpo(
     `finish` or `close`.
 
     `problems` are raw rows as `coderl curate` reads them, all that steps may be trained on; without them `pool` names a
-    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. Nothing is
-    evaluated here: `coderl evaluate` measures the run. `say` takes the lines for people.
-    Raises ConfigError or DataError for what cannot work, before anything is sampled.
+    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward` may
+    be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file that defines
+    compute_reward: then `environment` is custom. Nothing is evaluated here: `coderl evaluate` measures the run. `say`
+    takes the lines for people. Raises ConfigError or DataError for what cannot work, before anything is sampled.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
+    given = _with_reward_file({key: value for key, value in settings.items() if value is not None})
     if base_model is not None:
         given["model_name"] = base_model
     if problems is not None:
         if "pool" in given:
             raise ConfigError("problems and pool are two names of what is trained on: give one")
-        reader = environment_of(TrainSettings.model_validate(given)).rows
+        reader = environment_of(parse_settings(TrainSettings, given)).rows
         given["pool"] = _written(problems, reader)
-    return GrpoSession(TrainSettings.model_validate({"eval_every": -1, **given}), say)
+    return GrpoSession(parse_settings(TrainSettings, {"eval_every": -1, **given}), say)
 
 
-def _written(rows: Sequence[Row], reader: RowReader) -> str:
-    """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
-    if not rows:
-        raise ConfigError("problems is empty: there is nothing to train on")
-    # A row that cannot be used raises, and says which: nobody reads a list of dropped rows here.
-    found = [reader.read(dict(row), split="own", source_row=number) for number, row in enumerate(rows)]
-    if len({problem.problem_id for problem in found}) < len(found):
-        raise ConfigError("two of the problems have one problem_id, or are the same")
-    content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
-    folder = coderl_home() / "problems"
+def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with a reward that is a function, or a file by the name `reward`, as reward_file."""
+    function = next((given[key] for key in ("reward", "reward_file") if callable(given.get(key))), None)
+    reward = given.get("reward")
+    if function is not None:
+        source = file_of(function, name=FUNCTION, arguments=ARGUMENTS).encode()
+        # Named by its content: a run that goes on with the same function goes on with the same file.
+        file = _own_folder("rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
+        write_bytes(file, source)
+    elif isinstance(reward, Path) or (isinstance(reward, str) and reward.endswith(".py")):
+        file = Path(reward)
+    else:
+        return dict(given)
+    if {"reward", "reward_file"} <= given.keys():
+        raise ConfigError("reward and reward_file are two names of one reward here: give one")
+    others = {key: value for key, value in given.items() if key not in ("reward", "reward_file")}
+    return {"environment": "custom", **others, "reward_file": str(file)}
+
+
+def _own_folder(name: str) -> Path:
+    folder = coderl_home() / name
     private_folder(folder)
-    path = folder / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    return folder
+
+
+def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
+    """The problem in a row of the caller's. One that cannot be used raises: nobody reads a list of dropped rows here."""
+    try:
+        if not isinstance(row, Mapping):
+            raise RowDropped("row_not_object", f"{row!r} is no row, which is a dict")
+        return reader.read(dict(row), split="own", source_row=number)
+    except RowDropped as drop:
+        raise DataError(f"{what}: {drop.detail or drop.reason}") from None
+
+
+def _written(rows: Iterable[Row], reader: RowReader) -> str:
+    """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
+    if isinstance(rows, str | Path | Mapping):
+        raise ConfigError(
+            "problems is a list of rows, each a dict (a file: coderl curate makes a pool of it for pool=)"
+        )
+    found = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
+    if not found:
+        raise ConfigError("problems is empty: there is nothing to train on")
+    places: dict[str, int] = {}
+    for number, problem in enumerate(found):
+        if (first := places.setdefault(problem.problem_id, number)) != number:
+            raise ConfigError(
+                f"problems[{first}] and problems[{number}]: two of the problems have one problem_id, or are the same"
+            )
+    content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
+    path = _own_folder("problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
         write_parquet(path, problems_frame(found))
     return str(path)
@@ -206,11 +251,13 @@ class GrpoSession:
         """
         if num_iterations < 1:
             raise ConfigError(f"num_iterations={num_iterations} trains nothing")
+        if isinstance(subset, str):
+            raise ConfigError(f"subset is a list of ids: write train_grpo_step([{subset!r}])")
         ids = list(subset) if subset is not None else self.fresh_subset(self._run.settings.problems_per_step)
         if not ids:
             raise ConfigError("subset is empty: there is nothing to train on")
         for problem_id in ids:
-            if problem_id not in self._run.pool:
+            if not isinstance(problem_id, str) or problem_id not in self._run.pool:
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
         for _ in range(num_iterations):
@@ -250,6 +297,8 @@ class GrpoSession:
 
         A prompt is what a user says, the id of one of the run's problems, or a row of a problem.
         """
+        if isinstance(prompts, str | Mapping):
+            raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
         return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
 
@@ -260,7 +309,7 @@ class GrpoSession:
             if known is None:
                 return renderer.prompt_tokens([{"role": "user", "content": prompt}])
         else:
-            known = environment.rows.read(dict(prompt), split="own", source_row=0)
+            known = _problem(prompt, environment.rows, "prompts")
         return environment.prompt(known, renderer)
 
     def save(self) -> dict[str, Any]:

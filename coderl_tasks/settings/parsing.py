@@ -45,7 +45,8 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
     if isinstance(item["input"], Mapping) and key in dict(all_settings(model)) and item["type"] != "value_error":
         return f"{key} is a setting, not a group of them: write {key}=value"
-    words = _WORDS.get(item["type"])
+    kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
+    words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
     return f"{key}={item['input']!r}: {message}" if key else message
 
@@ -59,7 +60,8 @@ _WORDS = {
     "finite_number": "not a finite number",
     "bool_parsing": "neither true nor false",
     "bool_type": "neither true nor false",
-    "string_type": "needs a value",
+    "string_type": "must be text",
+    "none": "needs a value",
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be more than {gt}",
     "less_than_equal": "must be at most {le}",

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.journal.metrics import read_metrics
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
@@ -60,19 +60,83 @@ def test_the_session_goes_on_where_a_run_of_the_script_ended(
 
 def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
     row = {"prompt": "Print 1.", "tests": [{"input": "", "output": "1"}]}
-    for problems, settings, why in (
+    broken = tmp_path / "broken.py"
+    broken.write_text("def compute_reward(completion):\n    return 1.0\n")
+    nothing = tmp_path / "nothing.py"
+    nothing.write_text("def reward(completion, ground_truth):\n    return 1.0\n")
+    custom: dict[str, Any] = {"environment": "custom"}
+    asked: list[tuple[Any, dict[str, Any], str]] = [
         ([], {}, "problems is empty"),
-        ([row, row], {}, "two of the problems have one problem_id"),
+        (iter(()), {}, "problems is empty"),
+        ("rows.jsonl", {}, "problems is a list of rows"),
+        (row, {}, "problems is a list of rows"),
+        ([row, 5], {}, r"problems\[1\]: 5 is no row, which is a dict"),
+        ([row, {"tests": row["tests"]}], {}, r"problems\[1\]: no text in question, prompt"),
+        ([{"prompt": "Print 1."}], {}, r"problems\[0\]: none in tests"),
+        ([row, row], {}, r"problems\[0\] and problems\[1\]: two of the problems have one problem_id"),
+        ([row], {"learning_rat": 1e-4}, "unknown setting 'learning_rat': did you mean learning_rate"),
+        ([row], {"learning_rate": "fast"}, "learning_rate='fast': not a number"),
+        ([row], {"log_path": 5}, "log_path=5: must be text"),
+        ([row], {"batch_size": 30, "group_size": 8}, "do not divide by 8"),
+        ([row], {"reward": "most"}, "reward='most': must be 'binary' or 'fraction'"),
+        ([row], custom, "environment=custom needs reward_file"),
+        ([{"prompt": "2 + 2?"}], {"reward": compute_reward}, r"problems\[0\]: nothing in ground_truth"),
+        ([{"ground_truth": "4"}], {"reward": compute_reward}, r"problems\[0\]: no text in prompt"),
+        (QUESTIONS, {"reward": "missing.py"}, "missing.py cannot be read: No such file"),
+        (QUESTIONS, {"reward": broken}, "line 1: compute_reward has to take two arguments"),
+        (QUESTIONS, {"reward": str(nothing)}, "defines no function compute_reward"),
+        (QUESTIONS, {"reward": lambda completion, ground_truth: 1.0}, "it is a lambda"),
+        (QUESTIONS, {"reward": compute_reward, "environment": "code"}, "and environment=code: add environment=custom"),
+        (QUESTIONS, {"reward": compute_reward, "reward_file": "reward.py"}, "two names of one reward"),
         ([row], {"pool": "latest"}, "give one"),
         ([row], {"max_steps_off_policy": 1}, "max_steps_off_policy"),
         ([row], {"steer": "act"}, "steer=act: here the caller decides"),
         ([row], {"refill": 2.0}, "refill: here the caller chooses a step's problems"),
         ([row], {"first_completions": 4}, "first_completions: here the caller chooses a step's problems"),
         ([row], {"selection": "adaptive"}, "adaptive: here the caller chooses a step's problems"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            init_grpo("data/nano", preset="nano", problems=problems, log_path=str(tmp_path / "run"), **settings)
+    ]
+    for problems, settings, why in asked:
+        given = {"preset": "nano", "log_path": str(tmp_path / "run"), **settings}
+        with pytest.raises((ConfigError, DataError), match=why) as refusal:
+            init_grpo("data/nano", problems=problems, **given)
+        assert "\n" not in str(refusal.value), why
     assert not (tmp_path / "run").exists()
+
+
+QUESTIONS = [{"prompt": f"Say {word}.", "ground_truth": word} for word in ("print", "input", "range", "while")]
+PARTS = re.compile(r"[a-z]+")
+
+
+def share_of_words(text: str) -> float:
+    return min(1.0, len(PARTS.findall(text)) / 40)
+
+
+def compute_reward(completion: str, ground_truth: str) -> float:
+    return 1.0 if completion == ground_truth else share_of_words(completion)
+
+
+def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"problems": QUESTIONS, "log_path": str(tmp_path / "run"), "completions_per_problem": 4}
+    lines: list[str] = []
+    with init_grpo("data/nano", preset="nano", reward=compute_reward, say=lines.append, **given) as grpo:
+        truth = dict(zip(grpo.problem_ids, (row["ground_truth"] for row in QUESTIONS), strict=True))
+        grpo.train_grpo_step(grpo.problem_ids)
+        with pytest.raises(ConfigError, match="prompts is a list"):
+            grpo.sample("Say print.")
+        with pytest.raises(DataError, match=r"prompts: nothing in ground_truth"):
+            grpo.sample([{"prompt": "Say print."}])
+        with pytest.raises(ConfigError, match="subset is a list of ids"):
+            grpo.train_grpo_step(grpo.problem_ids[0])
+        with pytest.raises(ConfigError, match=r"the run has no problem .*prompt"):
+            grpo.train_grpo_step([QUESTIONS[0]])  # type: ignore[list-item] # as a user might
+    scored = pl.read_parquet(tmp_path / "run" / "steps" / "000000" / "scored.parquet")
+    assert scored.height == 16 and scored["reward"].n_unique() > 1 and scored["reward_error"].null_count() == 16
+    for row in scored.iter_rows(named=True):
+        assert row["reward"] == compute_reward(row["completion"], truth[row["problem_id"]])
+    # The same function again is the same reward: no warning that another one counts from here on.
+    with init_grpo(reward=compute_reward, say=lines.append, **given) as grpo:
+        assert grpo.next_step == 1
+    assert "resuming at step 1" in "\n".join(lines) and "changed on resume" not in "\n".join(lines)
 
 
 def test_the_training_loop(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 import tinker
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,34 @@ def test_datum_for_every_logprob_length(form: str) -> None:
     assert inputs["logprobs"].tolist() == pytest.approx([0, 0, -0.4, -0.5])
     assert inputs["advantages"].tolist() == [0, 0, 0.75, 0.75]
     assert {inputs[name].dtype for name in ("logprobs", "advantages")} == {"float32"}
+
+
+def test_a_datum_is_what_the_sdk_makes_of_lists_and_tensors() -> None:
+    tokens, logprobs = [10, 11, 12, 20, 21], [-0.1, -0.2]
+    masked = [0.0, 0.0, *logprobs]
+    expected = tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={
+            "target_tokens": tinker.TensorData.from_torch(torch.tensor(tokens[1:])),
+            "logprobs": tinker.TensorData.from_torch(torch.tensor(masked)),
+            "advantages": tinker.TensorData.from_torch(torch.tensor([0.0, 0.0, 0.75, 0.75])),
+        },
+    )
+    for given_tokens in (tokens, tuple(tokens), np.array(tokens)):
+        datum = make_datum(given_tokens, logprobs, 3, 0.75)
+        assert datum.model_input == expected.model_input
+        assert datum.model_input.model_dump() == expected.model_input.model_dump()
+        assert datum.model_input.model_dump_json() == expected.model_input.model_dump_json()
+        assert list(datum.loss_fn_inputs) == list(expected.loss_fn_inputs)
+        for name, tensor in expected.loss_fn_inputs.items():
+            made = datum.loss_fn_inputs[name]
+            assert (made.dtype, made.shape, made.data, made.tolist()) == (
+                tensor.dtype,
+                tensor.shape,
+                tensor.data,
+                tensor.tolist(),
+            )
+            assert torch.equal(made.to_torch(), tensor.to_torch())
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.sampled_from([0, 1, 2]))
