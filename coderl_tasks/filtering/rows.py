@@ -13,10 +13,12 @@ The sanity checks, in order, on all tests of the row:
 
 from dataclasses import dataclass
 
+import polars as pl
+
 from coderl_tasks.grading.compare import matches, parse_value, values_match
 from coderl_tasks.problems import Drop, Problem, RowDropped, trim_tests
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, parse_row
-from coderl_tasks.problems.raw_files import Oversized, RawRow
+from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow
 
 MIB = 2**20
 LONG_STATEMENT_CHARS = 4000
@@ -33,7 +35,7 @@ class RowRules:
     max_tests: int = 15
     min_tests: int = 5
     max_statement_chars: int = 50_000
-    max_row_bytes: int = 512 * MIB
+    max_row_bytes: int = MAX_ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,17 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
     if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
     return _contradiction(problem)
+
+
+def min_tests_hint(dropped: pl.DataFrame) -> str | None:
+    """Which lower `min_tests` would keep how many of the rows that have too few; None if there are none."""
+    few = dropped.filter(reason="too_few_tests")["detail"].str.extract(r"(\d+) different").cast(pl.Int64).drop_nulls()
+    if few.is_empty():
+        return None
+    values = few.unique().sort(descending=True).to_list()
+    shown = values if len(values) < 4 else [values[0], values[len(values) // 2], values[-1]]
+    kept = ", ".join(f"{value} would keep {(few >= value).sum()}" for value in shown)
+    return f"of {few.len()} rows with too few tests, min_tests={kept} (fewer tests: more wrong programs pass)"
 
 
 def _contradiction(problem: Problem) -> tuple[str, str] | None:

@@ -27,7 +27,7 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated, known_windows
 from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, Fault, find_duplicates
 from coderl_tasks.filtering.parts import KEPT_SCHEMA, KeptProblems, dropped_file
-from coderl_tasks.filtering.rows import RowRules
+from coderl_tasks.filtering.rows import RowRules, min_tests_hint
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_signatures
 from coderl_tasks.filtering.workers import OnRows, PartJob, RowsProgress, is_heavy, make_part, run_jobs, workers_for
 from coderl_tasks.journal.atomic import (
@@ -95,6 +95,8 @@ class FilterResult:
         dropped = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
         lines = [f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems"]
         lines += [f"dropped: {dropped}"] if dropped else []
+        hint = min_tests_hint(self.dropped)
+        lines += [hint] if hint is not None else []
         compared = self.manifest["evaluation_problems"]
         if not compared:
             lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
@@ -111,6 +113,8 @@ class FilterResult:
         first = self.dropped.row(0, named=True)
         why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
         other = f" --environment={self.manifest['environment']}" if "environment" in self.manifest else ""
+        hint = min_tests_hint(self.dropped)
+        why += f". {hint.capitalize()}" if hint is not None else ""
         all_rows = f"All rows: coderl validate {dataset}{other}"
         raise DataError(f"{dataset}: none of {self.read} rows can be used ({counts}); {why}. {all_rows}")
 

@@ -26,7 +26,7 @@ from coderl_tasks.filtering.rows import MIB, RowRules, filter_problem, parse
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Drop
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
-from coderl_tasks.problems.raw_files import Segment
+from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Segment
 from coderl_tasks.problems.sides import is_held_out
 from coderl_tasks.problems.sources import RowSource
 
@@ -117,7 +117,7 @@ def make_part(job: PartJob) -> int:
     drops: list[Drop] = []
     read = 0
     with writing(job.part, PART_SCHEMA) as table:
-        max_row_bytes = None if job.rules is None else job.rules.max_row_bytes
+        max_row_bytes = MAX_ROW_BYTES if job.rules is None else job.rules.max_row_bytes
         rows = job.source.read(job.segment, max_row_bytes=max_row_bytes, scratch=job.part.parent)
         for row in islice(rows, job.limit):
             read += 1

@@ -22,7 +22,7 @@ from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, Verdict, format_failure, shortened
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, read_segment, whole_file
+from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
 from coderl_tasks.untrusted_text import csv_frame
 
 GRADES_SCHEMA: dict[str, pl.DataType] = {
@@ -171,7 +171,7 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
     try:
         if out_path.suffix == ".csv":
             csv_frame(grades).write_csv(partial)
-        elif SUFFIXES.get(out_path.suffix) == "lines":
+        elif out_path.suffix == ".jsonl":
             grades.write_ndjson(partial)
         else:
             grades.write_parquet(partial)
@@ -183,10 +183,11 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
     """The columns of the completions that count, all of one length. Raises DataError where one is missing."""
-    if SUFFIXES.get(path.suffix) == "lines":
+    form = format_of(path)
+    if form is not None and form != "parquet":
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-        rows = list(read_segment(whole_file(RawFile(path, path.name, "lines")), ""))
+        rows = list(read_segment(whole_file(RawFile(path, path.name, form)), ""))
         for row in rows:
             where = f"{path}, line {row.source_row + 1}"
             if not isinstance(row.values, dict):

@@ -14,6 +14,7 @@ from rich.text import Text
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering import DuplicateRules, FilterRequest, FilterResult, RowRules, filter_dataset
+from coderl_tasks.filtering.rows import min_tests_hint
 from coderl_tasks.insight.console import Output, write_frame
 from coderl_tasks.untrusted_text import printable
 
@@ -66,9 +67,11 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
         return
     several = rows["split"].n_unique() > 1
     dropped = rows.filter(~pl.col("kept"))
-    shown = rows if rows.height <= MOST_LINES else dropped.head(MOST_LINES)
-    for row in shown.iter_rows(named=True):
-        place = f"{row['split']} row {row['source_row']}" if several else f"row {row['source_row']}"
+    runs = _runs(rows if rows.height <= MOST_LINES else dropped)
+    for row in runs.head(MOST_LINES).iter_rows(named=True):
+        first, last = row["source_row"], row["last"]
+        place = f"row {first}" if first == last else f"rows {first} to {last}"
+        place = f"{row['split']} {place}" if several else place
         if row["kept"]:
             call = f" of {row['entry_point']}" if row["entry_point"] else ""
             said = f"kept: {row['kind']}{call}, {row['tests']} tests" if row["kind"] != "answer" else "kept"
@@ -76,8 +79,9 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
             detail = f": {row['detail']}" if row["detail"] else ""
             said = f"dropped, {row['stage']}/{row['reason']}{detail}"
         console.print(Text(printable(f"{place}  {said}")), soft_wrap=True)
-    if shown.height < rows.height:
-        console.print(f"... and {rows.height - shown.height} more rows (--format csv prints all)", highlight=False)
+    more = rows.height - runs.head(MOST_LINES)["rows"].sum()
+    if more:
+        console.print(f"... and {more} more rows (--format csv prints all)", highlight=False)
     counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
     reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
     console.print(
@@ -85,6 +89,21 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
         + (f" ({reasons})" if reasons else ""),
         highlight=False,
         soft_wrap=True,
+    )
+    hint = min_tests_hint(dropped)
+    if hint is not None:
+        console.print(hint, highlight=False, soft_wrap=True)
+
+
+def _runs(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with those that follow each other and are dropped for one reason as one: the first, the number of the
+    `last`, and how many `rows` they are."""
+    what = ["split", "kept", "stage", "reason", "detail"]
+    same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))
+    return (
+        rows.with_columns(run=same.rle_id())
+        .group_by("run", maintain_order=True)
+        .agg(pl.all().first(), last=pl.col("source_row").last(), rows=pl.len())
     )
 
 

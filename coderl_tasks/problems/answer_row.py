@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coderl_tasks.problems.drops import RowDropped
+from coderl_tasks.problems.known_rows import known_rows
 from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.problems.raw_row import content_id, row_id
@@ -24,6 +25,9 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
         raise RowDropped("row_not_object", f"not a JSON object: {row}")
     text, truth = row.get(text_column), row.get(truth_column)
     columns = ", ".join(map(str, row)) or "none"
+    other = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
+    if other is not None and "--environment=" in other:
+        columns += f"; {other}"
     if not isinstance(text, str) or not text.strip():
         raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
     if truth is None:

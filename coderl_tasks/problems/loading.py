@@ -11,7 +11,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem
-from coderl_tasks.problems.raw_files import RawRow
+from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
 from coderl_tasks.problems.raw_row import METADATA_COLUMNS, problem_from_row
 from coderl_tasks.problems.raw_tests import as_mapping
 from coderl_tasks.problems.sources import Role, open_source
@@ -168,6 +168,10 @@ def load_problems(
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
     """The problem in a raw row, or in one of a pool. Raises RowDropped."""
+    if isinstance(row.values, Oversized):
+        raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
+    if isinstance(row.values, Misread):
+        raise RowDropped("row_misread", row.values.why)
     if not _is_normalised(row.values):
         return rows.read(row.values, split=row.split, source_row=row.source_row)
     if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:

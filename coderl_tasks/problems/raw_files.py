@@ -1,4 +1,4 @@
-"""Raw rows out of parquet and JSON-lines files, in memory that does not grow with a file.
+"""Raw rows out of files, in memory that does not grow with a file: parquet, JSON lines, CSV; and JSON documents.
 
 1. A file is read in segments: runs of parquet row groups, or of lines, of about the same size. A segment can be read by
    itself, so several processes share a file, and what is made of a file does not depend on how many they are.
@@ -6,15 +6,21 @@
    is large. Writers may put all values of a row group into one dictionary page, and reading holds that twice, to the
    group's end: the rows of a large group go through a temporary file, so that nothing is made of them meanwhile.
 3. A row larger than the caller's limit is skipped unread; an `Oversized` takes its place.
+4. Compressed text and CSV have no place in their middle where reading could begin: they are one segment. A JSON
+   document (an array of rows, or an object with one) is held as a whole, so it may not be larger than a row.
 """
 
+import csv
 import hashlib
+import io
 import json
+import lzma
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import file_sha256
@@ -22,8 +28,21 @@ from coderl_tasks.paths import file_sha256
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["parquet", "lines"]
-SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".jsonl": "lines", ".ndjson": "lines", ".json": "lines"}
+Format = Literal["parquet", "lines", "json", "csv"]
+SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
+READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
+ARRAYS_OF_ROWS = ("data", "rows", "problems", "examples", "train", "validation", "test")
+"""Where the object of a JSON document may have its rows."""
+MAX_ROW_BYTES = 512 * 2**20
+"""The largest row that is read where the caller does not say."""
 SEGMENT_BYTES = 64 * 2**20
 SMALL_GROUP_BYTES = 64 * 2**20
 """Row groups up to this size are read several rows at a time."""
@@ -40,8 +59,16 @@ class Oversized:
 
 
 @dataclass(frozen=True, slots=True)
+class Misread:
+    """In place of a row whose values cannot be told apart: `why`, one line."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as it was read. `values` is a mapping, the line's text where that is not a JSON object, or `Oversized`.
+    """One row as it was read. `values` is a mapping, the line's text where that is not a JSON object, `Oversized` or
+    `Misread`.
 
     `size` is about how many bytes were read for it.
     """
@@ -59,6 +86,24 @@ class RawFile:
     path: Path
     name: str
     format: Format
+
+    @property
+    def compression(self) -> str | None:
+        """How its bytes are compressed; None where they are text or parquet."""
+        return COMPRESSIONS.get(self.path.suffix.lower())
+
+
+def format_of(path: Path) -> Format | None:
+    """The format that the file's name says; None for a name that no format has."""
+    suffix = path.suffix.lower()
+    inner = Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
+    found = SUFFIXES.get(inner)
+    return None if inner != suffix and found == "parquet" else found
+
+
+def bare_name(path: Path) -> str:
+    """The file's name without the suffixes that say its format."""
+    return Path(path.stem).stem if path.suffix.lower() in COMPRESSIONS else path.stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +149,22 @@ class FileIndex:
 
 def index_file(file: RawFile, segment_bytes: int = SEGMENT_BYTES) -> FileIndex:
     """Hash `file` and cut it into segments of at least `segment_bytes`, the last excepted. Raises DataError."""
-    return _index_parquet(file, segment_bytes) if file.format == "parquet" else _index_lines(file, segment_bytes)
+    if file.format == "parquet":
+        return _index_parquet(file, segment_bytes)
+    if file.format == "lines":
+        return _index_lines(file, segment_bytes if file.compression is None else sys.maxsize)
+    segment = whole_file(file)
+    sizes = [row.size for row in read_segment(segment, "")]
+    block = sum(sizes) if file.format == "json" else max(sizes, default=0)
+    with _readable(file):
+        sha256 = file_sha256(file.path)
+    return FileIndex(sha256, (replace(segment, rows=len(sizes), size=sum(sizes), block=block),), len(sizes))
 
 
 def whole_file(file: RawFile, first_row: int = 0) -> Segment:
     """All rows of `file` as one segment, not counted. Raises DataError."""
-    if file.format == "lines":
-        return Segment(file, 0, file.path.stat().st_size, first_row, 0, 0)
+    if file.format != "parquet":
+        return Segment(file, 0, sys.maxsize, first_row, 0, 0)
     import pyarrow.parquet as pq
 
     with _readable(file), pq.ParquetFile(file.path) as parquet:
@@ -118,7 +172,7 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
 
 
 def read_segment(
-    segment: Segment, split: str, *, max_row_bytes: int | None = None, scratch: Path | None = None
+    segment: Segment, split: str, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
 ) -> Iterator[RawRow]:
     """The rows of `segment`, as rows of `split`. Only the caller holds a row.
 
@@ -126,6 +180,10 @@ def read_segment(
     """
     if segment.file.format == "parquet":
         return _parquet_rows(segment, split, max_row_bytes, scratch)
+    if segment.file.format == "csv":
+        return _csv_rows(segment, split, max_row_bytes)
+    if segment.file.format == "json":
+        return _json_rows(segment, split, max_row_bytes)
     return _line_rows(segment, split, max_row_bytes)
 
 
@@ -135,7 +193,7 @@ def unreadable(what: str, error: Exception) -> DataError:
     reason = lines[0] if lines else type(error).__name__
     return DataError(
         f"Cannot read the data set {what}: {reason} "
-        "(dataset= takes a hub name, a local data set folder such as data/mini, a .parquet or a .jsonl file)"
+        f"(dataset= takes a hub name, a local data set folder such as data/mini, or a file: {READ})"
     )
 
 
@@ -151,7 +209,7 @@ class _readable:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         import pyarrow as pa
 
-        if isinstance(error, pa.ArrowException | OSError):
+        if isinstance(error, pa.ArrowException | OSError | EOFError | lzma.LZMAError | csv.Error):
             raise unreadable(str(self._file.path), error) from error
 
 
@@ -175,12 +233,23 @@ def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
     return FileIndex(sha256, tuple(segments), number)
 
 
+def _opened(file: RawFile) -> IO[bytes]:
+    """The bytes of `file`, decompressed."""
+    if file.compression is None:
+        return file.path.open("rb")
+    if file.compression == "xz":
+        return lzma.open(file.path)
+    import pyarrow as pa
+
+    return cast("IO[bytes]", io.BufferedReader(pa.input_stream(str(file.path), compression=file.compression)))
+
+
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
     segments: list[Segment] = []
     digest = hashlib.sha256()
     line = last = first_row = start = position = rows = length = longest = 0
     blank = True
-    with _readable(file), file.path.open("rb") as handle:
+    with _readable(file), _opened(file) as handle:
         # In pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
         while piece := handle.readline(CHUNK_BYTES):
             digest.update(piece)
@@ -203,10 +272,11 @@ def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
         rows, last = rows + 1, line + 1
     if position > start:
         segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
-    return FileIndex(digest.hexdigest(), tuple(segments), last)
+    sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
+    return FileIndex(sha256, tuple(segments), last)
 
 
-def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None, scratch: Path | None) -> Iterator[RawRow]:
+def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
     import pyarrow.parquet as pq
 
     number = segment.first_row
@@ -221,9 +291,7 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int | None, scrat
                 # Sizes are taken in Arrow, before a row becomes Python objects: one over the limit never does.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
-                    Oversized(size)
-                    if max_row_bytes is not None and size > max_row_bytes
-                    else batch.slice(index, 1).to_pylist()[0]
+                    Oversized(size) if size > max_row_bytes else batch.slice(index, 1).to_pylist()[0]
                     for index, size in enumerate(sizes)
                 ]
                 # From here on only `rows` holds them, and a row leaves it before its taker gets it: what the taker
@@ -250,38 +318,121 @@ def _by_way_of_a_file(
         yield from pa.ipc.open_stream(file)
 
 
-def _line_rows(segment: Segment, split: str, max_row_bytes: int | None) -> Iterator[RawRow]:
+def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
     number = segment.first_row
-    with _readable(segment.file), segment.file.path.open("rb") as handle:
-        handle.seek(segment.start)
-        while handle.tell() < segment.stop:
+    position = segment.start
+    with _readable(segment.file), _opened(segment.file) as handle:
+        if position:
+            handle.seek(position)
+        while position < segment.stop:
             # In a list, and popped: a variable of this frame would hold the row as long as its taker works on it.
-            rows = _rows_of_line(handle, split, number, max_row_bytes)
+            size, rows = _rows_of_line(handle, split, number, max_row_bytes)
+            if not size:
+                return
             while rows:
                 yield rows.pop()
             number += 1
+            position += size
 
 
-def _rows_of_line(handle: Any, split: str, number: int, max_row_bytes: int | None) -> list[RawRow]:
-    """The row of the next line; none of a blank one."""
+def _rows_of_line(handle: IO[bytes], split: str, number: int, max_row_bytes: int) -> tuple[int, list[RawRow]]:
+    """The size of the next line, 0 at the end of the file, and its row; no row of a blank line."""
     size, text = _next_line(handle, max_row_bytes)
     if text is None:
-        return [RawRow(split, number, Oversized(size), size)]
-    return [RawRow(split, number, _line_values(text), size)] if text.strip() else []
+        return size, [RawRow(split, number, Oversized(size), size)]
+    return size, [RawRow(split, number, _line_values(text), size)] if text.strip() else []
 
 
-def _next_line(handle: Any, max_row_bytes: int | None) -> tuple[int, str | None]:
+def _next_line(handle: IO[bytes], max_row_bytes: int) -> tuple[int, str | None]:
     """The next line's size and its text; None for the text of one that is too long."""
     # One byte over the limit is enough to tell that a line is too long.
-    line = handle.readline(-1 if max_row_bytes is None else max_row_bytes + 1)
+    line = handle.readline(max_row_bytes + 1)
     size = len(line)
-    if max_row_bytes is not None and size > max_row_bytes:
+    if size > max_row_bytes:
         # The rest is read past in pieces, for its size and to reach the next line.
         while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
             size += len(line)
         return size, None
+    return size, _decoded(line)
+
+
+def _decoded(text: bytes) -> str:
     # Bytes that are not UTF-8 cost their row (not_utf8, in `problem_from_row`), not the file.
-    return size, line.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
+    return text.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
+
+
+def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
+    """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
+
+    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them.
+    """
+    file = segment.file
+    # Of the whole process, and 128 KB where nobody sets it. A quote that is not closed takes the rest of the file.
+    csv.field_size_limit(max_row_bytes)
+    with _readable(file), _opened(file) as handle:
+        text = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
+        head = text.readline(CHUNK_BYTES)
+        separator = max(",;\t", key=head.count)
+        names = next(csv.reader([head], delimiter=separator), [])
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise DataError(f"{file.path}: its header names {', '.join(map(repr, repeated))} twice: rename one")
+        for number, cells in enumerate(csv.reader(text, delimiter=separator, strict=True), segment.first_row):
+            if cells:  # a blank line has none
+                size = sum(map(len, cells))
+                yield RawRow(split, number, _csv_values(names, cells, size, max_row_bytes), size)
+
+
+def _csv_values(names: Sequence[str], cells: Sequence[str], size: int, max_row_bytes: int) -> Any:
+    if size > max_row_bytes:
+        return Oversized(size)
+    if len(cells) != len(names):
+        return Misread(f"{len(cells)} cells under a header of {len(names)}: a cell with a separator needs quotes")
+    return dict(zip(names, cells, strict=True))
+
+
+def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
+    """The rows of a .json file: of the array that it is or has, else of its lines."""
+    file = segment.file
+    with _readable(file), _opened(file) as handle:
+        text = handle.readline(max_row_bytes + 1)
+        is_object = isinstance(_line_values(_decoded(text)), dict)
+        text += handle.read(CHUNK_BYTES if is_object else max_row_bytes + 1 - len(text))
+    # Lines where an object ends with its line and another follows: such a file is not held.
+    rows = None if is_object and text.strip().count(b"\n") else _document_rows(file, text, max_row_bytes)
+    if rows is None:
+        yield from _line_rows(segment, split, max_row_bytes)
+        return
+    size = len(text) // max(len(rows), 1)
+    del text
+    rows.reverse()  # popped, as in `_line_rows`
+    number = segment.first_row
+    while rows:
+        yield RawRow(split, number, rows.pop(), size)
+        number += 1
+
+
+def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
+    """The rows of a JSON document; None where `text` does not look like one."""
+    if len(text) > max_row_bytes:
+        raise DataError(
+            f"{file.path}: a JSON document of more than {max_row_bytes / 2**20:.0f} MiB, which would be held as a "
+            "whole: write it as JSON lines (.jsonl), one row per line"
+        )
+    try:
+        document = json.loads(_decoded(text))
+    except (ValueError, RecursionError) as error:
+        if text.removeprefix(BYTE_ORDER_MARK).split(None, 1)[:1] in ([b"{"], [b"["], [b"[{"]):
+            raise DataError(f"{file.path}: broken JSON ({error})") from None
+        return None
+    if isinstance(document, list):
+        return document
+    if not isinstance(document, dict):
+        return None
+    arrays = [name for name in ARRAYS_OF_ROWS if isinstance(document.get(name), list)]
+    if len(arrays) > 1:
+        raise DataError(f"{file.path}: several arrays of rows ({', '.join(arrays)}): write each into a file of its own")
+    return document[arrays[0]] if arrays else [document]
 
 
 def _line_values(text: str) -> Any:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from coderl_tasks.problems.drops import RowDropped
+from coderl_tasks.problems.known_rows import ASSERTIONS, holds_assertions, known_rows
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, parse_tests
 
@@ -131,7 +132,8 @@ def _no_statement(row: Mapping[str, Any]) -> RowDropped:
             roles = [str(as_mapping(message).get("role")) for message in row[name]]
             wanted = "one message of the user, as text, and at most the system's beside it"
             return RowDropped("ambiguous_prompt", f"{name} needs {wanted}; its roles: {', '.join(roles)}")
-    return RowDropped("no_statement", f"no text in {', '.join(STATEMENT_COLUMNS)}; columns: {_columns_found(row)}")
+    missing = f"no text in {', '.join(STATEMENT_COLUMNS)}; columns: {_columns_found(row)}"
+    return RowDropped("no_statement", known_rows(row) or missing)
 
 
 def _columns_found(row: Mapping[str, Any]) -> str:
@@ -144,6 +146,8 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     found: dict[str, TestSet] = {}
     for name, value in _test_values(row):
+        if name != "tests" and holds_assertions(row):
+            raise RowDropped("unknown_test_type", known_rows(row) or ASSERTIONS)
         try:
             found[name] = parse_tests(value, *metadata)
         except RowDropped as drop:
@@ -151,8 +155,11 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not found:
         held = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
+        known = known_rows(row)
         if held:
-            raise RowDropped("no_tests", f"no tests are in {' and '.join(held)}")
+            raise RowDropped("no_tests", f"no tests are in {' and '.join(held)}" + (f"; {known}" if known else ""))
+        if known is not None:
+            raise RowDropped("no_tests", known)
         raise RowDropped("no_tests", f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}")
     first, *others = found
     for other in others:

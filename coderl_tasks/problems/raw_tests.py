@@ -17,11 +17,13 @@ test that cannot be read without guessing: a misread test would punish right pro
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from coderl_tasks.problems.drops import RowDropped
+from coderl_tasks.problems.known_rows import ASSERTIONS
 from coderl_tasks.problems.problem import Kind, Test
 
 KINDS: dict[str, Kind] = {
@@ -117,6 +119,7 @@ def decode_json(raw_tests: Any) -> Any:
         try:
             raw_tests = json.loads(raw_tests)
         except (ValueError, RecursionError) as error:
+            _refuse_assertions(raw_tests)
             raise RowDropped("tests_not_json", str(error)) from None
     return raw_tests
 
@@ -131,7 +134,7 @@ def _raw_tests(value: Any) -> list[_RawTest]:
         if len(inputs) != len(outputs):
             raise RowDropped("unequal_inputs_outputs", f"{len(inputs)} inputs, {len(outputs)} outputs")
         if _any_text(value.get("assert_case")):
-            raise RowDropped("unknown_test_type", "assert_case: tests that are assertions cannot be run")
+            raise RowDropped("unknown_test_type", f"assert_case: {ASSERTIONS}")
         name = _name(value.get("fn_name"))
         return [_RawTest(None, name, given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
     items = [value] if isinstance(value, Mapping) else value
@@ -140,8 +143,14 @@ def _raw_tests(value: Any) -> list[_RawTest]:
     return [_raw_test(item) for item in items]
 
 
+def _refuse_assertions(text: Any) -> None:
+    if isinstance(text, str) and re.search(r"^\s*assert\b", text, re.MULTILINE):
+        raise RowDropped("unknown_test_type", ASSERTIONS)
+
+
 def _raw_test(item: Any) -> _RawTest:
     if not isinstance(item, Mapping):
+        _refuse_assertions(item)
         raise RowDropped("unknown_test_shape", f"a test needs input and output; it is a {type(item).__name__}")
     if "input" not in item or "output" not in item:
         found = ", ".join(map(str, item)) or "none"

@@ -1,4 +1,4 @@
-"""Where raw rows come from: a data set on the hub or in a local folder, a parquet file or a JSONL file.
+"""Where raw rows come from: a data set on the hub or in a local folder, or one file.
 
 All of them end as files of rows (`raw_files`): those of a hub data set are downloaded at its revision, once.
 """
@@ -11,7 +11,18 @@ from typing import Any, Literal
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
-from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, RawRow, Segment, read_segment, unreadable, whole_file
+from coderl_tasks.problems.raw_files import (
+    MAX_ROW_BYTES,
+    READ,
+    RawFile,
+    RawRow,
+    Segment,
+    bare_name,
+    format_of,
+    read_segment,
+    unreadable,
+    whole_file,
+)
 from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.settings.flow_settings import HUB_GSM8K
 
@@ -48,7 +59,7 @@ class RowSource:
                 yield row
 
     def read(
-        self, segment: Segment, *, max_row_bytes: int | None = None, scratch: Path | None = None
+        self, segment: Segment, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
     ) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
         # No loop: its variable would hold each row, which may be 200 MB, until the next.
@@ -65,7 +76,7 @@ class RowSource:
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
     """The splits of `source`, their rows still to be read.
 
-    A parquet or JSONL file, or a pool by its folder or its name, is one source whose rows name their split in a column
+    A file, or a pool by its folder or its name, is one source whose rows name their split in a column
     `split`, else the file's name does; `splits` then keeps the rows that are in one of them. Anything else is a data
     set folder or hub name for `datasets`, config by config, `role` being the split that is read: the configs named in
     `splits`, by default those of the project's `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of
@@ -74,10 +85,8 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     """
     path = find_source(source)
     if path is not None and path.is_file():
-        if path.suffix not in SUFFIXES:
-            raise DataError(f"{path}: expected a .parquet or .jsonl file, or a data set folder.")
         only = None if splits is None else tuple(splits)
-        return [RowSource(path.stem, (RawFile(path, path.name, SUFFIXES[path.suffix]),), True, only)]
+        return [RowSource(bare_name(path), (_raw_file(str(path), path.parent, str(path)),), True, only)]
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
@@ -87,7 +96,8 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
         for name, addresses in _data_files(source, location, revision, splits, role).items()
     ]
     if not found:
-        raise NoSplitsError(f"{source} has no {role} split.")
+        other = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
+        raise NoSplitsError(f"{source} has no {role} split.{other}")
     return found
 
 
@@ -106,7 +116,7 @@ def find_source(source: str) -> Path | None:
 
 def may_be_on_the_hub(source: str) -> bool:
     """Whether `source` can be the name of a hub data set: it does not look like a path."""
-    return Path(source).suffix not in SUFFIXES and not source.startswith(("/", ".", "~"))
+    return format_of(Path(source)) is None and not source.startswith(("/", ".", "~"))
 
 
 def is_file(source: str) -> bool:
@@ -151,12 +161,12 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
 
 def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
     """The file at `address`, one of the data set's; a hub file is downloaded first, unless it was before."""
-    suffix = Path(address).suffix
-    if suffix not in SUFFIXES:
-        raise DataError(f"{source}: {address} is neither a .parquet nor a .jsonl file.")
+    file_format = format_of(Path(address))
+    if file_format is None:
+        raise DataError(f"{source}: the name of {Path(address).name} does not end as those that are read: {READ}")
     if folder is not None:
         path = Path(address)
-        return RawFile(path, path.relative_to(folder).as_posix(), SUFFIXES[suffix])
+        return RawFile(path, path.relative_to(folder).as_posix(), file_format)
     from huggingface_hub import HfFileSystem, hf_hub_download
     from huggingface_hub.hf_file_system import HfFileSystemResolvedRepositoryPath
 
@@ -169,7 +179,12 @@ def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
         raise
     except Exception as error:  # the hub client's errors have no common base
         raise unreadable(f"{source} ({address})", error) from error
-    return RawFile(Path(local), place.path_in_repo, SUFFIXES[suffix])
+    return RawFile(Path(local), place.path_in_repo, file_format)
+
+
+def _files_in(folder: Path) -> str:
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if format_of(path) is not None)
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _own_split(values: Any) -> str | None:

@@ -37,8 +37,12 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
         "row 2  dropped, sanity/too_few_tests: 1 different test, at least 5",
         "row 3  kept: call of f, 6 tests",
         "4 rows: 2 kept, 2 dropped (1 parse/no_statement, 1 sanity/too_few_tests)",
+        "of 1 rows with too few tests, min_tests=1 would keep 1 (fewer tests: more wrong programs pass)",
     ]
-    assert main(["validate", write(tmp_path / "one.jsonl", [GOOD | {"tests": TESTS[:1]}]), "--min-tests=1"]) == 0
+    few = [GOOD | {"statement": f"Print {count}.", "tests": TESTS[:count]} for count in (1, 2, 2, 3)]
+    assert main(["validate", write(tmp_path / "few.jsonl", few), "--min-tests=4"]) == 1
+    assert "min_tests=3 would keep 1, 2 would keep 3, 1 would keep 4" in capsys.readouterr().out
+    assert main(["validate", write(tmp_path / "one.jsonl", few[:1]), "--min-tests=1"]) == 0
 
 
 def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +72,12 @@ def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: p
         ("nowhere.jsonl", None, "no such file"),
         ("empty.jsonl", "", "has no rows"),
         ("text.parquet", "text", "Cannot read"),
-        ("notes.txt", "text", "expected a .parquet or .jsonl file"),
+        ("notes.txt", "text", "does not end as those that are read: .parquet, .jsonl, .json, .csv"),
+        ("broken.json", "[\n{},", "broken JSON"),
+        ("two.json", '{"train": [], "test": []}', "several arrays of rows (train, test)"),
+        ("quote.csv", 'prompt,ground_truth\n"not closed,x\n', "unexpected end of data"),
+        ("twice.csv", "tests,tests\n", "names 'tests' twice"),
+        ("plain.jsonl.gz", "{}", "Cannot read"),
     ],
 )
 def test_a_bad_file_is_one_line_and_exit_2(
@@ -111,7 +120,8 @@ def test_any_rows_are_kept_or_dropped_with_a_reason(tmp_path: Path, capsys: pyte
     assert main(["validate", file, "--format=json"]) == 1
     assert len(json.loads(capsys.readouterr().out)) == told.height
     assert main(["validate", file]) == 1
-    *lines, more, counts = capsys.readouterr().out.splitlines()
+    *lines, more, counts, hint = capsys.readouterr().out.splitlines()
+    assert hint.startswith("of ")
     assert len(lines) == MOST_LINES and all("dropped" in line for line in lines)
     assert more == f"... and {told.height - MOST_LINES} more rows (--format csv prints all)"
     assert counts.startswith(f"{told.height} rows: {kept.height} kept, {dropped.height} dropped (")

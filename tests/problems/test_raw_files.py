@@ -1,6 +1,12 @@
+import bz2
+import csv
+import gzip
+import hashlib
+import io
 import json
+import lzma
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.problems.raw_files import Oversized, RawFile, RawRow, Segment, index_file, read_segment, whole_file
-from coderl_tasks.problems.sources import RowSource
+from coderl_tasks.problems.raw_files import (
+    Misread,
+    Oversized,
+    RawFile,
+    RawRow,
+    Segment,
+    index_file,
+    read_segment,
+    whole_file,
+)
+from coderl_tasks.problems.sources import RowSource, open_source
 
 
 def lines_file(path: Path, lines: list[str]) -> RawFile:
@@ -70,6 +85,77 @@ def test_a_row_is_held_by_its_taker_only(tmp_path: Path, monkeypatch: pytest.Mon
             held = [sys.getrefcount(row) + sys.getrefcount(row.values) for row in source.read(whole_file(file))]
             alone = RawRow("s", 0, json.loads("{}"))
             assert held == [sys.getrefcount(alone) + sys.getrefcount(alone.values)] * len(rows)
+
+
+def compressed(name: str, content: bytes) -> bytes:
+    """`content` in the compression of `name`, in two pieces, as tools that append leave it."""
+    packs: dict[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+        ".zst": lambda part: pa.compress(part, codec="zstd", asbytes=True),
+    }
+    pack = packs.get(Path(name).suffix)
+    return content if pack is None else pack(content[:50]) + pack(content[50:])
+
+
+ROWS = [{"statement": f'Print "{number}", or é;\nthen end.', "tests": "[1]"} for number in range(30)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def separated(by: str) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=by)
+    writer.writerows([ROWS[0], *(row.values() for row in ROWS)])
+    return "\ufeff" + text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *((f"a.jsonl{suffix}", LINES) for suffix in ("", ".gz", ".bz2", ".xz", ".zst")),
+        ("a.json", LINES),
+        ("a.json", json.dumps(ROWS)),
+        ("a.json.gz", json.dumps(ROWS, indent=1)),
+        ("a.json", json.dumps({"version": 1, "data": ROWS})),
+        ("a.csv", separated(",")),
+        ("a.csv.zst", separated(";")),
+        ("a.tsv", separated("\t")),
+    ],
+)
+def test_files_as_people_have_them_are_the_same_rows(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_bytes(compressed(name, content.encode()))
+    (source,) = open_source(str(tmp_path / name), None, "train")
+    (file,) = source.files
+    assert source.split == "a"
+    index = index_file(file, segment_bytes=len(content) // 3)
+    assert read(index.segments) == read([whole_file(file)]) == list(enumerate(ROWS))
+    assert (index.rows, index.numbers) == (30, 30)
+    assert index.sha256 == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_a_compressed_file_that_ends_early_is_no_shorter_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.jsonl.{suffix}"
+    path.write_bytes(compressed(path.name, LINES.encode())[:-20])
+    with pytest.raises(DataError, match=r"a\.jsonl"):
+        index_file(RawFile(path, path.name, "lines"))
+
+
+def test_a_row_of_csv_whose_cells_have_moved_is_misread(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,ground_truth\nOne, two?,three\n\nFour?,five\n")
+    (_, misread), (number, good) = read([whole_file(RawFile(path, "a.csv", "csv"))])
+    assert isinstance(misread, Misread)
+    assert "3 cells under a header of 2" in misread.why
+    assert (number, good) == (2, {"prompt": "Four?", "ground_truth": "five"})
+
+
+def test_a_json_document_may_be_as_large_as_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(ROWS))
+    with pytest.raises(DataError, match=r"write it as JSON lines"):
+        read([whole_file(RawFile(path, "a.json", "json"))], max_row_bytes=1000)
 
 
 def test_rows_that_are_too_large_are_not_read(tmp_path: Path) -> None:

@@ -166,7 +166,11 @@ def test_a_reference_in_the_singular() -> None:
         ({"text": "p", "tests": TESTS}, "no_statement", "question, prompt, .* columns: text, tests"),
         ({"problem": " ", "tests": TESTS}, "no_statement", r"columns: problem \(blank\), tests"),
         ({"prompt": "p", "cases": TESTS}, "no_tests", "none in tests, reward_model.* columns: prompt, cases"),
-        ({"prompt": "p", "ground_truth": "42"}, "no_tests", "^no tests are in ground_truth, which is '42'$"),
+        (
+            {"prompt": "p", "ground_truth": "42"},
+            "no_tests",
+            "^no tests are in ground_truth, which is '42'; .*--environment=custom",
+        ),
         (
             {"prompt": "p", "reward_model": {"ground_truth": "[]"}},
             "no_tests",
@@ -271,3 +275,25 @@ def test_it_is_said_why_a_line_is_no_row(line: Any, why: str) -> None:
         problem_from_row(line, split="s", source_row=0)
     assert dropped.value.reason == "row_not_object"
     assert re.search(why, dropped.value.detail)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"text": "t", "code": "c", "test_list": ["assert f()"]}, "MBPP rows: tests that are assert statements"),
+        ({"prompt": "p", "test": "def check(f):\n assert f()", "entry_point": "f"}, "HumanEval .* assert statements"),
+        # LeetCode sets have examples for people beside their assertions: never tests of standard input.
+        ({"prompt": "p", "test": "assert f()", "entry_point": "f", "input_output": TESTS}, "LeetCode"),
+        ({"prompt": "p", "tests": ["assert f(1) == 2"]}, '^tests that are assert .*"fn_name"'),
+        ({"prompt": "p", "tests": "\nassert f(1) == 2\n"}, "^tests that are assert"),
+        ({"question": "q", "answer": "6 #### 7"}, "gsm8k rows: --environment=gsm8k"),
+        ({"problem": "q", "answer": "7"}, "the truth is an answer, .*--environment=custom"),
+        ({"repo": "r", "base_commit": "c", "problem_statement": "p"}, "SWE-bench"),
+        ({"messages": [{"role": "user", "content": "c"}]}, "chats: nothing in them can be checked"),
+        ({"description": "d", "private_tests": {"input": []}}, "CodeContests rows: copy description to statement"),
+    ],
+)
+def test_rows_of_well_known_data_sets_are_recognised(row: dict[str, Any], says: str) -> None:
+    with pytest.raises(RowDropped) as caught:
+        problem_from_row(row, split="s", source_row=0)
+    assert re.search(says, caught.value.detail), caught.value.detail
