@@ -30,6 +30,8 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
+from coderl_tasks.untrusted_text import printable
+
 TOLERANCE = 1e-6
 _INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
@@ -156,5 +158,5 @@ def _start_of(token: bytes, length: int) -> str:
 
 def _shown(value: Any, length: int = 60) -> str:
     text = _start_of(value, length) if isinstance(value, bytes) else reprlib.repr(value)
-    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    text = printable(text)
     return text if len(text) <= length else text[:length] + "..."

@@ -23,6 +23,7 @@ from coderl_tasks.grading.verdict import Grade, Verdict, format_failure, shorten
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import SUFFIXES, RawFile, read_segment, whole_file
+from coderl_tasks.untrusted_text import csv_frame
 
 GRADES_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),
@@ -169,7 +170,7 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
     partial = out_path.with_name(out_path.name + ".partial")
     try:
         if out_path.suffix == ".csv":
-            grades.write_csv(partial)
+            csv_frame(grades).write_csv(partial)
         elif SUFFIXES.get(out_path.suffix) == "lines":
             grades.write_ndjson(partial)
         else:

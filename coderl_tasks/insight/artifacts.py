@@ -13,7 +13,6 @@ import polars as pl
 from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
-from coderl_tasks.insight.console import printable
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
@@ -23,6 +22,7 @@ from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import BY_THEME
+from coderl_tasks.untrusted_text import printable
 
 LAST_STEPS = 10
 EXCERPT_CHARS = 160

@@ -3,7 +3,6 @@
 Model output is untrusted there too: no escape sequence or markup in it takes effect.
 """
 
-import json
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -12,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from coderl_tasks.untrusted_text import csv_frame, printable, printable_json
 
 Output = Literal["table", "csv", "json"]
 LONGEST_TEXT = 200
@@ -22,12 +23,6 @@ GAP = 2  # between two columns
 def plain_table(title: str | None = None, **options: Any) -> Table:
     """An empty table in the common style: no boxes, bold heads."""
     return Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False, **options)
-
-
-def printable(text: str) -> str:
-    """`text` on one line, line breaks shown as ⏎, other control characters (escape sequences) replaced by a dot."""
-    text = text.replace("\r\n", "\n").replace("\n", "⏎").replace("\t", " ")
-    return "".join(character if character.isprintable() else "·" for character in text)
 
 
 def duration(seconds: float) -> str:
@@ -52,7 +47,7 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     """
     shown = frame.head(max_rows)
     columns = [(series, _column_cells(series)) for series in shown.iter_columns()]
-    widths = [max([cell_len(series.name), *map(cell_len, cells)]) for series, cells in columns]
+    widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
     least = [
         width if series.dtype.is_numeric() else min(width, NARROW)
         for (series, _), width in zip(columns, widths, strict=True)
@@ -67,7 +62,7 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     for (series, _), width in zip(columns[:count], least, strict=False):
         right = series.dtype.is_numeric()
         table.add_column(
-            Text(series.name),
+            Text(printable(series.name)),
             justify="right" if right else "left",
             overflow="ellipsis",
             no_wrap=True,
@@ -88,26 +83,12 @@ def _fitting(widths: list[int], width: int) -> int:
     return max(1, sum(end - GAP <= width for end in ends))
 
 
-def plain_values(frame: pl.DataFrame, *, for_terminal: bool) -> pl.DataFrame:
-    """`frame` as CSV can hold it, lists and structs as JSON; `for_terminal` without control characters."""
-    columns = []
-    for series in frame.iter_columns():
-        if series.dtype.is_nested():
-            texts = [None if value is None else json.dumps(value, default=str) for value in series.to_list()]
-            columns.append(pl.Series(series.name, texts, pl.String))
-        elif for_terminal and series.dtype == pl.String:
-            columns.append(pl.Series(series.name, [value and printable(value) for value in series], pl.String))
-        else:
-            columns.append(series)
-    return pl.DataFrame(columns)
-
-
 def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:
     """Writes all of `frame` to the console's file as CSV or as JSON (an array of objects)."""
     if output == "csv":
-        console.file.write(plain_values(frame, for_terminal=console.is_terminal).write_csv())
+        console.file.write(csv_frame(frame).write_csv())
     else:
-        console.file.write(frame.write_json() + "\n")
+        console.file.write(printable_json(frame.write_json()) + "\n")
 
 
 def _column_cells(series: pl.Series) -> list[str]:

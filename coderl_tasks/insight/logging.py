@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from coderl_tasks.insight.console import duration, printable
+from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.spans import StepSpans
 from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
@@ -22,6 +22,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.untrusted_text import printable
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 

@@ -14,7 +14,8 @@ from rich.text import Text
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering import DuplicateRules, FilterRequest, FilterResult, RowRules, filter_dataset
-from coderl_tasks.insight.console import Output, printable, write_frame
+from coderl_tasks.insight.console import Output, write_frame
+from coderl_tasks.untrusted_text import printable
 
 ROWS_SCHEMA: dict[str, pl.DataType] = {
     "split": pl.String(),

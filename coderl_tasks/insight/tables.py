@@ -13,7 +13,8 @@ from markupsafe import Markup, escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from coderl_tasks.insight.console import plain_table, printable
+from coderl_tasks.insight.console import plain_table
+from coderl_tasks.untrusted_text import printable
 
 Row = TypeVar("Row")
 RICH_STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "muted": "dim"}

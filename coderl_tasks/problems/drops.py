@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 import polars as pl
 
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.untrusted_text import printable
 
 DROPPED_SCHEMA: dict[str, pl.DataType] = {
     "stage": pl.String(),
@@ -27,7 +28,7 @@ class RowDropped(Exception):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
-        self.detail = _printable(detail)
+        self.detail = printable(" ".join(detail[: 2 * DETAIL_CHARS].split()))[:DETAIL_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,3 @@ def count_drops(dropped: pl.DataFrame) -> dict[str, int]:
     """Rows of a frame of `DROPPED_SCHEMA` by "stage/reason", sorted by name."""
     counts = dropped.group_by("stage", "reason").len().sort("stage", "reason")
     return {f"{stage}/{reason}": count for stage, reason, count in counts.iter_rows()}
-
-
-def _printable(text: str) -> str:
-    """One line of printable text, at most `DETAIL_CHARS` characters: no escape sequence of a row reaches a terminal."""
-    line = " ".join(text[: 2 * DETAIL_CHARS].split())
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line[:DETAIL_CHARS]
-    )[:DETAIL_CHARS]
