@@ -263,7 +263,8 @@ class Training:
         return CheckpointStore(coderl_home() / "tinker").find(row["state_path"])
 
     def outcome(self) -> dict[str, Any]:
-        """What the run came to, without clocks, attempts and paths."""
+        """What the run came to, without clocks, attempts, paths and what programs said, which may hold addresses."""
+        varying = ("run_seconds", "attempt", "failed_output", "reason")
         rows = [
             {key: value for key, value in row.items() if not key.startswith("time_")}
             for row in read_rows(self.folder / "metrics.jsonl")
@@ -273,8 +274,8 @@ class Training:
         return {
             "weights": {name: file.sha256 for name, file in self.final_checkpoint().files.items()},
             "metrics": rows,
-            "rollouts": pl.read_parquet(files).drop("run_seconds", "attempt").to_dicts(),
-            "evaluations": [pl.read_parquet(file).drop("run_seconds", "attempt").to_dicts() for file in evaluations],
+            "rollouts": pl.read_parquet(files).drop(varying).to_dicts(),
+            "evaluations": [pl.read_parquet(file).drop(varying).to_dicts() for file in evaluations],
         }
 
     def steps_applied(self) -> tuple[int, int]:

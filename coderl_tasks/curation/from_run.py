@@ -200,7 +200,8 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
 
     Nothing of those that the run did not come by, or knew with other tests.
     """
-    columns = [name for name in ROLLOUT_SCHEMA if name not in ("completion", "logprobs", "base_logprobs")]
+    unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")
+    columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [
         file for file in sorted(Path(policy.run).glob("steps/*/scored.parquet")) if int(file.parent.name) <= policy.step
     ]

@@ -144,7 +144,7 @@ def _columns(grade: Grade, problem: Problem) -> tuple[Any, ...]:
         grade.first_failed,
         grade.run_seconds,
         problem.source_row,
-        shortened(grade.reason) or None,
+        grade.shown_reason,
         None if failed is None else shortened(failed.input),
         None if failed is None else shortened(failed.expected),
         grade.output,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it imports this module, for the grades that it gives
     from coderl_tasks.grading.judge import Judge
 
 FORMAT_COEF = 0.1
-_SHOWN_CHARS = 1000
+SHOWN_CHARS = 1000
 
 
 class Verdict(StrEnum):
@@ -70,6 +70,11 @@ class Grade:
         return self.verdict is Verdict.PASSED
 
     @property
+    def shown_reason(self) -> str | None:
+        """`reason` as tables have it: shortened, None where there is none."""
+        return shortened(self.reason) or None
+
+    @property
     def gradable(self) -> bool:
         return self.verdict is not Verdict.INFRA_ERROR
 
@@ -113,9 +118,9 @@ def shortened(text: str | bytes) -> str:
     """
     size, unit = len(text), "bytes" if isinstance(text, bytes) else "characters"
     if isinstance(text, bytes):
-        text = text[: 4 * _SHOWN_CHARS + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
-    shown = text[:_SHOWN_CHARS].encode("utf-8", "backslashreplace").decode()
-    return shown if len(text) <= _SHOWN_CHARS else f"{shown}... ({size:,} {unit})"
+        text = text[: 4 * SHOWN_CHARS + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
+    shown = text[:SHOWN_CHARS].encode("utf-8", "backslashreplace").decode()
+    return shown if len(text) <= SHOWN_CHARS else f"{shown}... ({size:,} {unit})"
 
 
 def format_failure(problem: Problem) -> Grade:

@@ -22,7 +22,9 @@ STEP = "step-"
 """What the name of a file of a single step begins with."""
 LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
 """Columns of the index that count another one's tokens."""
-LEFT_OUT = (*LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error")
+LEFT_OUT = (
+    *LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error", "failed_output", "reason",
+)  # fmt: skip
 INDEX_SCHEMA: dict[str, pl.DataType] = {
     **{name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name not in LEFT_OUT},
     **dict.fromkeys(LENGTHS, pl.Int64()),

@@ -99,6 +99,19 @@ GRADED_COLUMNS = {
         "the traceback of compute_reward, or what else it did wrong; null if it returned a number",
         lambda scored: scored.grade.error if scored.grade.verdict == "reward_error" else None,
     ),
+    "failed_output": Column(
+        TEXT,
+        "what the program printed or returned in the first test that failed, up to 1,000 characters, then its size; "
+        "null if none failed or nothing came back",
+        lambda scored: scored.grade.output,
+    ),
+    "reason": Column(
+        TEXT,
+        "why there was no answer to compare, in one line: the program's error, the limit it broke, the fault that is "
+        "ours; null if passed or wrong_answer",
+        # Not of a wrong answer: its reason quotes the expected output, which stays with the problems.
+        lambda scored: None if scored.grade.verdict in ("passed", "wrong_answer") else scored.grade.shown_reason,
+    ),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.
 `advantage` and `trained` are null / false outside training. In training a row with null `logprobs` is left out of its
