@@ -1,5 +1,6 @@
 """What a program can see and reach, at each level of isolation."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,65 @@ def test_runs_share_no_shared_memory(any_sandbox: Sandbox) -> None:
     code = "import ctypes\nprint(ctypes.CDLL(None, use_errno=True).shmget(4242, 4096, {flags}))"
     any_sandbox.stdout(code.format(flags=0o1600))
     assert any_sandbox.stdout(code.format(flags=0o600)) == "-1\n"
+
+
+FILE = "import fcntl, mmap, os\nf = open(os.path.dirname(os.__file__) + '/this.py', 'rb')\n"
+IN_CACHE = "print(os.preadv(f.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT))"
+MINCORE = (
+    "import ctypes\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)\nv = ctypes.c_ubyte()\n"
+    "libc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+    "at = libc.mmap(None, ctypes.c_size_t(1), 1, 2, f.fileno(), ctypes.c_long(0))\n"
+    "print(libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(1), ctypes.byref(v)), v.value)"
+)
+EVICT = "os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)"
+HINT = "import struct\nfcntl.fcntl(f, 1036, struct.pack('Q', {}))"
+MARKS = {
+    "evicted from the page cache": ("f.read()", EVICT, IN_CACHE),
+    "evicted from the page cache, by mincore": ("f.read()", EVICT, MINCORE),
+    "a hint about writing": (HINT.format(0), HINT.format(3), "print(fcntl.fcntl(f, 1035, bytes(8)))"),
+    "the time of a device": (
+        "os.utime('/dev/null')",
+        "os.utime('/dev/null')",
+        "print(os.stat('/dev/null').st_mtime_ns)",
+    ),
+}
+"""Marks that a program may leave on what other programs see too: take it off, put it on, look for it."""
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_run_leaves_no_mark_for_another(any_sandbox: Sandbox, mark: str) -> None:
+    def printed(action: str) -> str:
+        return any_sandbox.stdout(
+            f"{FILE}try:\n    {action.replace(chr(10), chr(10) + '    ')}\nexcept OSError as e: print(e.errno)"
+        )
+
+    off, on, look = MARKS[mark]
+    printed(off)
+    before = printed(look)
+    printed(on)
+    assert printed(look) == before
+
+
+def test_runs_do_not_see_what_others_read(any_sandbox: Sandbox) -> None:
+    code = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nn = libc.inotify_init()\nfolder = os.path.dirname(os.__file__)\n"
+        "print(libc.inotify_add_watch(n, folder.encode(), 0xfff), libc.fcntl(os.open(folder, 0), 1026, 1))"
+    )
+    assert any_sandbox.stdout(code) == "-1 -1\n"
+
+
+def test_what_belongs_to_the_servers_user_stays_as_it_is(any_sandbox: Sandbox) -> None:
+    server = any_sandbox.process.pid
+    before = os.getpriority(os.PRIO_PROCESS, server)
+    code = (
+        "import os\nfor path in ('..', os.__file__, '/dev/null'):\n"
+        "    before = os.stat(path).st_mode, os.stat(path).st_mtime_ns\n"
+        "    for change in (lambda: os.chmod(path, 0o777), lambda: os.utime(path), lambda: os.setpriority(2, 0, 19)):\n"
+        "        try: change()\n        except OSError: pass\n"
+        "    print(before == (os.stat(path).st_mode, os.stat(path).st_mtime_ns))"
+    )
+    assert any_sandbox.stdout(code) == "True\nTrue\nTrue\n"
+    assert os.getpriority(os.PRIO_PROCESS, server) == before
 
 
 def test_random_numbers_differ_between_runs(sandbox: Sandbox) -> None:

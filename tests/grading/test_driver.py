@@ -2,6 +2,11 @@
 
 import ast
 import importlib
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +16,7 @@ from tests.grading.programs import stdin_problem
 
 
 def constants() -> dict[str, object]:
-    """The driver's constants that are made of literals: it runs when it is imported."""
+    """The driver's constants that are made of literals."""
     space: dict[str, object] = {}
     for statement in ast.parse(GRADING_DRIVER.read_text()).body:
         if isinstance(statement, ast.Assign) and {"STAR_IMPORTED", "IMPORTED", "RARELY_USED"} & {
@@ -47,3 +52,23 @@ async def test_recursion_through_c_code_has_room(judge: Judge) -> None:
     )
     grade = await judge.grade(stdin_problem(("", "100000\n")), code)
     assert grade.passed, grade.reason
+
+
+def test_who_takes_a_lower_priority_waits_on_its_own_account() -> None:
+    driver = runpy.run_path(str(GRADING_DRIVER), run_name="driver")
+    (core, *_) = os.sched_getaffinity(0)
+    spin = f"import os, sys\nos.sched_setaffinity(0, {{{core}}})\nos.nice(int(sys.argv[1]))\nwhile True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin, nice]) for nice in ("0", "0", "19")]
+    try:
+        while os.getpriority(os.PRIO_PROCESS, spinning[2].pid) != 19:
+            pass
+        for process in spinning:
+            schedstat = Path(f"/proc/{process.pid}/schedstat")
+            while int(schedstat.read_text().split()[1]) < 2e8:
+                pass
+        usual, _, lower = (driver["starved_seconds"](process.pid) for process in spinning)
+        assert (usual > 0.0, lower) == (True, 0.0)
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import signal
 from pathlib import Path
+from textwrap import indent
+
+import pytest
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
 from tests.embedded_sandbox.sandbox_servers import Sandbox
@@ -99,6 +102,28 @@ async def test_time_of_children_counts(judge: Judge) -> None:
     problem = stdin_problem(("", "1\n"), time_limit_s=0.5)
     code = "import os\nif os.fork() == 0:\n    while True: pass\nos.wait()\nprint(1)"
     assert (await judge.grade(problem, code)).verdict is Verdict.TIME_LIMIT
+
+
+IGNORED = {
+    "SIG_IGN": "import _signal\n_signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)",
+    "SA_NOCLDWAIT": (
+        "import ctypes\naction = (ctypes.c_ulong * 19)()\nimport sys\naction[17] = 2\n"
+        "assert ctypes.CDLL(None).sigaction(17, ctypes.byref(action), None) == 0"
+    ),
+}
+"""Ways to have the kernel collect one's children, whose CPU time is then counted nowhere."""
+
+
+@pytest.mark.parametrize("way", IGNORED)
+async def test_time_of_children_that_are_not_to_be_collected_counts(judge: Judge, way: str) -> None:
+    code = (
+        f"import os, time\nif os.fork() == 0:\n{indent(IGNORED[way], '    ')}\n    for _ in range(5):\n"
+        "        if os.fork() == 0:\n            while time.process_time() < 0.2: pass\n            os._exit(0)\n"
+        "        try: os.wait()\n        except ChildProcessError: pass\n    os._exit(0)\nos.wait()\nprint(1)"
+    )
+    grade = await judge.grade(stdin_problem(("", "1\n"), time_limit_s=30.0), code)
+    assert grade.passed, grade.reason
+    assert grade.run_seconds >= 1.0
 
 
 async def test_no_program_keeps_count_of_the_tests(embedded_judge: Judge) -> None:

@@ -68,7 +68,7 @@ class BadRequest(ValueError):
 
 def _number(body: dict[str, Any], name: str, default: float) -> float:
     value = body.get(name, default)
-    # JSON's true is an int to Python, and NaN, which its JSON parser takes, a number; an int may be too large for a float.
+    # JSON's true is an int to Python, and NaN a number to its JSON parser. An int may be too large for a float.
     if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise BadRequest(f"{name} must be a number")
     return float(max(-sys.float_info.max, min(value, sys.float_info.max)))

@@ -3,10 +3,12 @@
 What it covers: calls that change namespaces, mounts, modules, clocks or the machine; that look into other
 processes; kernel interfaces with a bad record (bpf, io_uring, userfaultfd, perf events, keyrings); every
 socket family but AF_UNIX; locks and leases that take no more than the right to read a file, and would hold up the
-host's own programs (flock, F_SETLEASE); and to outlive the process that a run is bound to. They fail with EPERM.
-`clone3` says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected. What it does not cover:
-an ordinary call with a bug in the kernel behind it. Files, processes and memory are the business of namespaces or
-Landlock and of the resource limits.
+host's own programs (flock, F_SETLEASE); what lets one run leave a mark for another on a file that both may read, or
+look for one (the page cache's calls, hints, watches, the ioctls of file systems); and to outlive the process that a run
+is bound to. They fail with EPERM. What is only advice to the kernel, or flushes the host's disks, does nothing and says
+that it worked. `clone3` says ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
+What it does not cover: an ordinary call with a bug in the kernel behind it. Files, processes and memory are the
+business of namespaces or Landlock and of the resource limits.
 """
 
 import ctypes
@@ -79,6 +81,35 @@ _DENIED = {
     "iopl": (172, -1),
     "ioperm": (173, -1),
     "uselib": (134, -1),
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+    "inotify_add_watch": (254, 27),
+}
+# These do nothing, and say that it worked.
+_IDLE = {"fadvise64": (221, 223), "readahead": (187, 213), "sync": (162, 81), "syncfs": (306, 267)}
+# Landlock leaves these to whoever owns the file, wherever it is; with namespaces all but the run's own are read-only.
+_IDLE_WITHOUT_NAMESPACES = {
+    "chmod": (90, -1),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, -1),
+    "lchown": (94, -1),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "utime": (132, -1),
+    "utimes": (235, -1),
+    "futimesat": (261, -1),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
 }
 # Without an ipc namespace these outlive the run; without a network namespace a socket reaches the host.
 _DENIED_WITHOUT_NAMESPACES = {
@@ -97,23 +128,29 @@ _OWN_PROCESS_ONLY = {
     "sched_setscheduler": ((144, 119), 0),
     "sched_setparam": ((142, 118), 0),
     "sched_setattr": ((314, 274), 0),
-    "setpriority": ((141, 140), 1),
-    "ioprio_set": ((251, 30), 1),
     "move_pages": ((279, 239), 0),
     "migrate_pages": ((256, 238), 0),
 }
+# Those that change all processes of a user's, too: by the value that means a user.
+_PRIORITIES = {"setpriority": ((141, 140), 2), "ioprio_set": ((251, 30), 3)}
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
+_MADVISE = (28, 233)
+_PREADV2 = (327, 286)
 _KILL_CALL = (62, 129)
 _PRCTL = (157, 167)
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 _TIOCSTI = 0x5412
-_F_SETLEASE = 1024
+_TERMINAL_IOCTLS, _IOCTL_KIND_MASK = 0x5400, 0xFFFFFF00
+# F_SETLEASE, F_NOTIFY, F_SET_RW_HINT, F_SET_FILE_RW_HINT
+_FCNTL_DENIED = (1024, 1026, 1036, 1038)
+# MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT
+_MADVISE_IDLE = (12, 20, 21)
 _AF_UNIX = 1
 _SIGKILL, _SIGCHLD, _SIGCONT, _SIGSTOP = 9, 17, 18, 19
 _SOCK_STREAM = 1
@@ -129,7 +166,7 @@ _NEW_NAMESPACE_FLAGS = (
 )
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG5 = 0, 4, 16, 24, 32, 56
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _ERRNO = 0x00050000
@@ -143,6 +180,12 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 def _deny(code: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | code)
+
+
+def _unless_among(values: Sequence[int], argument: int, otherwise: bytes) -> list[bytes]:
+    """Allow a call unless its argument is one of the values."""
+    tests = (_instruction(_JUMP_EQUAL, value, len(values) - at) for at, value in enumerate(values))
+    return [_instruction(_LOAD, argument), *tests, _instruction(_RETURN, _ALLOW), otherwise]
 
 
 class _Guard(NamedTuple):
@@ -173,11 +216,27 @@ def build_program(namespaces: bool) -> bytes:
         ),
         _Guard(
             _IOCTL[column],
-            [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1), _deny(), allow],
+            [
+                _instruction(_LOAD, _ARG1),
+                _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1),
+                _deny(),
+                _instruction(_AND, _IOCTL_KIND_MASK),
+                _instruction(_JUMP_EQUAL, _TERMINAL_IOCTLS, 1, 0),
+                _deny(errno.ENOTTY),  # what a file system answers that has no such call
+                allow,
+            ],
         ),
+        _Guard(_FCNTL[column], _unless_among(_FCNTL_DENIED, _ARG1, _deny())),
+        _Guard(_MADVISE[column], _unless_among(_MADVISE_IDLE, _ARG2, _deny(0))),
+        # Any flag, and RWF_NOWAIT above all, which tells what is in the page cache.
         _Guard(
-            _FCNTL[column],
-            [_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, _F_SETLEASE, 0, 1), _deny(), allow],
+            _PREADV2[column],
+            [
+                _instruction(_LOAD, _ARG5),
+                _instruction(_JUMP_EQUAL, 0, 1, 0),
+                _deny(errno.EOPNOTSUPP),
+                allow,
+            ],
         ),
     ]
     # The kernel drops a signal to pid 1 of a namespace without a word. A program that tries to end what runs it fails
@@ -212,6 +271,7 @@ def build_program(namespaces: bool) -> bytes:
             ],
         )
     )
+    idle = dict(_IDLE)
     if namespaces:
         guards.append(
             _Guard(
@@ -221,6 +281,7 @@ def build_program(namespaces: bool) -> bytes:
         )
     else:
         denied |= _DENIED_WITHOUT_NAMESPACES
+        idle |= _IDLE_WITHOUT_NAMESPACES
         # A datagram pair can still send to any address, a stream pair only to its peer.
         stream_only = [
             _instruction(_LOAD, _ARG1),
@@ -233,7 +294,16 @@ def build_program(namespaces: bool) -> bytes:
         for numbers, position in _OWN_PROCESS_ONLY.values():
             zero_only = [_instruction(_LOAD, _ARG0 + 8 * position), _instruction(_JUMP_EQUAL, 0, 1, 0), _deny(), allow]
             guards.append(_Guard(numbers[column], zero_only))
-    return _assemble(guards + [_Guard(pair[column], [_deny()]) for pair in denied.values() if pair[column] >= 0])
+        for numbers, user in _PRIORITIES.values():
+            own_only = [
+                *(_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, user, 2, 0)),
+                *(_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, 0, 1, 0)),
+                *(_deny(), allow),
+            ]
+            guards.append(_Guard(numbers[column], own_only))
+    for calls, answer in ((denied, _deny()), (idle, _deny(0))):
+        guards += [_Guard(pair[column], [answer]) for pair in calls.values() if pair[column] >= 0]
+    return _assemble(guards)
 
 
 def deny(call_numbers: Sequence[int]) -> bytes:
