@@ -3,6 +3,7 @@
     python benchmarks/training_kills.py [--kills 50] [--variant rolling-1] [--variant rolling-4] [--variant overlap]
                                         [--variant queue] [--variant off-policy] [--variant refill]
                                         [--variant adaptive] [--variant first] [--variant capped] [--variant all]
+                                        [--variant unprofiled]
 
 A real `coderl train` of 12 steps with the nano model, its Tinker server and its sandbox are killed with SIGKILL, all at
 once, at moments drawn from the seed, anywhere from starting up to the last write. Then all three start again, by the
@@ -14,6 +15,7 @@ by several rounds. One chooses problems and the sizes of their groups by what th
 and replaces groups. One does so too, and begins groups with a few completions, so that a group is sampled in two parts.
 One more does so under a cap on tokens, which is raised by CAP whenever the run has ended at it. One has all of this at
 once but the cap, two steps ahead and several optimizer steps per step included, and saves a state after every fourth.
+One chooses problems and begins groups in the same way, on a pool without a profile.
 Two more train on word problems, and with a user's own reward.
 
 Compared with a run that nobody disturbed: the final weights and optimizer state, byte for byte, all rollouts, and all
@@ -73,11 +75,9 @@ SETTINGS = (
     "eval_every=4",
     "eval_limit=4",
 )
-FIRST = 3
-"""Completions that groups are begun with in the variant first."""
 IN_TWO_PARTS = (
     "selection=adaptive",
-    f"first_completions={FIRST}",
+    "first_completions=3",
     "refill=1.5",
     "batch_size=32",
     "group_size=4",
@@ -115,12 +115,14 @@ VARIANTS = {
         "epochs_per_rollout_batch=2",
         "train_batch_size=13",
     ),
+    "unprofiled": ("selection=adaptive", "first_completions=4", "batch_size=32", "group_size=4"),
     "gsm8k": ("environment=gsm8k",),
     "custom": ("environment=custom",),
 }
 REWARD = "def compute_reward(completion, ground_truth):\n    return completion.count(ground_truth[-1]) / 10\n"
 """Of the variant custom: something that varies between a nano model's completions."""
-POOL = ("preset=nano", "limit=24", "profile_samples=2", "band_low=0", "band_high=1")
+POOL = ("preset=nano", "limit=24")
+PROFILE = ("profile_samples=2", "band_low=0", "band_high=1")
 CAP = 2_000
 """Tokens that the variant capped may take, and then so many more each time that it has ended at its cap."""
 FINISH_S = 600.0
@@ -195,7 +197,9 @@ class Training:
         words = [*SETTINGS, *VARIANTS[plan.variant], f"max_steps={plan.steps}", f"pool={plan.pool}"]
         if plan.variant == "custom":
             words.append(f"reward_file={plan.pool}/reward.py")
-        words = list({word.partition("=")[0]: word for word in words}.values())  # a variant's own come last
+        given = dict(word.split("=", 1) for word in words)  # a variant's own come last
+        self.first = int(given.get("first_completions", 0))
+        words = [f"{key}={value}" for key, value in given.items()]
         self.command = [sys.executable, "-m", "coderl_tasks.cli", "train", *words, f"log_path={folder}"]
         self.cap: int | None = None
 
@@ -218,7 +222,9 @@ class Training:
             group for file in files for group in pl.read_parquet(file, columns=names).group_by(names).len().rows()
         ]
         begun = {seed_for(0, "train", *group) for *group, _ in groups}
-        return begun | {seed_for(0, "train", *group, FIRST) for *group, size in groups if size > FIRST}
+        if not self.first:
+            return begun
+        return begun | {seed_for(0, "train", *group, self.first) for *group, size in groups if size > self.first}
 
     def committed(self) -> int:
         return len(list(self.folder.glob("steps/*/commit.json")))
@@ -349,6 +355,7 @@ def running() -> Iterator[Stack]:
 def make_pool(folder: Path, stack: Stack, variant: str) -> Path:
     """A small pool of data/mini, or of word problems, as the variant trains on."""
     words = VARIANTS[variant] if variant in ("gsm8k", "custom") else ("max_tests=3",)
+    words += ("profile_mode=none",) if variant == "unprofiled" else PROFILE
     if variant == "custom":
         make_folder(folder)
         rows = read_rows(PROJECT_ROOT / WORDS_DATASET / "train.jsonl")
@@ -378,7 +385,7 @@ def main() -> None:
     with running() as stack, tempfile.TemporaryDirectory(prefix="training-kills-") as temporary:
         pools: dict[str, Path] = {}
         for name in arguments.variant or VARIANTS:
-            data = name if name in ("gsm8k", "custom") else "code"
+            data = name if name in ("gsm8k", "custom", "unprofiled") else "code"
             stack.model = NANO_WORDS_MODEL if name == "gsm8k" else NANO_MODEL
             pool = arguments.pool or pools.get(data) or make_pool(Path(temporary) / f"pool-{data}", stack, name)
             pools[data] = pool
@@ -391,7 +398,8 @@ def main() -> None:
     failures = ("different", "steps_applied_twice", "recorded_asked_again", "past_cap")
     wasteful = any(outcome["unused"] > outcome["group"] for outcome in outcomes)
     idle = any(
-        outcome["variant"] in ("refill", "first", "all") and not outcome["groups_refilled"] for outcome in outcomes
+        outcome["variant"] in ("refill", "first", "all", "unprofiled") and not outcome["groups_refilled"]
+        for outcome in outcomes
     )
     sys.exit(1 if idle or wasteful or any(outcome[name] for outcome in outcomes for name in failures) else 0)
 

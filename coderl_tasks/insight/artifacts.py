@@ -94,7 +94,7 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
         lines += ["## Samples spent", "", *markdown_table(pool_view.spending_table(pool_view.spending(profile))), ""]
     if len(pool):
         parts = pool_view.make_up(pool)
-        lines += ["## The pool", "", *_image(difficulty_plot(pool))]
+        lines += ["## The pool", "", *(_image(difficulty_plot(pool)) if pool_view.is_profiled(pool) else [])]
         lines += [*markdown_table(pool_view.make_up_table(parts)), ""]
         lines += [pool_view.note_on_labels(pool), ""] if sum(parts[-1].few) else []
     if len(curation.solutions):

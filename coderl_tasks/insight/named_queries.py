@@ -243,8 +243,8 @@ _QUERIES = (
         FROM updates ORDER BY run, step, update
         """),
     NamedQuery("pool", CURATION, "What is the pool made of?", """
-        SELECT run, split, difficulty, count(*) AS problems, round(avg(pass_rate), 3) AS pass_rate,
-               round(avg(posterior_mean), 3) AS posterior_mean,
+        SELECT run, split, coalesce(difficulty, 'not profiled') AS difficulty, count(*) AS problems,
+               round(avg(pass_rate), 3) AS pass_rate, round(avg(posterior_mean), 3) AS posterior_mean,
                round(avg(difficulty_probability), 3) AS label_probability,
                round(avg(mean_completion_tokens), 1) AS tokens
         FROM pool GROUP BY run, split, difficulty ORDER BY run, split, pass_rate

@@ -150,6 +150,11 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
     ]
 
 
+def is_profiled(pool: pl.DataFrame) -> bool:
+    """Whether pass rates are known: with profile_mode=none they are null."""
+    return bool(pool["pass_rate"].count())
+
+
 def is_labelled(problems: pl.DataFrame) -> bool:
     """Whether labels have probabilities: pools of earlier versions lack them."""
     return "difficulty_probability" in problems.columns and bool(problems["difficulty_probability"].count())
@@ -269,17 +274,20 @@ def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
 
 
 def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
-    """The pool by split and difficulty; labels in doubt are noted."""
+    """The pool by split and, where that is known, difficulty and pass rate; labels in doubt are noted."""
     by_difficulty: list[Column[MakeUp]] = [
         Column(name, lambda row, place=place: Noted(row.counts[place], row.few[place]), ",", "num")  # type: ignore[misc]
         for place, name in enumerate(DIFFICULTIES)
     ]
+    rate: Column[MakeUp] = Column("mean pass rate", lambda row: row.pass_rate, ".1%", "num", media="html")
+    if all(row.pass_rate is None for row in rows):
+        by_difficulty, rate = [], Column("pass rates", lambda row: "not profiled")
     return Table(
         (
             Column("split", lambda row: row.split),
             *by_difficulty,
             Column("all", lambda row: row.problems, ",", "num"),
-            Column("mean pass rate", lambda row: row.pass_rate, ".1%", "num", media="html"),
+            rate,
         ),
         rows,
         "dense",

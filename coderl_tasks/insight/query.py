@@ -212,7 +212,9 @@ def print_query(
         else:
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
             if answer.is_empty():  # a pool and a run may have one name
-                console.print(f"no rows in {path}; `coderl query` without SQL lists what it has", highlight=False)
+                why = ": nothing was profiled" if name in ("pass_rates", "samples") else ""
+                said = f"no rows in {path}{why}; `coderl query` without SQL lists what it has"
+                console.print(said, highlight=False)
 
 
 def write_answer(

@@ -84,7 +84,7 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "samples_plot": Markup(samples_plot(profile).inline_svg()) if len(profile) else None,
         "spending": html_table(pool_view.spending_table(spent)) if spent else None,
         "total": spent[-1] if spent else None,
-        "pool_plot": Markup(difficulty_plot(pool).inline_svg()) if len(pool) else None,
+        "pool_plot": Markup(difficulty_plot(pool).inline_svg()) if pool_view.is_profiled(pool) else None,
         "make_up": html_table(pool_view.make_up_table(parts)) if parts else None,
         "some_few": bool(parts and sum(parts[-1].few)),
         "references": html_table(pool_view.references_table(curation.solutions)) if len(curation.solutions) else None,

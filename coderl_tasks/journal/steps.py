@@ -158,11 +158,12 @@ class StepJournal:
         sizes = read_json(path).get("completions") if path.is_file() else None
         return None if sizes is None else [int(size) for size in sizes]
 
-    def read_decided(self) -> int:
-        """Of how many groups, the first ones, the recorded size is final; 0 where that is not recorded. Raises as
-        `read_problems` does."""
+    def read_decided(self) -> int | None:
+        """Of how many groups, the first ones, the recorded size is final; None where that is not recorded: a caller
+        chose the problems. Raises as `read_problems` does."""
         path = self.folder / PROBLEMS_FILE
-        return int(read_json(path).get("decided", 0)) if path.is_file() else 0
+        decided = read_json(path).get("decided") if path.is_file() else 0
+        return None if decided is None else int(decided)
 
     def add_lost(self, tokens: Tokens) -> None:
         """Record tokens that were sampled for the step and are sampled again."""

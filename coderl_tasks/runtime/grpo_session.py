@@ -176,12 +176,8 @@ class GrpoSession:
                 )
             if settings.refill > 1:  # of a run that goes on, too
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
-            if settings.first_completions:
-                raise ConfigError("first_completions: here the caller chooses a step's problems; leave it out")
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
-            if settings.selection == "adaptive":
-                raise ConfigError("selection=adaptive: here the caller chooses a step's problems; leave it out")
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
@@ -265,19 +261,23 @@ class GrpoSession:
             if not isinstance(problem_id, str) or problem_id not in self._run.pool:
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
+        settings = self._run.settings
+        # As in `coderl train`, further problems included. (Several iterations are on the same problems.)
+        free = bool(subset is None and num_iterations == 1 and (self._run.adaptive or settings.first_completions))
         for _ in range(num_iterations):
-            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None))
+            metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None, free=free))
             for line in (step_line(metrics), *(notice.line for notice in notices)):
                 self._say(line)
         return metrics
 
-    async def _step(self, step: int, ids: list[str], *, given: bool) -> tuple[dict[str, Any], list[Notice]]:
+    async def _step(self, step: int, ids: list[str], *, given: bool, free: bool) -> tuple[dict[str, Any], list[Notice]]:
         run, journal = self._run, self._run.directory.step(step)
         run.require_room()
         recorded = journal.read_problems()
-        if recorded is None:
-            journal.write_problems(ids)
-        elif given and recorded != ids:
+        if recorded is None and not free:
+            first = run.settings.first_completions
+            journal.write_problems(ids, [first] * len(ids) if first else None)
+        elif recorded is not None and given and recorded != ids:
             raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
         begun = time.monotonic()
         sampled = await _sample(run, step)

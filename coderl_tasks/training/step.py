@@ -173,7 +173,8 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
     """
     settings, taken, recorded = run.settings, step_problems(run, step), group_sizes(run, step)
     first, whole = settings.first_completions, settings.completions_per_problem
-    decided = run.directory.step(step).read_decided() if first else 0
+    final = run.directory.step(step).read_decided() if first else 0
+    decided = final or 0
     # Without waiting for grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
     if decided == len(taken) if first else settings.refill == 1 or settings.most_groups <= len(taken):
         return False
@@ -192,6 +193,7 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
     # With first completions what is bounded is completions: a further problem may come to have a whole group.
     room = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(taken)
     missing = min(settings.problems_per_step - (len(taken) - len(without)), room)
+    missing = 0 if final is None else missing  # a caller's own step
     further = run.select_problems(step, missing, taken) if missing > 0 else []
     if not first and not further:
         return False

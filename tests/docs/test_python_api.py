@@ -1,5 +1,6 @@
 """The examples of docs/python-api.md, run as they stand there."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,6 @@ def test_a_session_that_cannot_begin_says_why(tmp_path: Path) -> None:
         ([row], {"max_steps_off_policy": 1}, "max_steps_off_policy"),
         ([row], {"steer": "act"}, "steer=act: here the caller decides"),
         ([row], {"refill": 2.0}, "refill: here the caller chooses a step's problems"),
-        ([row], {"first_completions": 4}, "first_completions: here the caller chooses a step's problems"),
-        ([row], {"selection": "adaptive"}, "adaptive: here the caller chooses a step's problems"),
     ]
     for problems, settings, why in asked:
         given = {"preset": "nano", "log_path": str(tmp_path / "run"), **settings}
@@ -137,6 +136,26 @@ def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
     with init_grpo(reward=compute_reward, say=lines.append, **given) as grpo:
         assert grpo.next_step == 1
     assert "resuming at step 1" in "\n".join(lines) and "changed on resume" not in "\n".join(lines)
+
+
+def test_a_session_chooses_of_rows_without_a_profile_by_what_its_steps_have_shown(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (PROJECT_ROOT / "data/mini/taco-train.jsonl").open()][:12]
+    sizes = {"problems_per_step": 4, "completions_per_problem": 4, "max_tokens": 64, "log_path": str(tmp_path / "run")}
+    chosen = {"selection": "adaptive", "first_completions": 2, "preset": "nano"}
+    with init_grpo("data/nano", problems=rows, **sizes, **chosen) as grpo:
+        metrics = grpo.train_grpo_step()
+        own = grpo.problem_ids[:3]
+        of_own = grpo.train_grpo_step(own)
+    assert metrics["problems_seen"] == 0 and metrics["groups_total"] >= 4
+    assert (of_own["groups_total"], of_own["problems_seen"]) == (3, metrics["groups_total"])
+    journals = [StepJournal(tmp_path / "run" / "steps" / f"{step:06d}", step) for step in (0, 1)]
+    assert [journal.read_decided() for journal in journals] == [metrics["groups_total"], 3]
+    assert journals[1].read_problems() == own
+    for journal in journals:
+        scored = journal.read_scored()
+        assert scored is not None
+        heights = scored.group_by("group_index", maintain_order=True).len()["len"].to_list()
+        assert heights == journal.read_group_sizes() and set(heights) <= {2, 4}
 
 
 def test_the_training_loop(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,11 @@ async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled:
         assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(whole)
     assert len(refilled.seeds) == len(set(refilled.seeds)) == 9
 
+    # A caller's own step gets no further problems.
+    async with refilled.run(tmp_path / "own", Told(), first_completions=2) as run:
+        run.directory.step(0).write_problems(POOL[:3], [2, 2, 2])
+        rollouts_of_own = (await sample.fn(run, 0)).rollouts
+        assert problems_of(rollouts_of_own) == list(POOL[:3]) and heights(rollouts_of_own) == [2, 4, 2]
     # No more than 12 completions: after a, b and c there are 8, and of d's group no other one would fit.
     async with refilled.run(tmp_path / "bounded", Told(), first_completions=2, refill=1) as run:
         assert heights((await sample.fn(run, 0)).rollouts) == [2, 4, 2, 2]
