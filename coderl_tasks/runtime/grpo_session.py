@@ -65,8 +65,8 @@ def init_grpo(
     `finish` or `close`.
 
     `problems` are raw rows as `coderl curate` reads them, all that steps may be trained on; without them `pool` names a
-    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward` may
-    be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file that defines
+    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward`
+    may be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file with
     compute_reward: then `environment` is custom. Nothing is evaluated here: `coderl evaluate` measures the run. `say`
     takes the lines for people. Raises ConfigError or DataError for what cannot work, before anything is sampled.
     """
@@ -107,7 +107,7 @@ def _own_folder(name: str) -> Path:
 
 
 def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
-    """The problem in a row of the caller's. One that cannot be used raises: nobody reads a list of dropped rows here."""
+    """The problem in a row of the caller's. A row that cannot be used raises: nobody reads a list of drops here."""
     try:
         if not isinstance(row, Mapping):
             raise RowDropped("row_not_object", f"{row!r} is no row, which is a dict")
@@ -180,6 +180,8 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
+                if settings.size_warning:
+                    self._say(settings.size_warning)
                 log = run_logger(settings, directory)
                 with log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:
