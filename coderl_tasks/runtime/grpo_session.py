@@ -113,7 +113,7 @@ def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem
             raise RowDropped("row_not_object", f"{row!r} is no row, which is a dict")
         return reader.read(dict(row), split="own", source_row=number)
     except RowDropped as drop:
-        raise DataError(f"{what}: {drop.detail or drop.reason}") from None
+        raise DataError(f"{what}: {drop.detail} ({drop.reason})") from None
 
 
 def _written(rows: Iterable[Row], reader: RowReader) -> str:
@@ -302,6 +302,8 @@ class GrpoSession:
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
+        if num_samples < 1 or limit < 1:
+            raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
         return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
 
     def _prompt(self, prompt: str | Row) -> list[int]:

@@ -179,6 +179,8 @@ def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
         grpo.train_grpo_step(grpo.problem_ids)
         with pytest.raises(ConfigError, match="prompts is a list"):
             grpo.sample("Say print.")
+        with pytest.raises(ConfigError, match="num_samples=0 max_tokens=128 samples nothing"):
+            grpo.sample(["Say print."], num_samples=0)
         with pytest.raises(DataError, match=r"prompts: nothing in ground_truth"):
             grpo.sample([{"prompt": "Say print."}])
         with pytest.raises(ConfigError, match="subset is a list of ids"):
