@@ -183,6 +183,7 @@ def taken_from_the_run(
     content = settings.content()
     same_settings = all(measured_with.get(key) == content.get(key) for key in keys)
     same_policy = summary.get("policy") == policy.sampler_path
+    same_policy &= summary.get("served_by", policy.served_by) == policy.served_by
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):
         return None
     return rollouts, summary | {"taken_from": FINAL}

@@ -105,7 +105,8 @@ async def _run(settings: TrainSettings) -> str:
             display.say(line)
         if settings.eval_every != -1:
             display.say(f"evaluated on: {evaluation_side(settings)}")
-        for warning in filter(None, (pool_warning(pool, settings.model_name), side_warning(pool, settings))):
+        warnings = (pool_warning(pool, settings.model_name), side_warning(pool, settings), settings.size_warning)
+        for warning in filter(None, warnings):
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")

@@ -95,6 +95,28 @@ def test_the_sizes_of_a_step_by_either_pair_of_names(words: tuple[str, ...], pro
 
 
 @pytest.mark.parametrize(
+    ("words", "is_warned"),
+    [
+        (("preset=gsm8k", "group_size=8"), True),
+        (("preset=gsm8k", "group_size=8", "batch_size=256"), True),
+        (("preset=nano", "environment=gsm8k", "group_size=4"), True),
+        (("preset=gsm8k",), False),
+        (("preset=gsm8k", "group_size=32"), False),  # as the preset has it
+        (("preset=gsm8k", "group_size=16"), False),  # 16 completions for each of them: both mean the same
+        (("preset=gsm8k", "group_size=8", "completions_per_problem=8"), False),
+        (("preset=gsm8k", "problems_per_step=8"), False),
+        (("preset=nano", "group_size=4"), False),  # the pipeline's recipe, whose group_size it is
+    ],
+)
+def test_the_notebooks_group_size_is_warned_of(words: tuple[str, ...], is_warned: bool) -> None:
+    warning = parse(TrainSettings, *words).size_warning
+    assert (warning is not None) is is_warned
+    if warning:
+        size = words[-1].partition("=")[2] if "group_size" in words[-1] else "8"
+        assert f"group_size={size} is completions_per_problem={size} here" in warning
+
+
+@pytest.mark.parametrize(
     ("words", "problems", "completions"),
     [
         ((), 3, 8),
@@ -122,6 +144,38 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (PipelineSettings, ("steps=3",), "unknown setting 'steps': did you mean train.max_steps?"),
         (PipelineSettings, ("evaluate.model=x",), "did you mean evaluate.model_name?"),
         (TrainSettings, ("batch_sise=3",), "unknown setting 'batch_sise': did you mean batch_size?"),
+        # The names of the recipes.
+        (TrainSettings, ("n_grpo_steps=60",), "did you mean max_steps?"),
+        (TrainSettings, ("rollout_batch_size=256",), "did you mean batch_size?"),
+        (TrainSettings, ("use_std_normalization=true",), "did you mean advantage (std_normalised where it is true, "),
+        (TrainSettings, ("normalize_by_std=true",), "did you mean advantage (std_normalised where it is true, "),
+        (
+            TrainSettings,
+            ("cliprange=0.2",),
+            "did you mean clip_low_threshold (1 - cliprange) or clip_high_threshold (1 + cliprange)?",
+        ),
+        (TrainSettings, ("sampling_temperature=1",), "did you mean temperature?"),
+        (TrainSettings, ("sampling_max_tokens=9",), "did you mean max_tokens?"),
+        (TrainSettings, ("completions_per_prompt=16",), "did you mean completions_per_problem?"),
+        (TrainSettings, ("n_questions_per_step=32",), "did you mean problems_per_step?"),
+        (TrainSettings, ("n_samples=40",), "did you mean completions_per_problem or eval_limit?"),
+        (TrainSettings, ("beta1=0.9",), "did you mean adam_beta1?"),
+        (TrainSettings, ("eps=1e-8",), "did you mean adam_eps?"),
+        (TrainSettings, ("base_model=x",), "did you mean model_name?"),
+        (TrainSettings, ("num_iterations=1",), "did you mean epochs_per_rollout_batch?"),
+        (TrainSettings, ("warmup=1",), "did you mean warmup_steps?"),
+        (TrainSettings, ("compute_reward=x.py",), "did you mean reward_file?"),
+        (TrainSettings, ("reward_fn=x.py",), "did you mean reward_file?"),
+        (TrainSettings, ("base_url=x",), "unknown setting 'base_url': it is the environment variable TINKER_BASE_URL"),
+        (PipelineSettings, ("train.base_url=x",), "it is the environment variable TINKER_BASE_URL"),
+        (EvaluateSettings, ("TINKER_API_KEY=tml-x",), "it is the environment variable TINKER_API_KEY"),
+        (CurateSettings, ("sandbox_url=x",), "it is the environment variable SANDBOX_URL"),
+        (PipelineSettings, ("n_grpo_steps=3",), "did you mean train.max_steps?"),
+        (
+            PipelineSettings,
+            ("train.cliprange=3",),
+            "did you mean train.clip_low_threshold (1 - cliprange) or train.clip",
+        ),
         (TrainSettings, ("xyzzy=3",), "unknown setting 'xyzzy': see --help"),
         (PipelineSettings, ("max_steps=3",), "unknown setting 'max_steps': did you mean train.max_steps?"),
         (PipelineSettings, ("train.max_step=3",), "did you mean train.max_steps?"),

@@ -22,6 +22,8 @@ SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""
 LATER_KEYS = {"n_samples": 1, "top_p": 1.0}
 """And these where they are recorded, else so: earlier versions had no others."""
+SERVICE_KEY = "served_by"
+"""And what answered, which earlier versions did not record."""
 MOST_IN_COMMON = 0.9
 """Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""
 
@@ -165,7 +167,8 @@ def compared(
     found = paired_difference(pairs)
     difference = {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
     one, other = (
-        {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in LATER_KEYS if key in side}
+        {key: side.get(key) for key in SIDE_KEYS}
+        | {key: side[key] for key in (*LATER_KEYS, SERVICE_KEY) if key in side}
         for side in sides
     )
     return {"compare": {**difference, **changed(pairs), "n": pairs.height, "before": one, "after": other}}
@@ -199,6 +202,8 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
         for key, usual in LATER_KEYS.items()
         if (one := before.get(key, usual)) != (other := after.get(key, usual))
     ]
+    if None not in (services := (before.get(SERVICE_KEY), after.get(SERVICE_KEY))) and services[0] != services[1]:
+        differing.append(" against ".join(map(str, services)))
     if n < MOST_IN_COMMON * min(before["n"], after["n"]):
         differing.append(f"{n} problems in common of {before['n']} and {after['n']}")
     if not differing:

@@ -51,6 +51,8 @@ async def evaluate_policy(
     summary = summarize(
         rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens, policy=settings.policy
     )
+    if settings.served_by:
+        summary["served_by"] = settings.served_by
     return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})
 
 
@@ -118,6 +120,7 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
                 concurrency=settings.sample_concurrency,
                 sampler_step=evaluation.policy.step,
                 top_p=settings.top_p,
+                served_by=session.served_by,
             ),
             environment=session.environment,
             budget=session.budget,

@@ -21,13 +21,15 @@ class FoundPolicy:
     """A policy to evaluate: `sampler_path` of saved weights, or None for the base model.
 
     `run` is its run directory and `config` that run's configuration (None and empty without one); `step` is the last
-    step trained into it, -1 for the base model or where it is not known.
+    step trained into it, -1 for the base model or where it is not known. `served_by` says what answers for it, "" until
+    somebody has asked.
     """
 
     sampler_path: str | None
     run: Path | None
     config: dict[str, Any]
     step: int
+    served_by: str = ""
 
 
 def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = None) -> FoundPolicy:

@@ -31,6 +31,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from typing import NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import tinker
@@ -260,6 +261,30 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
         ) from None
     except httpx.InvalidURL as error:
         raise ConfigError(f"{named_address(base_url)} is not an address: {error}") from error
+
+
+async def served_by(base_url: str | None, api_key: str | None, model_name: str) -> str:
+    """What answers for a model: of coderl's own server the engine and the weights, which another port does not change;
+    else the service's address. Raises InfraError if nothing answers."""
+    address = service_address(base_url)
+    try:
+        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
+            # Not through the SDK, which drops what its own service does not say.
+            url = f"{resolve_base_url(base_url)}/api/v1/get_server_capabilities"
+            answer = await client.get(url, headers={"X-API-Key": api_key or ""})
+    except httpx.TransportError as error:
+        raise InfraError(f"no answer from Tinker at {named_address(base_url)}: {error}") from error
+    if answer.status_code != httpx.codes.OK:
+        return address
+    try:
+        told = [model.get("served") for model in answer.json()["supported_models"] if model["model_name"] == model_name]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return address
+    if not told or not isinstance(told[0], str):
+        return address
+    host = urlsplit(address).hostname
+    return told[0] if host in ("127.0.0.1", "localhost", "::1") else f"{told[0]}, at {host}"
 
 
 async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:

@@ -47,7 +47,8 @@ class RolloutSettings:
 
     `max_tokens` is the completion's limit and `context` the model's, both in tokens; `sampler_step` is the last step
     trained into the policy, -1 for the base model; `concurrency` bounds the requests to Tinker in flight. `top_p` keeps
-    the likeliest tokens that hold so much of the probability.
+    the likeliest tokens that hold so much of the probability. `served_by` says what answers for the policy, where
+    that is to be recorded.
     """
 
     purpose: Purpose
@@ -60,6 +61,7 @@ class RolloutSettings:
     format_coef: float = 0.1
     sampler_step: int = OUTSIDE_TRAINING
     top_p: float = 1.0
+    served_by: str = ""
 
 
 class RolloutEngine:

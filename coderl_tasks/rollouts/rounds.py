@@ -250,14 +250,17 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     del values["concurrency"]
     if values["top_p"] == 1:  # as earlier versions recorded it, which had no other
         del values["top_p"]
+    if not values["served_by"]:  # a profile's, as earlier versions recorded it
+        del values["served_by"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
 
 
 def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether `folder` records samples of this `request`; early ones name no renderer, and fit any."""
+    """Whether `folder` records samples of this `request`; early ones name no renderer or service, and fit any."""
     recorded = read_fingerprint(folder)
-    return recorded is not None and {"renderer": request["renderer"], **recorded} == request
+    later = {key: request[key] for key in ("renderer", "served_by") if key in request}
+    return recorded is not None and {**later, **recorded} == request
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

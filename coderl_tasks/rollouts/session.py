@@ -22,6 +22,7 @@ from coderl_tasks.policy.clients import (
     lost,
     require_answer,
     rest_client,
+    served_by,
     service_address,
     tinker_errors,
 )
@@ -41,7 +42,7 @@ T = TypeVar("T")
 class Session:
     """Open clients of the services in use. `context` is the model's context length in tokens, `environment` what is
     sampled and rewarded through them, `service_address` that of the Tinker service, None for a server that this process
-    started; `budget` bounds what is sampled.
+    started; `served_by` says what answers there for the model; `budget` bounds what is sampled.
 
     With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
     """
@@ -54,12 +55,14 @@ class Session:
         context: int,
         model_name: str | None = None,
         environment: Environment = CODE,
+        served_by: str = "",
     ) -> None:
         self.judge = judge
         self.renderer = renderer
         self.context = context
         self.environment = environment
         self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
+        self.served_by = served_by
         self.budget = Budget()
         self._used = used
         self._model_name = model_name
@@ -203,6 +206,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
                 read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
                 rendering = tasks.create_task(read)
                 asking = tasks.create_task(context_length(used.tinker_url, used.tinker_api_key, model))
+                identifying = tasks.create_task(served_by(used.tinker_url, used.tinker_api_key, model))
                 trying = tasks.create_task(try_programs(used.sandbox_urls))
                 # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
                 tasks.create_task(require_sandbox(client))
@@ -215,7 +219,7 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
         environment = environment_of(settings)
         await environment.require_usable(judge)
-        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, model, environment)
+        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result())
         try:
             yield session
         finally:

@@ -65,8 +65,8 @@ def init_grpo(
     `finish` or `close`.
 
     `problems` are raw rows as `coderl curate` reads them, all that steps may be trained on; without them `pool` names a
-    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward` may
-    be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file that defines
+    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward`
+    may be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file with
     compute_reward: then `environment` is custom. Nothing is evaluated here: `coderl evaluate` measures the run. `say`
     takes the lines for people. Raises ConfigError or DataError for what cannot work, before anything is sampled.
     """
@@ -107,13 +107,13 @@ def _own_folder(name: str) -> Path:
 
 
 def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
-    """The problem in a row of the caller's. One that cannot be used raises: nobody reads a list of dropped rows here."""
+    """The problem in a row of the caller's. A row that cannot be used raises: nobody reads a list of drops here."""
     try:
         if not isinstance(row, Mapping):
             raise RowDropped("row_not_object", f"{row!r} is no row, which is a dict")
         return reader.read(dict(row), split="own", source_row=number)
     except RowDropped as drop:
-        raise DataError(f"{what}: {drop.detail or drop.reason}") from None
+        raise DataError(f"{what}: {drop.detail} ({drop.reason})") from None
 
 
 def _written(rows: Iterable[Row], reader: RowReader) -> str:
@@ -181,6 +181,8 @@ class GrpoSession:
             with RunDirectory.open(path, run_config(settings)) as directory:
                 going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
                 self._say(f"run directory: {directory.path} ({going_on})")
+                if settings.size_warning:
+                    self._say(settings.size_warning)
                 log = run_logger(settings, directory)
                 with log, services(settings.model_name, settings.model_reason) as used:
                     for line in used.lines:
@@ -305,6 +307,8 @@ class GrpoSession:
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
+        if num_samples < 1 or limit < 1:
+            raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
         return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
 
     def _prompt(self, prompt: str | Row) -> list[int]:

@@ -5,6 +5,7 @@ deployment starts it without the command; what the command has decided stays.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,8 @@ from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
-from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.paths import POOLS, find_local, local_model_folder, served_model
+from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import Dates
 from coderl_tasks.problems.problem_files import SpilledTests
@@ -35,7 +37,7 @@ from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.runtime.training_plan import check_training, plan_training, run_record, training_path
-from coderl_tasks.services import for_this_machine
+from coderl_tasks.services import for_this_machine, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
@@ -119,6 +121,7 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
     settings = await _decided(settings, policy)
+    policy = replace(policy, served_by=await _served_by(settings.model_name))
     require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
@@ -142,6 +145,14 @@ async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateS
     return await with_decided_model(settings, run)
 
 
+async def _served_by(model_name: str) -> str:
+    """What will answer for the model, before the server that a run starts itself is there."""
+    if uses_tinker_service():
+        return await served_by(*tinker_credentials(), model_name)
+    folder = local_model_folder(model_name)
+    return served_model(folder) if folder is not None else ""  # which no server could be started for
+
+
 def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Which of SIDES an evaluation takes from the run's configuration: none if it names other data, and no second
     evaluation side beside its own."""
@@ -152,7 +163,8 @@ def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tu
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
     """What decides the outcome of an evaluation, for the record."""
-    return settings.content() | {"policy": policy.sampler_path or settings.model_name, "step": policy.step}
+    policy_name = policy.sampler_path or settings.model_name
+    return settings.content() | {"policy": policy_name, "step": policy.step, "served_by": policy.served_by}
 
 
 def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:

@@ -38,6 +38,7 @@ PresetName = Literal["nano", "gsm8k"]
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
 ENVIRONMENTS = ("code", "gsm8k", "custom")
+REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""
 
@@ -69,7 +70,8 @@ class Setting:
     meaning: str = ""
     """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
     elsewhere: tuple[str, ...] = ()
-    """What other tools call it. Suggested, not accepted: one setting has one name."""
+    """What other tools call it, and after a space what to make of its value. Suggested, not accepted: one setting has
+    one name."""
 
 
 def about(setting: FieldInfo) -> Setting:
@@ -219,16 +221,16 @@ class FlowSettings(BaseModel):
     reward_file: Annotated[
         str | None,
         AfterValidator(_absolute),
-        Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=("reward_fn", "reward_funcs")),
+        Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
     ] = Field(
         None,
         description="custom: a Python file with compute_reward(completion, ground_truth) -> float, which the sandbox "
         "runs",
     )
-    dataset: Annotated[str, Setting(nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data",))] = Field(
-        HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file"
-    )
-    evaluation_dataset: str | None = Field(
+    dataset: Annotated[
+        str, Setting(nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset"))
+    ] = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
+    evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = Field(
         None,
         description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",
     )
@@ -242,7 +244,7 @@ class FlowSettings(BaseModel):
             inherited=True,
             nano=128,
             gsm8k=2048,
-            elsewhere=("max_length", "max_new_tokens", "max_completion_length"),
+            elsewhere=("max_length", "max_new_tokens", "max_completion_length", "sampling_max_tokens"),
         ),
     ] = Field(24576, ge=1, description="completion length limit in tokens; capped at the model's context")
     reward_timeout: Annotated[

@@ -12,6 +12,15 @@ from coderl_tasks.settings.flow_settings import about
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 NONE_WORDS = ("", "none", "null")
+ENVIRONMENT = {
+    "base_url": "TINKER_BASE_URL",
+    "tinker_base_url": "TINKER_BASE_URL",
+    "api_key": "TINKER_API_KEY",
+    "tinker_api_key": "TINKER_API_KEY",
+    "sandbox_url": "SANDBOX_URL",
+    "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
+}
+"""What other tools have as settings, and is of the machine here."""
 
 
 def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -39,6 +48,8 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     if item["type"] == "extra_forbidden":
         inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
         key = key if inside is None else f"{key}.{inside}"
+        if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
+            return f"unknown setting {key!r}: it is the environment variable {variable}"
         near = _near(key, model)
         return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
     if item["type"] == "model_type":
@@ -77,9 +88,14 @@ def _near(key: str, model: type[BaseModel]) -> str:
     group, _, last = key.rpartition(".")
     known = dict(all_settings(model))
     found = [name for name in known if name.rpartition(".")[2] == last]
-    found = found or [name for name, field in known.items() if last in about(field).elsewhere]
+    found = found or [
+        f"{name} {note}".rstrip()
+        for name, field in known.items()
+        for other, _, note in (text.partition(" ") for text in about(field).elsewhere)
+        if other == last
+    ]
     # A pipeline has most settings three times: one in the group that was written is what was meant.
-    of_group = [name for name in found if name.rpartition(".")[0] == group]
+    of_group = [text for text in found if text.partition(" ")[0].rpartition(".")[0] == group]
     return " or ".join(of_group or found or difflib.get_close_matches(key, known, n=1))
 
 

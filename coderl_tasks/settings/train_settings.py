@@ -15,7 +15,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Setting, Temperature
+from coderl_tasks.settings.flow_settings import (
+    ONLY_CODE,
+    FlowSettings,
+    Limit,
+    Names,
+    Setting,
+    Temperature,
+    preset_values,
+)
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
@@ -23,6 +31,9 @@ SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
+CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
+_STD_NAMES = ("use_std_normalization", "normalize_by_std", "scale_rewards")
+_STD_NOTE = "(std_normalised where it is true, else mean_centred)"
 LEAST_TO_DIVIDE = 3
 """Completions per problem from which on some of a group's can go to another one (group_size_adaptive)."""
 ALLOWED = Setting(on_resume="allowed")
@@ -82,11 +93,14 @@ class TrainSettings(FlowSettings):
         None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
     )
     # Not recorded: config.json has had the recipe's pair from the first version on, and earlier runs have to resume.
-    problems_per_step: Annotated[int, Setting(elsewhere=("groups_per_batch", "prompts_per_step"))] = Field(
-        8, ge=1, exclude=True, description="problems per step"
-    )
+    problems_per_step: Annotated[
+        int, Setting(elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"))
+    ] = Field(8, ge=1, exclude=True, description="problems per step")
     completions_per_problem: Annotated[
-        int, Setting(elsewhere=("n", "k", "samples", "num_samples", "num_generations", "completions_per_prompt"))
+        int,
+        Setting(
+            elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt")
+        ),
     ] = Field(
         16,
         ge=2,
@@ -96,7 +110,9 @@ class TrainSettings(FlowSettings):
     group_size: Annotated[RecipeSize, Setting(meaning="problems per step", gsm8k=32)] = Field(
         8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
     )
-    batch_size: Annotated[RecipeSize, Setting(meaning="completions per step", gsm8k=256)] = Field(
+    batch_size: Annotated[
+        RecipeSize, Setting(meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",))
+    ] = Field(
         128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
     )
     selection: Literal["shuffle", "cycle", "adaptive"] = Field(
@@ -129,19 +145,25 @@ class TrainSettings(FlowSettings):
     learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))] = Field(
         4e-5, gt=0, description="Adam's learning rate"
     )
-    warmup_steps: Annotated[int, Setting(on_resume="warned", elsewhere=("lr_warmup_steps",))] = Field(
+    warmup_steps: Annotated[int, Setting(on_resume="warned", elsewhere=("lr_warmup_steps", "warmup"))] = Field(
         0, ge=0, description="steps over which a new run's learning rate grows to its height"
     )
     learning_rate_schedule: Annotated[
         Literal["constant", "linear", "cosine"],
-        Setting(on_resume="warned", elsewhere=("lr_schedule", "lr_scheduler_type", "scheduler")),
+        Setting(on_resume="warned", elsewhere=("lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler")),
     ] = Field("constant", description="how the learning rate falls to 0 at scheduler_total_steps, if at all")
     scheduler_total_steps: Annotated[int | None, Setting(on_resume="warned")] = Field(
         None, ge=1, description="linear, cosine: the step at which the learning rate is 0, whatever max_steps is"
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment")
-    adam_beta2: float = Field(0.95, ge=0, lt=1, description="decay of Adam's second moment")
-    adam_eps: Annotated[float, Setting(gsm8k=1e-8)] = Field(1e-12, gt=0, description="Adam's epsilon")
+    adam_beta1: Annotated[float, Setting(elsewhere=("beta1",))] = Field(
+        0.9, ge=0, lt=1, description="decay of Adam's first moment"
+    )
+    adam_beta2: Annotated[float, Setting(elsewhere=("beta2",))] = Field(
+        0.95, ge=0, lt=1, description="decay of Adam's second moment"
+    )
+    adam_eps: Annotated[float, Setting(gsm8k=1e-8, elsewhere=("eps",))] = Field(
+        1e-12, gt=0, description="Adam's epsilon"
+    )
     weight_decay: float = Field(0.0, ge=0, description="Adam's decoupled weight decay")
     grad_clip_norm: Annotated[float, Setting(elsewhere=("max_grad_norm", "grad_clip"))] = Field(
         0.0,
@@ -154,12 +176,17 @@ class TrainSettings(FlowSettings):
         BeforeValidator(replayable_loss),
         Setting(gsm8k="ppo", elsewhere=("loss", "loss_type")),
     ] = Field("importance_sampling", description="Tinker's name of the loss")
-    clip_low_threshold: Annotated[float | None, Setting(elsewhere=("cliprange", "clip_range", "epsilon_low"))] = Field(
+    # Other tools name the distance from 1.
+    clip_low_threshold: Annotated[
+        float | None,
+        Setting(elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low"))),
+    ] = Field(
         None, ge=0, le=1, description="ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"
     )
-    clip_high_threshold: Annotated[float | None, Setting(elsewhere=("cliprange", "clip_range", "epsilon_high"))] = (
-        Field(None, ge=1, description="ppo, cispo, gspo: greatest importance ratio; by default 1.2")
-    )
+    clip_high_threshold: Annotated[
+        float | None,
+        Setting(elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high"))),
+    ] = Field(None, ge=1, description="ppo, cispo, gspo: greatest importance ratio; by default 1.2")
     dro_beta: Annotated[float | None, Setting(elsewhere=("beta",))] = Field(
         None, ge=0, description="dro: weight of the squared log-probability gap; by default 0.05"
     )
@@ -180,7 +207,7 @@ class TrainSettings(FlowSettings):
     lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(elsewhere=("rank",))] = Field(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
     )
-    temperature: Annotated[Temperature, Setting(on_resume="warned")] = Field(
+    temperature: Annotated[Temperature, Setting(on_resume="warned", elsewhere=("sampling_temperature",))] = Field(
         1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
     )
     format_coef: Annotated[float, Setting(environments=ONLY_CODE)] = Field(
@@ -190,7 +217,8 @@ class TrainSettings(FlowSettings):
         "binary", description="correctness: 1 where all tests pass, else 0; or the fraction of tests passed, all run"
     )
     advantage: Annotated[
-        Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"], Setting(gsm8k="std_normalised")
+        Literal["mean_centred", "std_normalised", "leave_one_out", "maxrl"],
+        Setting(gsm8k="std_normalised", elsewhere=tuple(f"{name} {_STD_NOTE}" for name in _STD_NAMES)),
     ] = Field(
         "mean_centred",
         description="a completion's reward less its group's mean; divided by the group's standard deviation; less the "
@@ -216,7 +244,7 @@ class TrainSettings(FlowSettings):
     max_steps: Annotated[
         int,
         AfterValidator(_some_steps),
-        Setting(on_resume="allowed", nano=50, gsm8k=60, elsewhere=("steps", "num_steps")),
+        Setting(on_resume="allowed", nano=50, gsm8k=60, elsewhere=("steps", "num_steps", "n_grpo_steps")),
     ] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
@@ -248,7 +276,7 @@ class TrainSettings(FlowSettings):
     eval_every: Annotated[int, Setting(on_resume="allowed", gsm8k=6)] = Field(
         10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
     )
-    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40)] = Field(
+    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40, elsewhere=("n_samples",))] = Field(
         200, description="problems of a periodic evaluation, a seeded subset (-1: all)"
     )
     eval_ends_limit: Annotated[Limit, Setting(on_resume="allowed", gsm8k=40)] = Field(
@@ -309,6 +337,21 @@ class TrainSettings(FlowSettings):
         for key, size in all_sizes(named).items():
             setattr(self, key, size)
         return self
+
+    @property
+    def size_warning(self) -> str | None:
+        """A line for those who may mean the notebook's group_size, completions per problem, by the recipe's; None where
+        nothing says so."""
+        problems, completions = self.group_size, self.completions_per_problem
+        usual = preset_values(type(self), self.preset).get(GROUP_SIZE) if self.preset else None
+        if self.environment != "gsm8k" or GROUP_SIZE not in self.given or self.given & {PROBLEMS, COMPLETIONS}:
+            return None
+        if problems in (completions, usual):
+            return None
+        return (
+            f"warning: group_size={problems} is problems per step, each with {completions} completions; the notebook's "
+            f"group_size={problems} is completions_per_problem={problems} here"
+        )
 
     @property
     def most_groups(self) -> int:

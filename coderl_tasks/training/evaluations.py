@@ -47,6 +47,7 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
                 seed=settings.seed,
                 concurrency=settings.sample_concurrency,
                 sampler_step=step,
+                served_by=run.session.served_by,
             ),
             environment=run.session.environment,
             budget=run.session.budget,

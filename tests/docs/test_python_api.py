@@ -1,6 +1,7 @@
 """The examples of docs/python-api.md, run as they stand there."""
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,33 @@ from coderl_tasks.errors import CoderlError, ConfigError, DataError
 from coderl_tasks.journal.metrics import read_metrics
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.runtime.grpo_session import init_grpo
+from coderl_tasks.runtime.grpo_session import GrpoSession, init_grpo
 from coderl_tasks.services import Services
+from coderl_tasks.settings import TrainSettings, parse_settings
 
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", (PROJECT_ROOT / "docs" / "python-api.md").read_text(), re.M | re.S)
+PAGE = (PROJECT_ROOT / "docs" / "python-api.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+SURFACE = re.findall(
+    r"\w+",
+    """
+should_skip compute_advantages make_datum train_step get_renderer Qwen3InstructRenderer build_question
+fetch_live_code_bench_system_prompt LCB_SYSTEM_MESSAGE_GENERIC build_generation_prompt CodeEnv extract_code
+sandbox_check_correctness normalize_tests TEST_UTIL TEST_CODE save_checkpoint get_last_checkpoint check_log_dir
+setup_logging MultiplexLogger gsm8k_reward_fn build_gsm8k_prompt run_compute_group_normalized_rewards
+load_gsm8k_dataset validate_on_test_set init_grpo train_grpo_step sample save finish compute_reward
+""",
+)
+CONFIGURATION = re.findall(
+    r"\w+",
+    """
+model_name base_url lora_rank n_grpo_steps learning_rate rollout_batch_size group_size epochs_per_rollout_batch
+train_batch_size advantage_eps use_std_normalization cliprange sampling_temperature sampling_max_tokens
+use_r1_zero_format log_path save_every eval_every batch_size max_tokens temperature format_coef reward_timeout max_steps
+completions_per_prompt clip_low_threshold clip_high_threshold loss_fn beta1 beta2 eps weight_decay grad_clip_norm
+base_model warmup scheduler_total_steps
+""",
+)
+"""Every name of the recipes that a user may look for, and every setting that they configure."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +48,38 @@ def named(embedded: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_BASE_URL", str(embedded.tinker_url))
     monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
     monkeypatch.setenv("SANDBOX_URL", embedded.sandbox_urls[0])
+
+
+def recipe_rows() -> list[tuple[str, str]]:
+    """Both columns of the tables of the recipes' names."""
+    section = PAGE.partition("## The recipes' names")[2]
+    return [(left, right) for left, right in re.findall(r"^\| (.*?) \| (.*) \|$", section, re.M) if "`" in left]
+
+
+def test_every_name_of_the_recipes_leads_to_something_that_is_there() -> None:
+    table = " ".join(" ".join(row) for row in recipe_rows())
+    assert [name for name in SURFACE if f"`{name}" not in table] == []
+    found = 0
+    for left, right in recipe_rows():
+        for path in re.findall(r"`((?:coderl_tasks|flows)[\w.]*)`", right):
+            target = pkgutil.resolve_name(path)
+            found += 1
+            if f"the same in `{path}`" in right:
+                for name in re.findall(r"`(\w+)`", left):
+                    assert hasattr(target, name), (path, name)
+    assert found >= 10
+    assert all(callable(getattr(GrpoSession, name)) for name in ("train_grpo_step", "sample", "save", "finish"))
+
+
+@pytest.mark.parametrize("name", CONFIGURATION)
+def test_every_setting_of_the_recipes_is_one_or_its_error_names_ours(name: str) -> None:
+    if name in TrainSettings.model_fields:
+        return
+    ours = next(right for left, right in recipe_rows() if re.search(rf"`{name}[=`]", left))
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}': ") as error:
+        parse_settings(TrainSettings, {name: "1"})
+    known = [word for word in re.findall(r"`(\w+)", ours) if word in TrainSettings.model_fields or word.isupper()]
+    assert any(re.search(rf"\b{word}\b", str(error.value)) for word in known), (ours, str(error.value))
 
 
 def test_the_session_goes_on_where_a_run_of_the_script_ended(
@@ -122,6 +178,8 @@ def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
         grpo.train_grpo_step(grpo.problem_ids)
         with pytest.raises(ConfigError, match="prompts is a list"):
             grpo.sample("Say print.")
+        with pytest.raises(ConfigError, match="num_samples=0 max_tokens=128 samples nothing"):
+            grpo.sample(["Say print."], num_samples=0)
         with pytest.raises(DataError, match=r"prompts: nothing in ground_truth"):
             grpo.sample([{"prompt": "Say print."}])
         with pytest.raises(ConfigError, match="subset is a list of ids"):

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +17,9 @@ from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
 
 from coderl_tasks.cli import main
+from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.insight.record import load_run
+from coderl_tasks.paths import NANO_MODEL
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
@@ -211,7 +215,7 @@ def test_evaluate_finds_the_run_and_compares_with_its_baseline(
     assert summary["compare"]["to"] == "baseline"
     assert summary["policy"].startswith("tinker://")
     assert summary["compare"]["after"] == {
-        key: summary[key] for key in ("policy", "step", "temperature", "max_tokens", "n")
+        key: summary[key] for key in ("policy", "step", "temperature", "max_tokens", "n", "served_by")
     }
     assert "  baseline: data/nano, not trained, temperature 0, max_tokens 64, n=4" in done.stdout.splitlines()
 
@@ -267,6 +271,40 @@ def test_the_same_evaluation_is_found_again_unless_its_problems_are_others_now(c
     changed = coderl("evaluate", *words)
     assert changed.returncode == 2
     assert "has other problems than when " in changed.stderr and "log_path=NAME evaluates anew" in changed.stderr
+
+
+def test_an_evaluation_is_told_from_another_by_what_serves_the_model(
+    coderl: Coderl, flow_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same engine on another port goes on with it; in bfloat16 it does not, nor is that compared unsaid."""
+    monkeypatch.setitem(flow_environment, "HOME", str(tmp_path))
+    before = "evaluated before with these settings: nothing is sampled"
+    words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=4", "max_tokens=64")
+    first = coderl(*words)
+    assert first.returncode == 0 and before not in first.stdout, first.stderr
+    (folder,) = (tmp_path / "code-rl-logs/evals").iterdir()
+    with ExitStack() as running:
+        for dtype in ("float32", "bfloat16"):
+            command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", NANO_MODEL]
+            server = EmbeddedServer(
+                "Tinker", [*command, "--dtype", dtype], "/api/v1/healthz", tmp_path / f"{dtype}.log", closed=True
+            )
+            running.enter_context(server)
+            assert server.url and server.key
+            monkeypatch.setitem(flow_environment, "TINKER_BASE_URL", server.url)
+            monkeypatch.setitem(flow_environment, "TINKER_API_KEY", server.key)
+            done = coderl(*words, f"compare_to={folder}")
+            assert done.returncode == 0, done.stderr
+            assert (before in done.stdout) is (dtype == "float32")
+            warned = "warning: the evaluations are unlike in more than the policy: coderl serve tinker, cpu float32"
+            assert (warned in done.stdout) is (dtype == "bfloat16")
+        assert before in coderl(*words).stdout
+    for name in ("TINKER_BASE_URL", "TINKER_API_KEY"):
+        monkeypatch.delitem(flow_environment, name)
+    embedded = coderl(*words)  # which is cpu float32 too, and need not be started
+    assert before in embedded.stdout and str(folder) in embedded.stdout, embedded.stderr
+    summaries = [json.loads(file.read_text()) for file in sorted(folder.parent.glob("*/summary.json"))]
+    assert [" float32, " in found["served_by"] for found in summaries] == [True, False]
 
 
 async def test_the_history_is_published_while_the_run_goes_on_and_at_its_end(run: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import shutil
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -9,8 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.paths import NANO_MODEL, local_model_folder, served_model
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.clients import lost, require_answer
+from coderl_tasks.policy.clients import lost, require_answer, served_by
 from coderl_tasks.services import Services
 from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
@@ -53,6 +56,33 @@ async def test_a_session_that_nobody_waits_for_any_more_is_ended(embedded: Servi
         while not any(path.endswith("/finish") for path in asked):
             await asyncio.sleep(0.01)
     assert connecting.cancelled()
+
+
+async def test_a_service_is_told_by_its_address_and_our_engine_by_what_it_is(embedded: Services, serve: Serve) -> None:
+    async def offers(_request: web.Request) -> web.Response:
+        return web.json_response({"supported_models": [{"model_name": NANO_MODEL, "max_context_length": 512}]})
+
+    other = web.Application()
+    other.router.add_get("/api/v1/get_server_capabilities", offers)
+    url = serve(other)
+    assert await served_by(url, "tml-key", NANO_MODEL) == url
+    folder = local_model_folder(NANO_MODEL)
+    assert folder is not None
+    assert await served_by(embedded.tinker_url, embedded.tinker_api_key, NANO_MODEL) == served_model(folder)
+    assert served_model(folder) != served_model(folder, dtype="bfloat16")
+    assert await served_by(embedded.tinker_url, "tml-wrong", NANO_MODEL) == embedded.tinker_url
+
+
+def test_other_weights_are_another_model(tmp_path: Path) -> None:
+    folder = local_model_folder(NANO_MODEL)
+    assert folder is not None
+    shutil.copytree(folder, tmp_path / "copy")
+    assert served_model(tmp_path / "copy") == served_model(folder)
+    (file,) = (tmp_path / "copy").glob("*.safetensors")
+    weights = bytearray(file.read_bytes())
+    weights[-1] ^= 1
+    file.write_bytes(weights)
+    assert served_model(tmp_path / "copy") != served_model(folder)
 
 
 async def test_any_answer_will_do(embedded: Services, caplog: pytest.LogCaptureFixture) -> None:

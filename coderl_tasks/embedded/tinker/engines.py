@@ -14,7 +14,7 @@ from coderl_tasks.embedded.memory import importing
 from coderl_tasks.embedded.tinker.engine_types import SampleResult, SampleSpec
 from coderl_tasks.embedded.tinker.refusal import Refusal, not_found
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.paths import local_model_folder
+from coderl_tasks.paths import local_model_folder, served_model
 
 if TYPE_CHECKING:
     from coderl_tasks.embedded.tinker.engine import Engine, SamplingScheduler, Weights
@@ -29,6 +29,7 @@ class EngineHost:
         self.name = name
         self.folder = folder
         self.device, self.dtype = device, dtype
+        self.served = served_model(folder, device, dtype)
         config = json.loads((folder / "config.json").read_text())
         if "max_position_embeddings" not in config:
             raise ConfigError(f"{folder}: its config.json has no max_position_embeddings; it cannot be served")

@@ -57,7 +57,7 @@ async def stats(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/get_server_capabilities")
 async def capabilities(request: web.Request) -> web.Response:
-    """The models on offer."""
+    """The models on offer; `served`, which is ours, says what answers for one: an evaluation records it."""
     return web.json_response(
         {
             "supported_models": [
@@ -66,6 +66,7 @@ async def capabilities(request: web.Request) -> web.Response:
                     "max_context_length": host.context_length,
                     "trainable": True,
                     "sampleable": True,
+                    "served": host.served,
                 }
                 for host in state_of(request).engines.hosts.values()
             ]
