@@ -3,7 +3,7 @@
 import logging
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -33,6 +33,7 @@ from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
 from coderl_tasks.filtering import OnRows, RowsProgress
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
+from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort, is_deployed
@@ -54,6 +55,7 @@ class WarningsInPrefect(APILogHandler):
 
 
 _warnings = WarningsInPrefect()
+_package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
@@ -154,14 +156,25 @@ class Display:
     def __init__(self) -> None:
         self._console = Console()
         self._log = get_run_logger() if is_deployed() else None
-        logging.getLogger("coderl_tasks").addHandler(_warnings)  # once: it is the same one each time
+        _package.addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
         self._total: int | None = None
         self._done = 0
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """A line for people, which the logs.log of a run has too."""
+        self._show(text)
+        # By the package's own name: the handlers that show people warnings leave out what it logs.
+        warned = text.removeprefix("warning: ")
+        _package.log(logging.INFO if warned == text else logging.WARNING, "%s", warned)
+
+    def notices(self, notices: Iterable[Notice]) -> None:
+        """Shows what is off in a run, which its logger has logged."""
+        for notice in notices:
+            self._show(notice.line)
+
+    def _show(self, text: str) -> None:
         if self._log is None:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
@@ -223,8 +236,8 @@ class Display:
             self._steps.phase(text)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Shows a row of metrics.jsonl."""
-        self.say(step_line(row) if self._steps is None else self._steps.line(row))
+        """Shows a row of metrics.jsonl, which the run's logger has logged."""
+        self._show(step_line(row) if self._steps is None else self._steps.line(row))
 
     async def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""

@@ -77,6 +77,25 @@ def test_a_finished_run_goes_on_with_more_steps(coderl: Coderl, run: Path, pool:
     assert rollouts(path).equals(rollouts(run))
 
 
+def test_logs_log_has_all_that_the_console_says_and_that_no_checkpoint_was_found(
+    coderl: Coderl, run: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    (path / "logs.log").unlink()
+    (path / "checkpoints.jsonl").write_text("damaged\ndamaged\n")
+    done = coderl("train", f"log_path={path}", "max_steps=4", "eval_every=-1", "resume=must")
+    assert done.returncode == 0, done.stderr
+    log = (path / "logs.log").read_text()
+    assert f"{path / 'checkpoints.jsonl'} is damaged: " in log and "set aside as checkpoints.jsonl.damaged" in log
+    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 2, " in log
+    said = [line for line in done.stdout.splitlines() if line and not line.startswith("Prefect UI: ")]
+    steps = [line for line in said if re.match(r"step +\d+/4 ", line)]  # those also say how far the run is
+    assert len(steps) == 1 and "INFO    coderl_tasks: step    3  reward" in log
+    assert [line for line in said if line not in steps and line.removeprefix("warning: ") not in log] == []
+    assert "run directory: " in log and "to evaluate it: " in log and "steps: 4" in log
+
+
 def test_a_tinker_server_that_dies_costs_nothing(
     flow_environment: dict[str, str], run: Path, pool: Path, tmp_path: Path
 ) -> None:
