@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from functools import lru_cache
 from pathlib import Path
 
 CODE_ROOT = Path(__file__).resolve().parents[1]
@@ -75,3 +76,14 @@ def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(file: Path) -> str:
+    """The same of a file that is asked for again and again, and can be gigabytes: read again once it has changed."""
+    now = file.stat()
+    return _sha256(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+
+
+@lru_cache(maxsize=64)
+def _sha256(file: Path, *_state: int) -> str:
+    return file_sha256(file)

@@ -77,7 +77,8 @@ async def curate(settings: CurateSettings) -> str:
     require_problems(pool, folder, "".join(beyond))
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
-    display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
+    if settings.is_profiled:
+        display.say(cost_line(pool_spent(read_json(folder / MANIFEST_FILE)), cost_price(settings)))
     if pool.short:
         display.say(f"the pool does not have the mix asked for: {pool.mix.shortfall(pool.short)}")
     if not is_part():
@@ -125,24 +126,28 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
             screen: Screen | None = None
             hardly: list[Drop] = []
-            if settings.profile_mode == "screen":
+            measured: pl.DataFrame | None = None
+            if not settings.is_profiled:
+                display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
+            elif settings.profile_mode == "screen":
                 screen = _screen(session, settings, fitting)
                 measured, hardly = await _screened_profile(session, settings, screen, whole, folder, display)
             elif policy is not None:
                 measured = await _refreshed_profile(session, settings, policy, whole, folder, display)
             else:
                 measured = await _profile(session, settings, whole, folder, display)
-            if rules := _rules_for_labels(settings, measured, display):
+            if measured is not None and (rules := _rules_for_labels(settings, measured, display)):
                 measured = await _profile(session, settings, whole, folder, display, rules.get)
     # A pool that an earlier version finished keeps its bytes: runs that were trained on it can be resumed.
-    prior = None if lacks_labels(folder, settings.content()) and not settings.replace else learn_prior(measured)
-    screened = None
-    if screen is not None:
+    prior = screened = None
+    if measured is not None and (settings.replace or not lacks_labels(folder, settings.content())):
+        prior = learn_prior(measured)
+    if measured is not None and screen is not None:
         beliefs = screen.beliefs(measured)
         prior = beliefs.prior
         measured = with_labels(measured, prior, screen.distributions(beliefs))
         screened = Screened(screen.by_id(beliefs), settings.screen_drop)
-    elif prior is not None:
+    elif measured is not None and prior is not None:
         measured = with_labels(measured, prior)
     pool = build_pool(
         loaded,
@@ -155,7 +160,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         screened=screened,
     )
     made_for = None
-    if settings.replace or not lacks_policy(folder, settings.content()):
+    if measured is not None and (settings.replace or not lacks_policy(folder, settings.content())):
         made_for = base_policy(settings.model_name) if policy is None else policy.as_dict()
     write_pool(folder, pool, settings.content(), policy=made_for, inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))

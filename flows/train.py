@@ -14,6 +14,7 @@ from prefect import flow
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.costs import Tokens
 from coderl_tasks.curation.find_pool import FoundPool
+from coderl_tasks.curation.find_pool import is_finished as is_finished_pool
 from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
@@ -24,11 +25,13 @@ from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
 from coderl_tasks.insight.token_uses import cost_line, costs, recorded_price
 from coderl_tasks.insight.warning_signs import memory_advice
+from coderl_tasks.journal.atomic import held_by
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
+from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display, is_part, saying_what_next
+from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
 from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, training_estimates
 from coderl_tasks.runtime.flow_run import deployed_name, forget_old_results, name_flow_run, publish_or_warn
 from coderl_tasks.runtime.suspension import suspended_in_outages
@@ -43,7 +46,7 @@ from coderl_tasks.runtime.training_plan import (
     temperature_note,
 )
 from coderl_tasks.services import services
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
 from coderl_tasks.training.step import (
@@ -56,6 +59,7 @@ from coderl_tasks.training.step import (
     score_lost,
     update,
 )
+from flows.curate import curate
 
 # The flow, and beside it the four functions that one looks for in a `train.py`; coderl_tasks.policy.grpo has them.
 __all__ = ["compute_advantages", "make_datum", "should_skip", "train", "train_step"]
@@ -75,6 +79,11 @@ async def train(settings: TrainSettings) -> str:
 
 async def _run(settings: TrainSettings) -> str:
     settings, pool, path = await plan_training(settings)
+    if isinstance(pool, CurateSettings):
+        with services(settings.model_name, settings.model_reason):  # one set for both
+            with saying_what_next(Display(), command_line("train", settings)):
+                made = await _made(pool)
+            return await _run(settings.with_changes(pool=made))
     doubted = doubt_of(settings)
     finished = partial(is_finished, settings=settings)
     with RunDirectory.open(path, run_config(settings), is_finished=finished) as directory:
@@ -143,6 +152,17 @@ async def _trained(
                 if advice := memory_advice(error, directory.config):
                     display.say(f"warning: {advice}")
                 raise
+
+
+async def _made(pool: CurateSettings) -> str:
+    """The folder of the pool, once this process, or another one that is at it, has made it."""
+    display, folder = Display(), Path(str(pool.name))
+    display.say(f"no pool of {pool.dataset} yet: all its problems make one, without a profile: {folder}")
+    if (other := held_by(folder, LOCK_FILE)) is not None:
+        display.say(f"waiting for {other}, which is making it")
+        while held_by(folder, LOCK_FILE) is not None:
+            await asyncio.sleep(1)
+    return str(folder) if is_finished_pool(folder, pool.content()) else await curate(pool)
 
 
 def resume_command(directory: RunDirectory) -> str:

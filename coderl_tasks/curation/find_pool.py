@@ -1,7 +1,11 @@
-"""Which pool is meant: a folder, a parquet file, or the newest finished one of the same model that is large enough."""
+"""Which pool is meant: a folder, a parquet file, or the newest finished one of the same model that is large enough; and
+the one that `train` makes where there is none: all problems of a data set, without a profile."""
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +15,16 @@ from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_names import did_you_mean, near_names
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256, same_model
+from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
+from coderl_tasks.problems.sources import NoSplitsError, Role, find_source, may_be_on_the_hub, open_source, revision_of
 from coderl_tasks.rollouts.rounds import read_fingerprint
-from coderl_tasks.settings import CurateSettings
+from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
+from coderl_tasks.settings.curate_settings import NO_PROFILE
 
 LATEST = "latest"
+OF_DATASET = "dataset-"
+"""Begins the names of the pools that `train` makes: found by what they are made of, not as the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +68,21 @@ class FoundPool:
         policy = self.manifest.get("policy", {})
         return f"{policy['run']} after step {policy['step']}" if "run" in policy else None
 
+    @property
+    def made_with(self) -> CurateSettings | None:
+        """The settings that it was made with, as the manifest says; None if nothing says it."""
+        settings = self.manifest.get("settings")
+        return CurateSettings().filled_from(settings) if isinstance(settings, dict) else None
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether its problems have pass rates, unless the manifest says that they have none."""
+        return self.manifest.get("band_low", 0.0) is not None
+
     def profiled_with(self) -> str | None:
         """The model whose pass rates chose the problems, as the manifest says; None if nothing says it."""
         name = self.manifest.get("model_name")
-        return None if name is None else str(name)
+        return str(name) if name is not None and self.is_profiled else None
 
 
 def find_pool(
@@ -76,7 +96,13 @@ def find_pool(
     Raises ConfigError, saying what to do, if there is none.
     """
     if pool == LATEST:
-        return _latest(model_name, pools, at_least, environment)
+        if not (found := _finished_pools(model_name, pools, environment)):
+            made = "" if environment == "code" else f"of environment={environment} "
+            raise ConfigError(
+                f"pool=latest: no finished pool {made}made with {model_name} in {pools}. Run curate with this model "
+                "first, or name a pool's folder or parquet file."
+            )
+        return _newest(found, model_name, pools, at_least)
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -91,8 +117,63 @@ def find_pool(
     return FoundPool(path, read_json(manifest) if path.name == POOL_FILE and manifest.is_file() else {})
 
 
-def _latest(model_name: str, pools: Path, at_least: int, environment: str) -> FoundPool:
-    found = [
+def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:
+    """The pool that a run is trained on, or what `train` makes first where there is none: all problems of `dataset`.
+
+    Where `dataset` is given and `pool` is not, the latest pool is one of that data set. Raises as `find_pool` does.
+    """
+    if settings.pool != LATEST:
+        return find_pool(settings.pool, settings.model_name, pools=pools, environment=settings.environment)
+    found = _finished_pools(settings.model_name, pools, settings.environment)
+    if "dataset" in settings.given and "pool" not in settings.given:
+        found = [pool for pool in found if (pool.kept or 0) >= at_least and _is_of_dataset(pool, settings)]
+    if found:
+        return _newest(found, settings.model_name, pools, at_least)
+    made = dataset_pool(settings, pools)
+    assert made.name is not None
+    return find_pool(made.name, made.model_name) if is_finished(Path(made.name), made.content()) else made
+
+
+def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:
+    """The curation that keeps all problems of the data set of `settings`, without a profile.
+
+    Its folder is named by all that decides what is kept, the data's files included: a start after a kill goes on there,
+    and every run on the same data finds it. Raises DataError if the data set is not there.
+    """
+    decides = {key for key, field in FlowSettings.model_fields.items() if about(field).inherited}
+    decides = {*decides, *SIDES} - {"max_tokens", "reward_timeout"}  # nothing is sampled or run
+    values = {key: getattr(settings, key) for key in decides}
+    made = CurateSettings.model_validate({**values, "profile_mode": NO_PROFILE})
+    side = evaluation_side(settings)
+    read = [_files_read(settings.dataset, "train"), _files_read(side.source, side.role)]
+    number = sha256(json.dumps([made.content(), read], sort_keys=True).encode()).hexdigest()[:12]
+    stem = re.sub(r"[^\w-]+", "-", Path(settings.dataset).name.partition(".")[0])
+    made = made.with_model(settings.model_name, settings.model_reason or "")
+    return made.with_changes(name=str((pools / f"{OF_DATASET}{stem}-{number}").resolve()))
+
+
+def _files_read(source: str, role: Role) -> list[str | None]:
+    """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
+    if find_source(source) is None and may_be_on_the_hub(source):
+        return [revision_of(source)]
+    try:
+        return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
+    except NoSplitsError:
+        if role == "train":
+            raise
+        return []
+
+
+def _is_of_dataset(pool: FoundPool, settings: TrainSettings) -> bool:
+    made = pool.made_with
+    if made is None or not same_source(made.dataset, settings.dataset):
+        return False
+    return same_side(evaluation_side(made), evaluation_side(settings))
+
+
+def _finished_pools(model_name: str, pools: Path, environment: str) -> list[FoundPool]:
+    """The pools in `pools` that were curated with `model_name` for `environment`, and are not empty."""
+    return [
         pool
         # By the manifest, which is written last: a folder without one is a curation that has not ended.
         for manifest_file in pools.glob(f"*/{MANIFEST_FILE}")
@@ -101,13 +182,11 @@ def _latest(model_name: str, pools: Path, at_least: int, environment: str) -> Fo
         and same_model(str(manifest.get("model_name")), model_name)
         and (pool := FoundPool(file, manifest)).environment in (environment, None)
         and pool.of_run is None
+        and not pool.name.startswith(OF_DATASET)
     ]
-    if not found:
-        made = "" if environment == "code" else f"of environment={environment} "
-        raise ConfigError(
-            f"pool=latest: no finished pool {made}made with {model_name} in {pools}. Run curate with this model first, "
-            "or name a pool's folder or parquet file."
-        )
+
+
+def _newest(found: list[FoundPool], model_name: str, pools: Path, at_least: int) -> FoundPool:
     largest = max(found, key=lambda pool: (pool.kept or 0, pool.written))
     enough = [pool for pool in found if (pool.kept or 0) >= at_least]
     if not enough:

@@ -99,7 +99,7 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
     manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
     of_pool = CurateSettings.completed(read_json(manifest)["settings"]) if manifest.is_file() else {}
     wanted = {key: value for key, value in of_pool.items() if key != "from_run" and _decides(key)}
-    if wanted.get("profile_mode") == "screen":  # by which a pool of few samples was made, where a run has many
+    if wanted.get("profile_mode") in ("screen", "none"):  # a pool of few samples or none, where a run has many
         del wanted["profile_mode"]
     wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
     return settings.filled_from(wanted).with_changes(from_run=str(run))

@@ -25,6 +25,7 @@ from coderl_tasks.paths import file_sha256
 from coderl_tasks.problems import (
     PROBLEM_SCHEMA,
     PROFILE_COLUMNS,
+    PROFILE_SCHEMA,
     TOLD,
     Drop,
     LoadResult,
@@ -47,16 +48,17 @@ class EmptyPoolError(CoderlError):
 class Pool:
     """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
 
-    `band` is the lowest and highest pass rate kept, `mix` what was asked of the pool's make-up and `short` what of it
-    there was too little of, by cell. `prior` is what the labels rest on; without one they are those of the samples'
-    means, and the tables lack LABEL_COLUMNS. `screened` is what decided, where pass rates did not.
+    `band` is the lowest and highest pass rate kept, None without a profile (`profile` is empty then), `mix` what was
+    asked of the pool's make-up and `short` what of it there was too little of, by cell. `prior` is what the labels rest
+    on; without one they are those of the samples' means, and the tables lack LABEL_COLUMNS. `screened` is what
+    decided, where pass rates did not.
     """
 
     pool: pl.DataFrame
     dropped: pl.DataFrame
     profile: pl.DataFrame
     read: int
-    band: tuple[float, float]
+    band: tuple[float, float] | None
     mix: Mix = EVERYTHING
     short: Mapping[str, int] = field(default_factory=dict)
     prior: Prior | None = None
@@ -75,7 +77,7 @@ class Pool:
 
 def build_pool(
     loaded: LoadResult,
-    profile: pl.DataFrame,
+    profile: pl.DataFrame | None,
     *,
     drops: Iterable[Drop] = (),
     band_low: float = BAND_LOW,
@@ -88,40 +90,42 @@ def build_pool(
     these the ones that `mix` takes.
 
     `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
-    between loading and profiling; it may lack LABEL_COLUMNS. `prior` is the one of its labels. With `screened` the
-    chance that a problem is learnable decides in place of its pass rate. Raises ValueError if a problem is in neither
-    or in both.
+    between loading and profiling; it may lack LABEL_COLUMNS. Without one there is no band: PROFILE_COLUMNS are null.
+    `prior` is the one of its labels. With `screened` the chance that a problem is learnable decides in place of its
+    pass rate. Raises ValueError if a problem is in neither or in both.
     """
     earlier = list(drops)
     left = {problem.problem_id: problem for problem in loaded.problems}
     for before in earlier:
         left.pop(str(before.problem_id))
-    measured = {row["problem_id"]: row for row in profile.iter_rows(named=True)}
-    if left.keys() != measured.keys():
+    candidates = problems_frame(list(left.values())) if profile is None else profile
+    measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
+    if profile is not None and left.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
     in_band: list[Problem] = []
     out: list[Drop] = []
     for problem in left.values():
-        drop = band_drop(problem, measured[problem.problem_id], band_low, band_high, screened)
+        row = measured.get(problem.problem_id)
+        drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)
         if drop is None:
             in_band.append(problem)
         else:
             out.append(drop)
-    selection = select(profile.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
+    selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
     kept = [problem for problem in in_band if problem.problem_id not in selection.left_out]
     for problem in in_band:
         if problem.problem_id in selection.left_out:
             out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
-    columns = {name: kind for name, kind in PROFILE_COLUMNS.items() if name in profile.columns}
-    extra = pl.DataFrame(
-        [{name: measured[problem.problem_id][name] for name in columns} for problem in kept], schema=columns
-    )
+    table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
+    columns = {name: kind for name, kind in PROFILE_COLUMNS.items() if name in table.columns}
+    rows = [measured.get(problem.problem_id, {}) for problem in kept]
+    extra = pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame([*earlier, *out])]),
-        profile=profile,
+        profile=table,
         read=loaded.read,
-        band=(band_low, band_high),
+        band=None if profile is None else (band_low, band_high),
         mix=mix,
         short=selection.short,
         prior=prior,
@@ -184,7 +188,7 @@ def write_pool(
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a pool is made of and from: model, settings, counts by split, difficulty and drop reason, what was spent."""
-    low, high = pool.band
+    low, high = pool.band or (None, None)
     profile = pool.profile
     told = sum(profile[TOLD]) if TOLD in profile.columns else 0
     return {
@@ -196,7 +200,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "band_high": high,
         "hard_below": HARD_BELOW,
         "easy_from": EASY_FROM,
-        "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES},
+        "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES if pool.band},
         **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": _expected(pool.pool)}}),
         **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
@@ -239,11 +243,13 @@ def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
     problems were."""
     if pool.pool.height:
         return
-    low, high = pool.band
     reasons = pool.drops_in_words()
     if pool.dropped.filter(stage="mix").height:
         lack = pool.mix.shortfall(pool.short)
         raise EmptyPoolError(f"The mix leaves nothing: {lack}. Profile and report are in {folder}.")
+    if pool.band is None:
+        raise EmptyPoolError(f"No row of {pool.read} is left ({reasons}). The report in {folder} says why.")
+    low, high = pool.band
     of_band = count_drops(pool.dropped.filter(stage="band"))
     hard, easy = (of_band.get(f"band/{reason}", 0) for reason in ("too_hard", "too_easy"))
     advice = "take harder problems" if easy > hard else "take easier problems, or a model that solves some of them"

@@ -43,7 +43,8 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
     kept = pool.kept
     size = [f"{kept:,} problems"] if kept is not None else []
     policy = [f"for the policy of {pool.of_run}"] if pool.of_run else []
-    about = ", ".join([*size, *policy, f"written {age(now - pool.written)} ago"])
+    profile = [] if pool.is_profiled else ["not profiled"]
+    about = ", ".join([*size, *profile, *policy, f"written {age(now - pool.written)} ago"])
     taken = f"pool: {pool.file} ({about})"
     if pool.larger is not None:
         larger = pool.larger

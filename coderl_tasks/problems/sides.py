@@ -99,6 +99,11 @@ def same_source(one: str, other: str) -> bool:
     return one == other or (find_source(one) is not None and find_source(one) == find_source(other))
 
 
+def same_side(one: EvaluationSide, other: EvaluationSide) -> bool:
+    """Whether two evaluation sides are of the same problems."""
+    return same_source(one.source, other.source) and one.share == other.share
+
+
 def is_held_out(problem_id: str, share: float) -> bool:
     """Whether a problem is in the evaluation side that `test_share=share` makes.
 

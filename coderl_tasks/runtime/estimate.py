@@ -93,7 +93,10 @@ async def estimates(settings: FlowSettings | PipelineSettings) -> list[Estimate]
         # A finished evaluation that is compared with is not made again.
         return [_evaluation((await plan_evaluation(side))[0]) for side in sides if not isinstance(side, Path)]
     assert isinstance(settings, TrainSettings)
-    return training_estimates(*await plan_training(settings))
+    training, pool, path = await plan_training(settings)
+    if isinstance(pool, CurateSettings):
+        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool)), None, 0)
+    return training_estimates(training, pool, path)
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
@@ -243,6 +246,8 @@ def _curated(settings: CurateSettings) -> list[Problem]:
 
 
 def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate:
+    if not settings.is_profiled:
+        return Estimate("profile", Tokens(), Tokens(), Tokens(), "profile_mode=none, which samples nothing")
     lengths, count = _bounded(settings, problems), len(problems)
     price = cost_price(settings)
 

@@ -38,7 +38,7 @@ from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.runtime.training_plan import plan_training, run_config
 from coderl_tasks.services import services
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
 from coderl_tasks.training.step import checkpoint, sample, score, score_lost, update
 
@@ -123,7 +123,12 @@ class GrpoSession:
         try:
             if settings.max_steps_off_policy:
                 raise ConfigError("max_steps_off_policy: here a step's problems are not known before it is called for")
-            settings, _, path = await plan_training(settings)
+            settings, pool, path = await plan_training(settings)
+            if isinstance(pool, CurateSettings):
+                raise ConfigError(
+                    "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
+                    f"problems of {pool.dataset})"
+                )
             if settings.refill > 1:  # of a run that goes on, too
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             if settings.first_completions:

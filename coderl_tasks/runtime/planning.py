@@ -90,7 +90,8 @@ def as_begun(settings: CurateSettings, folder: Path) -> CurateSettings:
 
 def with_earlier_default(settings: CurateSettings) -> CurateSettings:
     """`settings` as they were when label_samples was 0 unless it was given, whatever the mix."""
-    return settings if "label_samples" in settings.given else settings.with_changes(label_samples=0.0)
+    asked_for = "label_samples" in settings.given or not settings.is_profiled
+    return settings if asked_for else settings.with_changes(label_samples=0.0)
 
 
 def _named_pool(settings: CurateSettings) -> Path | None:

@@ -1,27 +1,27 @@
 """What a training run is going to do, and what to know of that, before anything is started or written."""
 
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from coderl_tasks.base_model import MadeWith, with_decided_model
-from coderl_tasks.curation.find_pool import FoundPool, find_pool, require_environment
+from coderl_tasks.curation.find_pool import FoundPool, require_environment, wanted_pool
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
-from coderl_tasks.paths import file_sha256, same_model
+from coderl_tasks.paths import known_sha256, same_model
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
     evaluation_side,
     is_held_out,
     require_other_problems,
-    same_source,
+    same_side,
 )
 from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
@@ -34,11 +34,15 @@ from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_pool
 
 
-async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool, Path | None]:
-    """The complete settings, the pool, and the run directory: None for a new one, named by the time, where no start
-    with these settings was left unfinished."""
+async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
+    """The complete settings, the pool (or the curation that makes it, where there is none yet), and the run directory:
+    None for a new one, named by the time, where no start with these settings was left unfinished."""
     path = training_path(settings)
     settings, pool = await planned(settings, path)
+    if isinstance(pool, CurateSettings):
+        check_place(Path(str(pool.name)), "pool")
+        check_training(settings, path)
+        return settings, pool, path
     recorded = recorded_config(path)
     if recorded is None:
         settings = with_side_of(pool, settings)
@@ -110,8 +114,9 @@ def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
     return settings.with_changes(**named)
 
 
-async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool]:
-    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool.
+async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool | CurateSettings]:
+    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool; where there is
+    none yet, the curation that makes it.
 
     Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
     if the Tinker service does not answer. A run with nothing left to do needs no service.
@@ -125,12 +130,9 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     held_out = settings.validation_size if settings.eval_on == "validation" else 0
     environment_of(settings)  # which reads a reward file
-    pool = find_pool(
-        settings.pool,
-        settings.model_name,
-        at_least=settings.problems_per_step + held_out,
-        environment=settings.environment,
-    )
+    pool = wanted_pool(settings, settings.problems_per_step + held_out)
+    if isinstance(pool, CurateSettings):
+        return settings, pool
     check_pool(pool.file)
     require_environment(pool, settings.environment)
     return settings.with_changes(pool=str(pool.file)), pool
@@ -149,18 +151,7 @@ def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettin
 
 def run_config(settings: TrainSettings) -> dict[str, Any]:
     """What config.json records: the settings, and the hash of the pool's file, so that a changed pool is noticed."""
-    file = Path(settings.pool)
-    now = file.stat()
-    return {
-        **settings.content(),
-        "pool_sha256": _sha256(file, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns),
-    }
-
-
-@lru_cache(maxsize=8)
-def _sha256(file: Path, *_state: int) -> str:
-    """The hash of a file in this very state: a start asks four times, and a pool can be gigabytes."""
-    return file_sha256(file)
+    return {**settings.content(), "pool_sha256": known_sha256(Path(settings.pool))}
 
 
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
@@ -266,12 +257,11 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
 def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
     """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
     nothing is evaluated, or nothing says what the pool was made of."""
-    recorded = pool.manifest.get("settings")
-    if settings.eval_every == -1 or not isinstance(recorded, dict):
+    made_with = pool.made_with
+    if settings.eval_every == -1 or made_with is None:
         return None
-    made_with = CurateSettings().filled_from(recorded)
     kept_from, side = evaluation_side(made_with), evaluation_side(settings)
-    if same_source(kept_from.source, side.source) and kept_from.share == side.share:
+    if same_side(kept_from, side):
         return None
     no_side = made_with.evaluation_dataset is None and kept_from.share is None and is_file(kept_from.source)
     apart = "nothing" if no_side or made_with.evaluation_dataset == NO_EVALUATION else str(kept_from)

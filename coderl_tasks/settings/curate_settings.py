@@ -1,6 +1,7 @@
 """The settings of `coderl curate`."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,6 +12,7 @@ from coderl_tasks.settings.flow_settings import (
     Names,
     Setting,
     Temperature,
+    about,
     split_shares,
 )
 
@@ -32,6 +34,13 @@ DifficultyShares = Annotated[
 SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
+OF_PROFILE = Setting(of_profile=True)
+NO_PROFILE = "none"
+ProfileMode = Annotated[
+    Literal["adaptive", "screen", "fixed", "none"],
+    BeforeValidator(lambda value: NO_PROFILE if value is None else value),
+]
+"""The word none of a command line arrives as None."""
 
 LABEL_SAMPLES = 3.0
 """Further completions per problem with which labels agree within 3 points as often as those of 16 samples do."""
@@ -40,7 +49,9 @@ LABEL_SAMPLES = 3.0
 class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
-    from_run: str | None = Field(
+    DECIDING: ClassVar[tuple[str, ...]] = (*FlowSettings.DECIDING, "profile_mode")
+
+    from_run: Annotated[str | None, OF_PROFILE] = Field(
         None,
         description="a run whose last checkpoint is profiled in place of the base model, by its rollouts and new "
         "samples where they do not tell; other settings are by default those of the pool that it was trained on",
@@ -74,32 +85,38 @@ class CurateSettings(FlowSettings):
     )
     check_solutions: Annotated[
         bool, Setting(environments=ONLY_CODE, by_environment={"custom": False, "gsm8k": False})
-    ] = Field(True, description="drop problems whose own reference solutions fail their tests")
+    ] = Field(
+        True,
+        description="drop problems whose own reference solutions fail their tests; by default not with "
+        "profile_mode=none",
+    )
     max_solutions: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
         3, ge=1, description="reference solutions tried per problem, until one passes"
     )
-    profile_mode: Annotated[Literal["adaptive", "screen", "fixed"], Setting(gsm8k="fixed")] = Field(
+    # The notebook trains on all of its data.
+    profile_mode: Annotated[ProfileMode, Setting(gsm8k=NO_PROFILE)] = Field(
         "adaptive",
         description="sample until it is clear whether a problem lies in the band; screen: one round of each, none of "
-        "those that are hardly learnable by others like them; or profile_samples each",
+        "those that are hardly learnable by others like them; fixed: profile_samples each; none: nothing is sampled, "
+        "and all problems are kept",
     )
     profile_samples: Annotated[
-        int, Setting(gsm8k=1, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
+        int, Setting(of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
     ] = Field(16, ge=1, le=16, description="completions per problem, at most")
-    profile_round: int = Field(2, ge=1, description="completions per problem and round")
-    profile_risk_keep: float = Field(
+    profile_round: Annotated[int, OF_PROFILE] = Field(2, ge=1, description="completions per problem and round")
+    profile_risk_keep: Annotated[float, OF_PROFILE] = Field(
         0.1, ge=0, lt=0.5, description="adaptive: accepted chance to keep a problem that all samples would drop"
     )
-    profile_risk_drop: float = Field(
+    profile_risk_drop: Annotated[float, OF_PROFILE] = Field(
         0.05, ge=0, lt=0.5, description="adaptive: accepted chance to drop a problem that all samples would keep"
     )
-    screen_skip: float = Field(
+    screen_skip: Annotated[float, OF_PROFILE] = Field(
         0.15, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not sampled"
     )
-    screen_drop: float = Field(
+    screen_drop: Annotated[float, OF_PROFILE] = Field(
         0.1, ge=0, lt=1, description="screen: a problem less likely to be learnable than this is not kept"
     )
-    label_samples: float | None = Field(
+    label_samples: Annotated[float | None, OF_PROFILE] = Field(
         None,
         ge=0,
         le=16,
@@ -108,15 +125,12 @@ class CurateSettings(FlowSettings):
     )
     price_prompt: float | None = Field(None, ge=0, description="price per million prompt tokens, for the cost column")
     price_completion: float | None = Field(None, ge=0, description="price per million completion tokens")
-    temperature: Temperature = Field(1.0, ge=0, description="sampling temperature of the profile")
-    # The notebook trains on all of its data: none is left out for how often it is solved.
-    band_low: Annotated[float, Setting(gsm8k=0.0)] = Field(
-        0.1, ge=0, le=1, description="lowest pass rate kept in the pool"
+    temperature: Annotated[Temperature, OF_PROFILE] = Field(
+        1.0, ge=0, description="sampling temperature of the profile"
     )
-    band_high: Annotated[float, Setting(gsm8k=1.0)] = Field(
-        0.9, ge=0, le=1, description="highest pass rate kept in the pool"
-    )
-    mix: DifficultyShares = Field(
+    band_low: Annotated[float, OF_PROFILE] = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
+    band_high: Annotated[float, OF_PROFILE] = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
+    mix: Annotated[DifficultyShares, OF_PROFILE] = Field(
         default_factory=dict,
         description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
     )
@@ -127,7 +141,7 @@ class CurateSettings(FlowSettings):
     shard_size: Annotated[int, UNRECORDED] = Field(
         250, ge=1, description="problems per profile shard, each a Prefect task"
     )
-    shards: Annotated[Literal["here", "deployment"], UNRECORDED] = Field(
+    shards: Annotated[Literal["here", "deployment"], Setting(decides_content=False, of_profile=True)] = Field(
         "here", description="profile shards in this process, or as runs of shard_deployment, on any machine"
     )
     shard_deployment: Annotated[str, UNRECORDED] = Field(
@@ -146,6 +160,19 @@ class CurateSettings(FlowSettings):
         False, description="rebuild a finished pool of that name with other settings, from what it has recorded"
     )
 
+    @classmethod
+    def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        fillings = super()._fillings(values)
+        # Nothing is sampled, and so nothing is run either, unless it is asked for.
+        if values.get("profile_mode", fillings.get("profile_mode", "adaptive")) in (None, NO_PROFILE):
+            return {**fillings, "check_solutions": False}
+        return fillings
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether completions are sampled, so that the pool knows pass rates."""
+        return self.profile_mode != NO_PROFILE
+
     @property
     def label_budget(self) -> float:
         """What `label_samples` is: only who asks for difficulties needs labels that are worth more samples."""
@@ -155,7 +182,16 @@ class CurateSettings(FlowSettings):
 
     def content(self) -> dict[str, Any]:
         """The same, with the label_samples that it comes to: an earlier version recorded its default, 0."""
-        return super().content() | {"label_samples": self.label_budget}
+        return super().content() | ({"label_samples": self.label_budget} if self.is_profiled else {})
+
+    @model_validator(mode="after")
+    def _profile_is_made(self) -> Self:
+        if not self.is_profiled:
+            for key, setting in type(self).model_fields.items():
+                plain = setting.get_default(call_default_factory=True, validated_data={})
+                if about(setting).of_profile and getattr(self, key) != plain:
+                    raise ValueError(f"{key} is of a profile, and profile_mode=none makes none: leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _reward_file_is_here(self) -> Self:

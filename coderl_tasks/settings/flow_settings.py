@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -64,6 +64,8 @@ class Setting:
     """The environments that it says something of; in others only its default makes sense."""
     by_environment: Mapping[str, Any] = field(default_factory=dict)
     """The default in environments where it is another one; "nano gsm8k": with that preset there."""
+    of_profile: bool = False
+    """Whether it says something of a profile alone, and so is refused where none is made."""
     meaning: str = ""
     """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
     elsewhere: tuple[str, ...] = ()
@@ -175,6 +177,8 @@ class FlowSettings(BaseModel):
     """What all three flows share."""
 
     model_config = ConfigDict(extra="forbid")
+    DECIDING: ClassVar[tuple[str, ...]] = ("preset", "environment", "reward_file")
+    """The settings that decide what others are by default."""
 
     preset: Preset = Field(
         None,
@@ -320,11 +324,8 @@ class FlowSettings(BaseModel):
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""
         # Not against the bare defaults: the preset, which is given again too, fills in its own.
-        deciding: dict[str, Any] = {"preset": self.preset} if self.preset is not None else {}
-        if self.environment != "code":
-            deciding |= {"environment": self.environment}
-        if self.reward_file is not None:
-            deciding |= {"reward_file": self.reward_file}
+        fields = type(self).model_fields
+        deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
         given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
         return {key: value for key, value in given.items() if key in deciding or value != getattr(plain, key)}
