@@ -42,6 +42,7 @@ from coderl_tasks.runtime.training_plan import (
     pool_warning,
     run_config,
     side_warning,
+    size_warning,
     steps_note,
     temperature_note,
 )
@@ -183,6 +184,8 @@ def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
     await score_lost(run, sample, score, display.say)
+    if warning := size_warning(len(run.pool), run.settings):
+        display.say(warning)
     if needs_probe(run):
         found = await probe_run(run)
         display.say(f"probe: {found.summary()}")

@@ -47,6 +47,8 @@ def _eval_line(row: Mapping[str, Any]) -> str:
     parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
     if row.get("eval/ci_low") is not None:
         parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
+    if row.get("eval/mean_reward") is not None:
+        parts.append(f"reward {row['eval/mean_reward']:.3f}")
     if row.get("eval/n") is not None:
         parts.append(f"n {row['eval/n']}")
     for key, label in {"eval/format_rate": "format", "eval/truncated_rate": "truncated"}.items():

@@ -39,9 +39,17 @@ def test_progress_tells_the_time_left_without_a_terminal() -> None:
         assert progress.left_s is None
         progress.phase("sampling")
         first = progress.line({"step": 4, **ROW})
-        measured = {"eval/mean_correct": 0.5, "eval/ci_low": 0.4, "eval/ci_high": 0.6, "eval/n": 90}
+        measured = {
+            "eval/mean_correct": 0.5,
+            "eval/mean_reward": 0.4,
+            "eval/ci_low": 0.4,
+            "eval/ci_high": 0.6,
+            "eval/n": 90,
+        }
         line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
-        assert line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  n 90  truncated 25%  infra errors 2"
+        assert (
+            line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  reward 0.400  n 90  truncated 25%  infra errors 2"
+        )
         progress.line({"step": 5, **ROW})
         assert progress.left_s == pytest.approx(40)
         progress.line({"step": 6, **ROW})
