@@ -32,8 +32,9 @@ from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, training_estimates
+from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
 from coderl_tasks.runtime.flow_run import deployed_name, forget_old_results, name_flow_run, publish_or_warn
+from coderl_tasks.runtime.speeds import recorded_speed
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.runtime.training_plan import (
     doubt_of,
@@ -68,6 +69,7 @@ ARTIFACT_EVERY = 10
 ARTIFACT_GROWTH = 0.1
 ARTIFACT_PAUSE_S = 30.0
 LATER_PAUSE_S = 600.0
+SOON_S = 120.0
 
 
 @flow(name="train")
@@ -140,7 +142,7 @@ async def _trained(
         note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
         states = states_line(settings) if used.tinker_is_embedded else None
         # Before anything is billed.
-        forecast = None if used.tinker_is_embedded else forecast_line(settings, pool, path)
+        forecast = (minutes_line if used.tinker_is_embedded else forecast_line)(settings, pool, path)
         for line in filter(None, (*used.lines, states, *changes, note, forecast)):
             display.say(line)
         command = resume_command(directory)
@@ -179,6 +181,16 @@ def start_note(directory: RunDirectory) -> str:
 def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
     """What the run will take in all; None for one without an end."""
     return None if settings.max_steps == -1 else estimate_line(training_estimates(settings, pool, path))
+
+
+def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
+    """How long the run will take by what an earlier run of the model took; None where none tells, or it is soon
+    done."""
+    speed = None if settings.max_steps == -1 else recorded_speed(settings)
+    if speed is None or pool_profile(pool) is None:
+        return None
+    rows = training_estimates(settings, pool, path)
+    return time_line(rows, speed) if sum(speed.seconds(row.expected) for row in rows) >= SOON_S else None
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
@@ -284,7 +296,11 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     run.require_room()
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     display.phase(f"step {step}: sampling")
-    sampled = await ahead.sampled(step)
+    groups = run.directory.step(step).groups
+    async with display.watching(
+        f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
+    ):
+        sampled = await ahead.sampled(step)
     display.phase(f"step {step}: scoring")
     scored = await score(run, step, sampled)
     display.phase(f"step {step}: updating")

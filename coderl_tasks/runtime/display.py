@@ -1,5 +1,6 @@
 """What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
+import asyncio
 import logging
 import shlex
 import time
@@ -57,6 +58,7 @@ class WarningsInPrefect(APILogHandler):
 _warnings = WarningsInPrefect()
 _package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
+LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 
@@ -147,6 +149,23 @@ class StepProgress:
             self._bar.update(self._task, completed=self._done, left=left)
 
 
+class _SoFar:
+    """How far a phase is and, once that is known, how long it takes yet."""
+
+    def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._text = text
+        self._clock = clock
+        self._first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
+
+    def line(self, done: int, total: int) -> str:
+        now = self._clock()
+        if self._first is None:
+            self._first = (done, now)
+        before, begun = self._first
+        left = (total - done) * (now - begun) / (done - before) if done > before else 0.0
+        return f"{self._text}: {done}/{total}" + (f", about {duration(left)} left" if left >= 60 else "")
+
+
 class Display:
     """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too.
 
@@ -183,25 +202,43 @@ class Display:
     @contextmanager
     def bar(self, text: str) -> Iterator[OnProgress]:
         """A progress callback for the block: draws a bar of its own, or names the phase in the steps' bar."""
-        steps = self._steps
-        if steps is not None:
-            yield lambda done, total: steps.phase(f"{text}: {done}/{total}")
+        steps, so_far = self._steps, _SoFar(text)
+        if steps is not None and self._console.is_terminal:
+            yield lambda done, total: steps.phase(so_far.line(done, total))
         elif self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=self._console, transient=True) as progress:
                 task = progress.add_task(text, total=None)
                 yield lambda done, total: progress.update(task, completed=done, total=total)
         else:
-            self.say(text)
+            if steps is None:
+                self.say(text)
             said = time.monotonic()
 
             def say_sometimes(done: int, total: int) -> None:
                 nonlocal said
+                line = so_far.line(done, total)
                 if time.monotonic() - said >= LINE_EVERY_S:
                     said = time.monotonic()
-                    self.say(f"{text}: {done}/{total}")
+                    self.say(line)
 
             yield say_sometimes
+
+    @asynccontextmanager
+    async def watching(self, text: str, count: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+        """Shows as `bar` does how far the block is, by (done, total) of `count`, which is asked each second."""
+        with self.bar(text) as on_progress:
+
+            async def look() -> None:
+                while True:
+                    await asyncio.sleep(LOOK_EVERY_S)
+                    on_progress(*count())
+
+            looking = asyncio.create_task(look())
+            try:
+                yield
+            finally:
+                looking.cancel()
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:
