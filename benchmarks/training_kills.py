@@ -114,6 +114,7 @@ VARIANTS = {
         "loss_fn=ppo",
         "epochs_per_rollout_batch=2",
         "train_batch_size=13",
+        "kl_base_every=2",
     ),
     "unprofiled": ("selection=adaptive", "first_completions=4", "batch_size=32", "group_size=4"),
     "gsm8k": ("environment=gsm8k",),

@@ -17,6 +17,8 @@ MIB = 2**20
 GIB = 2**30
 LEAST_FREE = 256 * MIB
 """Free bytes without which nothing is started, nor a step begun: a short run's directory takes as much."""
+LARGE_STATES = GIB
+"""Bytes of a run's states from which on its first lines say how to have fewer."""
 _FLOAT32 = 4
 _EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
 
@@ -82,8 +84,12 @@ def states_line(settings: TrainSettings) -> str | None:
         return None
     home = coderl_home()
     total, words = needed
-    short = ": less than they need" if free_bytes(home) < total + LEAST_FREE else ""
-    return f"states: {words}; {free_bytes(home) / GIB:.1f} GiB free at {home}{short}"
+    is_short = free_bytes(home) < total + LEAST_FREE
+    short = ": less than they need" if is_short else ""
+    # Of a run that goes on, the first two may be others.
+    less = "; less with save_every=0 (one checkpoint, at the end), rolling_save_keep=2, or a lower lora_rank"
+    advice = less if is_short or total > LARGE_STATES else ""
+    return f"states: {words}; {free_bytes(home) / GIB:.1f} GiB free at {home}{short}{advice}"
 
 
 def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:

@@ -94,7 +94,10 @@ def why_no_sandbox() -> str:
     if not users:
         return "no SANDBOX_URL set"
     whose = "root's, perhaps a container's" if users == {0} else "another user's"
-    return f"what listens on port {port} is {whose}, and so not used: SANDBOX_URL={DEFAULT_SANDBOX_URL} takes it"
+    return (
+        f"what listens on port {port} is {whose}, and so not used: if it is your sandbox, only "
+        f"SANDBOX_URL={DEFAULT_SANDBOX_URL} uses it"
+    )
 
 
 def uses_tinker_service() -> bool:

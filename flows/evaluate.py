@@ -202,6 +202,9 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
             interval = f"[{found['ci_low']:.1%}, {found['ci_high']:.1%}]"
             if found["n"]:
                 display.say(f"{name:<12} Pass@{k} {found['estimate']:.1%} {interval}  n={found['n']}")
+    if summary.get("mean_reward") is not None:
+        note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
+        display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")
     if "compare" in summary:
         found = summary["compare"]
         interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"

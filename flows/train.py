@@ -19,7 +19,7 @@ from coderl_tasks.disk import states_line
 from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.diagnosis import smoke_checks
-from coderl_tasks.insight.logging import RunLogger, run_logger
+from coderl_tasks.insight.logging import RunLogger, early_lines, run_logger
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
@@ -32,8 +32,9 @@ from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, training_estimates
+from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
 from coderl_tasks.runtime.flow_run import deployed_name, forget_old_results, name_flow_run, publish_or_warn
+from coderl_tasks.runtime.speeds import recorded_speed
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.runtime.training_plan import (
     doubt_of,
@@ -42,6 +43,7 @@ from coderl_tasks.runtime.training_plan import (
     pool_warning,
     run_config,
     side_warning,
+    size_warning,
     steps_note,
     temperature_note,
 )
@@ -67,13 +69,15 @@ ARTIFACT_EVERY = 10
 ARTIFACT_GROWTH = 0.1
 ARTIFACT_PAUSE_S = 30.0
 LATER_PAUSE_S = 600.0
+SOON_S = 120.0
 
 
 @flow(name="train")
 async def train(settings: TrainSettings) -> str:
     """Train on a pool with GRPO. Returns the run directory; a run directory that exists is resumed."""
-    async with suspended_in_outages(settings.suspend_hours):
-        return await _run(settings)
+    with early_lines():
+        async with suspended_in_outages(settings.suspend_hours):
+            return await _run(settings)
 
 
 async def _run(settings: TrainSettings) -> str:
@@ -111,35 +115,47 @@ async def _run(settings: TrainSettings) -> str:
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")
         logger = run_logger(settings, directory)
-        # In this order, so that the log is still open while the servers end.
-        with logger, services(settings.model_name, settings.model_reason) as used:
-            changes = [change.on_resume(directory.next_step) for change in directory.changes]
-            if directory.added:
-                changes.append(
-                    "settings that were not there yet when the run began are at their defaults: "
-                    + ", ".join(f"{key}={value}" for key, value in directory.added.items())
-                )
-            # Of a service the probe finds out what its log-probabilities are, and says what follows.
-            note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
-            states = states_line(settings) if used.tinker_is_embedded else None
-            # Before anything is billed.
-            forecast = None if used.tinker_is_embedded else forecast_line(settings, pool, path)
-            for line in filter(None, (*used.lines, states, *changes, note, forecast)):
-                display.say(line)
-                logger.log.info("%s", line)
-            command = resume_command(directory)
-            with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
-                try:
-                    async with open_run(settings, directory, used) as run:
-                        await _train(run, logger, display, pool)
-                except Exception as error:
-                    # Here and not where it failed: which settings take less memory only a run knows.
-                    if advice := memory_advice(error, directory.config):
-                        _warn(advice, logger, display)
-                    raise
-        directory.reconcile_metrics()  # rows of steps whose commits were already there
-        await _finish(directory, settings, display)
+        # The log is still open while the servers end, and for what the run came to.
+        with logger:
+            await _trained(settings, directory, pool, path, logger, display)
+            directory.reconcile_metrics()  # rows of steps whose commits were already there
+            await _finish(directory, settings, display)
     return str(directory.path)
+
+
+async def _trained(
+    settings: TrainSettings,
+    directory: RunDirectory,
+    pool: FoundPool,
+    path: Path | None,
+    logger: RunLogger,
+    display: Display,
+) -> None:
+    """Every step of the run in `directory`, on services that end with it."""
+    with services(settings.model_name, settings.model_reason) as used:
+        changes = [change.on_resume(directory.next_step) for change in directory.changes]
+        if directory.added:
+            changes.append(
+                "settings that were not there yet when the run began are at their defaults: "
+                + ", ".join(f"{key}={value}" for key, value in directory.added.items())
+            )
+        # Of a service the probe finds out what its log-probabilities are, and says what follows.
+        note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
+        states = states_line(settings) if used.tinker_is_embedded else None
+        # Before anything is billed.
+        forecast = (minutes_line if used.tinker_is_embedded else forecast_line)(settings, pool, path)
+        for line in filter(None, (*used.lines, states, *changes, note, forecast)):
+            display.say(line)
+        command = resume_command(directory)
+        with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
+            try:
+                async with open_run(settings, directory, used) as run:
+                    await _train(run, logger, display, pool)
+            except Exception as error:
+                # Here and not where it failed: which settings take less memory only a run knows.
+                if advice := memory_advice(error, directory.config):
+                    display.say(f"warning: {advice}")
+                raise
 
 
 async def _made(pool: CurateSettings) -> str:
@@ -168,20 +184,30 @@ def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -
     return None if settings.max_steps == -1 else estimate_line(training_estimates(settings, pool, path))
 
 
+def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
+    """How long the run will take by what an earlier run of the model took; None where none tells, or it is soon
+    done."""
+    speed = None if settings.max_steps == -1 else recorded_speed(settings)
+    if speed is None or pool_profile(pool) is None:
+        return None
+    rows = training_estimates(settings, pool, path)
+    return time_line(rows, speed) if sum(speed.seconds(row.expected) for row in rows) >= SOON_S else None
+
+
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
     await score_lost(run, sample, score, display.say)
+    if warning := size_warning(len(run.pool), run.settings):
+        display.say(warning)
     if needs_probe(run):
         found = await probe_run(run)
         display.say(f"probe: {found.summary()}")
-        logger.log.info("probe: %s", found.summary())
         for warning in found.warnings():
-            _warn(warning, logger, display)
+            display.say(f"warning: {warning}")
     if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
         await delete_old_states(run)
     evaluating = run.settings.eval_every > 0
-    for notice in logger.reminders():
-        display.say(notice.line)
+    display.notices(logger.reminders())
     if run.settings.steer == "act":
         for commit in run.directory.commits():
             if told := commit.metrics.get("act"):
@@ -271,7 +297,11 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     run.require_room()
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     display.phase(f"step {step}: sampling")
-    sampled = await ahead.sampled(step)
+    groups = run.directory.step(step).groups
+    async with display.watching(
+        f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
+    ):
+        sampled = await ahead.sampled(step)
     display.phase(f"step {step}: scoring")
     scored = await score(run, step, sampled)
     display.phase(f"step {step}: updating")
@@ -280,18 +310,12 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
     notices = logger.log_metrics(commit.metrics, step)
     await display.step(commit.metrics)
-    for notice in notices:
-        display.say(notice.line)
+    display.notices(notices)
     # Before the next step is sampled: of long completions a step is most of what the run takes.
     size = scored.rollouts.estimated_size()
     sampled.release()
     scored.release()
     free_garbage(size)
-
-
-def _warn(warning: str, logger: RunLogger, display: Display) -> None:
-    display.say(f"warning: {warning}")
-    logger.log.warning("%s", warning)
 
 
 async def _save(run: TrainingRun, step: int) -> None:

@@ -93,6 +93,7 @@ def test_concurrency_is_34_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, True, "no SANDBOX_URL set"),
         (4_000_000, False, f"is {'root' if os.getuid() == 0 else 'another user'}'s"),
+        (4_000_000, False, "if it is your sandbox, only SANDBOX_URL=http://"),
     ],
 )
 def test_a_sandbox_on_the_default_port_is_used_if_it_is_ours(

@@ -18,7 +18,7 @@ from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
 from coderl_tasks.errors import InfraError, TerminatedError
-from coderl_tasks.insight.logging import WarningLines
+from coderl_tasks.insight.logging import WarningLines, early_lines
 from coderl_tasks.policy.clients import causes
 from coderl_tasks.runtime.planning import plan
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
@@ -41,6 +41,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     _show_plain_lines()  # after the import, which sets up Prefect's logging
     console = Console()
     with ExitStack() as stack:
+        stack.enter_context(early_lines())
         if (said := not_joined()) is not None:
             console.print(said, highlight=False)
         with console.status("starting the Prefect server"):

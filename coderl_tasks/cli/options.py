@@ -98,9 +98,15 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 @_subcommand("estimate", "tokens, cost and time that a command will take: coderl estimate train ...")
 def _estimate(parser: argparse.ArgumentParser) -> None:
-    """What a command with these settings will take in tokens, cost and time. Nothing is sampled."""
+    """What a command with these settings will take in tokens, cost and time."""
     parser.add_argument("flow", choices=("curate", "train", "evaluate", "pipeline"))
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as for the command itself")
+    parser.add_argument(
+        "--probe",
+        action=argparse.BooleanOptionalAction,
+        help="measure the speed by sampling a few hundred tokens; by default with the embedded server, where no run of "
+        "the model tells",
+    )
 
 
 @_subcommand("row_commands", "which rows of your problems curate would keep, and why not the others")

@@ -135,9 +135,9 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
     """The summary of an evaluation's rollouts.
 
     n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded, whole and by_split; with several completions
-    per problem also n_samples and pass_at_k; truncated_rate: over all completions; infra_errors: how many could not be
-    graded. n counts problems. A split without any graded completion is left out. Raises InfraError if there is none at
-    all.
+    per problem also n_samples and pass_at_k; mean_reward: of what was graded; truncated_rate: over all completions;
+    infra_errors: how many could not be graded. n counts problems. A split without any graded completion is left out.
+    Raises InfraError if there is none at all.
     """
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
@@ -148,6 +148,8 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
         **_share(graded, n_samples),
         "by_split": {split: _share(graded.filter(pl.col("split") == split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
+        # Of rewards that may never reach 1, as a custom function's, Pass@1 says nothing.
+        "mean_reward": math.fsum(graded["reward"]) / graded.height,
         "format_rate": _mean(graded["format_score"] >= 0),
         "truncated_rate": _mean(rollouts["stop_reason"] == TRUNCATED),
         "infra_errors": rollouts.height - graded.height,

@@ -116,6 +116,8 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
     lines += [*markdown_table(splits_table(record)), ""]
     lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
+    if summary.get("mean_reward") is not None:
+        lines.append(f"- mean reward {summary['mean_reward']:.3f}")
     facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
     lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
     lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]

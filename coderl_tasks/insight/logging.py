@@ -1,11 +1,14 @@
 """Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases, trackio or OpenTelemetry when asked for.
 
 The loop logs a step once it is committed. logs.log also holds what metrics cannot: each group's rewards with a warning
-for groups that teach nothing (`log_groups`), and whatever other modules log, such as what Tinker answered.
+for groups that teach nothing (`log_groups`), whatever other modules log, such as what Tinker answered, and what the
+console says (`runtime/display.py`), which is kept until there is a run directory (`early_lines`).
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,6 +48,8 @@ def _eval_line(row: Mapping[str, Any]) -> str:
     parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
     if row.get("eval/ci_low") is not None:
         parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
+    if row.get("eval/mean_reward") is not None:
+        parts.append(f"reward {row['eval/mean_reward']:.3f}")
     if row.get("eval/n") is not None:
         parts.append(f"n {row['eval/n']}")
     for key, label in {"eval/format_rate": "format", "eval/truncated_rate": "truncated"}.items():
@@ -61,6 +66,42 @@ class _OneLine(logging.Formatter):
         # Here and not in `format`, which puts a traceback below the message: that one keeps its lines.
         record.message = printable(record.message)
         return super().formatMessage(record)
+
+
+EARLY_LINES = 1000
+
+
+class _EarlyLines(logging.Handler):
+    """What is logged before there is a logs.log: the newest lines."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._records: deque[logging.LogRecord] = deque(maxlen=EARLY_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)
+
+    def hand_over(self, log: logging.Handler) -> None:
+        while self._records:
+            log.handle(self._records.popleft())
+
+
+@contextmanager
+def early_lines() -> Iterator[None]:
+    """In the block what is said and logged before a run's logs.log is open is kept for it."""
+    package = logging.getLogger("coderl_tasks")
+    if any(isinstance(handler, _EarlyLines) for handler in package.handlers):  # a flow in a command, which has begun it
+        yield
+        return
+    early, level = _EarlyLines(), package.level
+    package.addHandler(early)
+    if package.getEffectiveLevel() > logging.INFO:
+        package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(early)
+        package.setLevel(level)
 
 
 class WarningLines(logging.Handler):
@@ -223,6 +264,9 @@ def setup_logging(
     handler.setLevel(logging.INFO)
     # Not the root logger: what libraries log is not about this run, and their levels are theirs.
     package = logging.getLogger("coderl_tasks")
+    for early in package.handlers:
+        if isinstance(early, _EarlyLines):
+            early.hand_over(handler)
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)

@@ -131,7 +131,8 @@ def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: st
     values = _series(metrics, name)
     if values is None:
         return None
-    steps = metrics["step"].to_numpy()
+    known = ~np.isnan(values)  # of what is measured every so many steps the line goes from one to the next
+    steps, values = metrics["step"].to_numpy()[known], values[known]
     # Too few steps for a mean to be smoother than its points.
     if len(steps) < 8:
         axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)

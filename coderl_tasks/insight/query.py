@@ -50,8 +50,8 @@ CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {
 }  # fmt: skip
 SHARE_SCHEMA: dict[str, pl.DataType] = {"n": INT, "pass_at_1": FLOAT, "ci_low": FLOAT, "ci_high": FLOAT}
 EVAL_SCHEMA: dict[str, pl.DataType] = {
-    "eval": TEXT, "step": INT, **SHARE_SCHEMA, "format_rate": FLOAT, "truncated_rate": FLOAT, "infra_errors": INT,
-    "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
+    "eval": TEXT, "step": INT, **SHARE_SCHEMA, "mean_reward": FLOAT, "format_rate": FLOAT, "truncated_rate": FLOAT,
+    "infra_errors": INT, "temperature": FLOAT, "max_tokens": INT, "policy": TEXT, "taken_from": TEXT,
     "compare_to": TEXT, "difference": FLOAT, "difference_low": FLOAT, "difference_high": FLOAT,
 }  # fmt: skip
 UPDATE_SCHEMA: dict[str, pl.DataType] = {

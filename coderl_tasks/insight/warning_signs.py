@@ -149,6 +149,19 @@ def _other_equal_groups(history: History) -> Sign | None:
     )
 
 
+def _never_one(history: History) -> Sign | None:
+    """No completion has had a reward of 1 yet, while rewards are above 0."""
+    rates, reward = history.values("mean_correct", LOOK_BACK), history.recent("mean_reward")
+    if len(rates) < WINDOW or any(rates) or reward is None or reward <= 0:
+        return None
+    return Sign(
+        f"no completion of the last {len(rates)} steps had a reward of 1 (mean {reward:.2f}): Pass@1 counts these "
+        "alone and stays 0, while the evaluations' mean reward shows progress; a reward function of your own should "
+        "give 1 to what is right",
+        1.0,
+    )
+
+
 def _low_format(history: History) -> Sign | None:
     rate = history.recent("format_rate")
     if rate is None or rate >= 0.5:  # a base model that was told the format keeps to it in most of its answers
@@ -235,6 +248,22 @@ def _sampler_gap(history: History) -> Sign | None:
         "are stale",
         abs(largest),
     )
+
+
+def _base_gap(history: History) -> Sign | None:
+    """The last two measurements of KL to the base model are twice, and 0.1 nats per token above, all of FEWEST before.
+
+    It grows by nature, from 0, while a policy learns. Of 16 completions its mean varies by a few hundredths of a nat.
+    """
+    known = history.values("kl_base", LOOK_BACK)[-FEWEST - 2 :]
+    before, now = max(known[:-2], default=0.0), min(known[-2:], default=0.0)
+    if len(known) < FEWEST + 2 or now < max(2 * before, before + 0.1):
+        return None
+    return Sign(f"KL to the base model jumped from {before:.2f} to {now:.2f} nats per token: too large updates", now)
+
+
+def _kl_spike(history: History) -> Sign | None:
+    return _sampler_gap(history) or _base_gap(history)
 
 
 def _by_chance(history: History, deviations: float) -> float:
@@ -387,11 +416,12 @@ RULES = (
         _other_equal_groups,
         (LARGER_GROUPS, HOTTER, Remedy("pool", "problems that differ more"), OTHERS),
     ),
+    Rule("never_one", _never_one),
     Rule("low_format", _low_format, (Remedy("renderer_name", "check it against the model"), LONGER)),
     Rule("format_rate_falls", _format_falls, (LOWER_LR, Remedy("renderer_name", "check it against the model"))),
     Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (Remedy("pool", "problems with more tests"),)),
     Rule("loss_explodes", _loss_explodes, (LOWER_LR,)),
-    Rule("KL_spike", _sampler_gap, (LOWER_LR, COOLER)),
+    Rule("KL_spike", _kl_spike, (LOWER_LR, COOLER)),
     Rule("rewards_oscillate", _oscillates, (LOWER_LR, COOLER)),
     Rule("reward_collapse", _reward_collapse, (LOWER_LR,)),
     Rule("entropy_collapse", _entropy_collapse, (HOTTER, LOWER_LR)),

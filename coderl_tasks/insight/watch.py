@@ -78,11 +78,13 @@ def view(run: RunRecord, state: str) -> RenderableType:
         parts += ["", _curves(run.metrics)]
     if run.evals:
         table = plain_table()
-        for column in ("evaluation", "Pass@1", "95% interval", "problems"):
+        for column in ("evaluation", "Pass@1", "95% interval", "mean reward", "problems"):
             table.add_column(column, justify="left" if column == "evaluation" else "right")
         for record in run.evals.values():
             low, high = record.interval
-            table.add_row(record.name, f"{record.pass_at_1:.1%}", f"{low:.1%} to {high:.1%}", str(record.summary["n"]))
+            reward = record.summary.get("mean_reward")
+            rates = (f"{record.pass_at_1:.1%}", f"{low:.1%} to {high:.1%}", "–" if reward is None else f"{reward:.3f}")
+            table.add_row(record.name, *rates, str(record.summary["n"]))
         parts += ["", table]
     if steps:
         rows = run.metrics.tail(LAST_STEPS).rows(named=True)

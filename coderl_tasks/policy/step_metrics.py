@@ -392,9 +392,10 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         "says it where `grad_clip_norm` is set)",
         lambda step: step.result.grad_norm, Theme.UPDATE, panel="Gradient norm"),
     Metric("kl_base",
-        "mean over the completion tokens trained on of sampler less base log-probability, in nats; null without "
-        "`kl_penalty_coef`",
-        lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}"),
+        "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
+        "`kl_penalty_coef`, over those of some completions each `kl_base_every` steps; else null",
+        lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}",
+        panel="KL to the base model, nats per token"),
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
         "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",

@@ -16,6 +16,9 @@ weight, the advantage of a token is
 Taken off the mean, the penalty moves probability between tokens and does not shift all advantages (as the Tinker
 cookbook does it). The base model's log-probabilities are recorded with the scored rollouts: a replay asks for none.
 Not covered: groups without a signal are skipped as ever, and not pulled back.
+
+Without a penalty the same mean can be an observation, of a sample of a step's completions (`observed`): the advantages
+do not know of it.
 """
 
 import asyncio
@@ -49,6 +52,8 @@ from coderl_tasks.policy.selection import seed_for
 
 Schedule = Literal["constant", "linear", "cosine"]
 UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
+KL_SAMPLE = 16
+"""Completions of a step that the KL to the base model is observed on."""
 GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 """What services call the gradient's norm before clipping."""
 
@@ -139,8 +144,8 @@ class OptimizerStep:
 class UpdateResult:
     """What the update of a step did. Without a datum there was no optimizer step, and what is a number of them is None.
 
-    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it; `kl_base` is the mean
-    over those tokens of sampler less base log-probability, in nats, None where the base model was not asked.
+    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it; `kl_base` is what
+    `kl_to_base` found.
     """
 
     n_datums: int
@@ -226,8 +231,20 @@ def adam_params(
     )
 
 
-async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int) -> pl.DataFrame:
-    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that are trained on; so many requests in flight.
+def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
+    """Which rows of `scored` (ROLLOUT_SCHEMA) the KL to the base model is observed on: KL_SAMPLE drawn by `seed` from
+    those with log-probabilities, or all of them; true per row."""
+    has_some = scored.select(pl.col("logprobs").list.len().fill_null(0) > 0).to_series().arg_true().to_list()
+    # By hashes, as batches are drawn; by group and sample, since the frame's order may be another one after a kill.
+    keys = scored.select("group_index", "sample_index").rows()
+    drawn = set(sorted(has_some, key=lambda row: seed_for(seed, *keys[row]))[:KL_SAMPLE])
+    return pl.Series([row in drawn for row in range(scored.height)], dtype=pl.Boolean)
+
+
+async def with_base_logprobs(
+    base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int, which: pl.Series
+) -> pl.DataFrame:
+    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that `which` says; so many requests in flight.
 
     Raises InfraError if the service fails, or leaves out a token.
     """
@@ -243,9 +260,8 @@ async def with_base_logprobs(base: tinker.SamplingClient, scored: pl.DataFrame, 
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(ours, dtype=pl.Float32)
 
-    asked = scored["trained"].arg_true().to_list()
-    found = iter(await try_all(of, asked, "completions"))
-    column = [next(found) if trained else None for trained in scored["trained"]]
+    found = iter(await try_all(of, which.arg_true().to_list(), "completions"))
+    column = [next(found) if is_asked else None for is_asked in which]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
 
@@ -257,18 +273,29 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     return ordered(rows if rows["trained"].all() else rows.filter("trained"))
 
 
-def penalised_advantages(rows: pl.DataFrame, coef: float) -> tuple[list[np.ndarray], float | None]:
-    """The advantage of each token of each completion, float64, from rows that are trained on; and the mean over all
-    tokens of sampler less base log-probability, in nats, None without rows. Raises DataError where a row lacks the base
-    model's."""
+def kl_to_base(scored: pl.DataFrame) -> float | None:
+    """The mean of sampler less base log-probability, in nats, over the tokens of the completions that have the base
+    model's; None if none has."""
+    return _mean(_gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())))
+
+
+def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
+    """The advantage of each token of each completion, float64, from rows that are trained on. Raises DataError where a
+    row lacks the base model's log-probabilities."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
+    gaps = _gaps(rows)
+    mean = _mean(gaps) or 0.0
+    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
+
+
+def _gaps(rows: pl.DataFrame) -> list[np.ndarray]:
     pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
-    gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
-    if not gaps:
-        return [], None
-    mean = math.fsum(value for gap in gaps for value in gap) / sum(len(gap) for gap in gaps)
-    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)], mean
+    return [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
+
+
+def _mean(gaps: Sequence[np.ndarray]) -> float | None:
+    return math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
 
 
 def build_datums(scored: pl.DataFrame, advantages: Sequence[Advantage] | None = None) -> list[tinker.Datum]:
@@ -305,9 +332,8 @@ async def update_policy(
     rows = trained_rollouts(scored)
     # Worked out once, for the datums and for the loss that is reported: both must be of the same numbers.
     advantages: Sequence[Advantage] = list(rows["advantage"])
-    kl_base: float | None = None
     if method.kl_penalty_coef:
-        advantages, kl_base = penalised_advantages(rows, method.kl_penalty_coef)
+        advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = await _complete(training_client, _datums(rows, advantages), rows, method.loss)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
@@ -319,7 +345,7 @@ async def update_policy(
         output = finish_train_step(*answers)
         steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
     first_epoch = [step for step in steps if step.epoch == 0]
-    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_base)
+    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_to_base(scored))
 
 
 async def _complete(

@@ -1,9 +1,10 @@
 """What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
 
+import asyncio
 import logging
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -33,6 +34,7 @@ from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
 from coderl_tasks.filtering import OnRows, RowsProgress
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
+from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort, is_deployed
@@ -54,7 +56,9 @@ class WarningsInPrefect(APILogHandler):
 
 
 _warnings = WarningsInPrefect()
+_package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
+LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 
@@ -145,6 +149,23 @@ class StepProgress:
             self._bar.update(self._task, completed=self._done, left=left)
 
 
+class _SoFar:
+    """How far a phase is and, once that is known, how long it takes yet."""
+
+    def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._text = text
+        self._clock = clock
+        self._first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
+
+    def line(self, done: int, total: int) -> str:
+        now = self._clock()
+        if self._first is None:
+            self._first = (done, now)
+        before, begun = self._first
+        left = (total - done) * (now - begun) / (done - before) if done > before else 0.0
+        return f"{self._text}: {done}/{total}" + (f", about {duration(left)} left" if left >= 60 else "")
+
+
 class Display:
     """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too.
 
@@ -154,14 +175,25 @@ class Display:
     def __init__(self) -> None:
         self._console = Console()
         self._log = get_run_logger() if is_deployed() else None
-        logging.getLogger("coderl_tasks").addHandler(_warnings)  # once: it is the same one each time
+        _package.addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
         self._total: int | None = None
         self._done = 0
 
     def say(self, text: str) -> None:
-        """A line for people."""
+        """A line for people, which the logs.log of a run has too."""
+        self._show(text)
+        # By the package's own name: the handlers that show people warnings leave out what it logs.
+        warned = text.removeprefix("warning: ")
+        _package.log(logging.INFO if warned == text else logging.WARNING, "%s", warned)
+
+    def notices(self, notices: Iterable[Notice]) -> None:
+        """Shows what is off in a run, which its logger has logged."""
+        for notice in notices:
+            self._show(notice.line)
+
+    def _show(self, text: str) -> None:
         if self._log is None:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
@@ -170,25 +202,43 @@ class Display:
     @contextmanager
     def bar(self, text: str) -> Iterator[OnProgress]:
         """A progress callback for the block: draws a bar of its own, or names the phase in the steps' bar."""
-        steps = self._steps
-        if steps is not None:
-            yield lambda done, total: steps.phase(f"{text}: {done}/{total}")
+        steps, so_far = self._steps, _SoFar(text)
+        if steps is not None and self._console.is_terminal:
+            yield lambda done, total: steps.phase(so_far.line(done, total))
         elif self._console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=self._console, transient=True) as progress:
                 task = progress.add_task(text, total=None)
                 yield lambda done, total: progress.update(task, completed=done, total=total)
         else:
-            self.say(text)
+            if steps is None:
+                self.say(text)
             said = time.monotonic()
 
             def say_sometimes(done: int, total: int) -> None:
                 nonlocal said
+                line = so_far.line(done, total)
                 if time.monotonic() - said >= LINE_EVERY_S:
                     said = time.monotonic()
-                    self.say(f"{text}: {done}/{total}")
+                    self.say(line)
 
             yield say_sometimes
+
+    @asynccontextmanager
+    async def watching(self, text: str, count: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
+        """Shows as `bar` does how far the block is, by (done, total) of `count`, which is asked each second."""
+        with self.bar(text) as on_progress:
+
+            async def look() -> None:
+                while True:
+                    await asyncio.sleep(LOOK_EVERY_S)
+                    on_progress(*count())
+
+            looking = asyncio.create_task(look())
+            try:
+                yield
+            finally:
+                looking.cancel()
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:
@@ -223,8 +273,8 @@ class Display:
             self._steps.phase(text)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Shows a row of metrics.jsonl."""
-        self.say(step_line(row) if self._steps is None else self._steps.line(row))
+        """Shows a row of metrics.jsonl, which the run's logger has logged."""
+        self._show(step_line(row) if self._steps is None else self._steps.line(row))
 
     async def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""

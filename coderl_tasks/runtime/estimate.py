@@ -1,4 +1,5 @@
-"""What a command will take in tokens, before it does and after its first steps. Nothing is sampled.
+"""What a command will take in tokens and time, before it does and after its first steps. Nothing is sampled, but for a
+probe of the speed.
 
 | known                                   | completions are estimated                                                 |
 |-----------------------------------------|---------------------------------------------------------------------------|
@@ -21,15 +22,17 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from coderl_tasks.costs import Price, Tokens
+from coderl_tasks.costs import MILLION, Price, Tokens
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.tasks import filter_problems
+from coderl_tasks.disk import states_line
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.run_directory import committed_steps
+from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
@@ -41,7 +44,9 @@ from coderl_tasks.runtime.planning import (
     plan_evaluation,
     plan_pipeline,
 )
+from coderl_tasks.runtime.speeds import Speed, known_speed
 from coderl_tasks.runtime.training_plan import plan_training
+from coderl_tasks.services import uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
 from coderl_tasks.training.run import read_pool
@@ -53,7 +58,8 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Tokens of a use, with an interval; `by` says what they are known by, `seconds` how long it will take yet."""
+    """Tokens of a use, with an interval; `by` says what they are known by, `seconds` how long it will take yet by the
+    pace of its own first steps."""
 
     use: str
     low: Tokens
@@ -77,26 +83,44 @@ class Lengths:
     bound: bool = False
 
 
-async def estimates(settings: FlowSettings | PipelineSettings) -> list[Estimate]:
-    """What a command with `settings` will take, a row per use. Raises as planning the command does."""
+async def estimates(
+    settings: FlowSettings | PipelineSettings, probe: bool | None = None
+) -> tuple[list[Estimate], list[str]]:
+    """What a command with `settings` will take, a row per use; and what to say of them. `probe` as `known_speed` takes
+    it. Raises as planning the command does."""
+    rows, leading = await _planned_estimates(settings)
+    if not rows or leading is None:
+        return [], []
+    speed = await known_speed(leading, probe)
+    said = [*notes(rows), time_line(rows, speed)]
+    if isinstance(leading, TrainSettings) and not uses_tinker_service() and (states := states_line(leading)):
+        said.append(states)
+    return rows, said
+
+
+async def _planned_estimates(
+    settings: FlowSettings | PipelineSettings,
+) -> tuple[list[Estimate], FlowSettings | None]:
+    """The estimates, and the settings that say which model is used how."""
     if isinstance(settings, PipelineSettings):
         planned = await plan_pipeline(settings)
         problems = await asyncio.to_thread(_curated, planned.curate)
         lengths = _bounded(planned.train, problems)
         train = _training(planned.train, lengths, None, 0)
-        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)]
+        return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)], planned.train
     if isinstance(settings, CurateSettings):
         curation, _ = await plan_curation(settings)
-        return [_curation(curation, await asyncio.to_thread(_curated, curation))]
+        return [_curation(curation, await asyncio.to_thread(_curated, curation))], curation
     if isinstance(settings, EvaluateSettings):
         sides = [what for side in compared_sides(settings) for _, what in side] or [settings]
         # A finished evaluation that is compared with is not made again.
-        return [_evaluation((await plan_evaluation(side))[0]) for side in sides if not isinstance(side, Path)]
+        evaluated = [(await plan_evaluation(side))[0] for side in sides if not isinstance(side, Path)]
+        return [_evaluation(side) for side in evaluated], evaluated[0] if evaluated else None
     assert isinstance(settings, TrainSettings)
     training, pool, path = await plan_training(settings)
     if isinstance(pool, CurateSettings):
-        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool)), None, 0)
-    return training_estimates(training, pool, path)
+        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool)), None, 0), training
+    return training_estimates(training, pool, path), training
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
@@ -116,11 +140,21 @@ def _training(
         steps = [_by_lengths(settings, lengths, settings.max_steps)]
     else:
         steps = [by_steps(settings, load_run(path), done, pool)]
-    rows = [replace(row, price=price) for row in steps]
+    read = _read_by_the_base_model(settings, lengths, price)
+    rows = [replace(row, price=price, by=f"{row.by}{read}") for row in steps]
     evaluated = _evaluated(settings)
     if evaluated:
         rows.append(_of_problems("evaluate", evaluated, lengths, price))
     return rows
+
+
+def _read_by_the_base_model(settings: TrainSettings, lengths: Lengths, price: Price | None) -> str:
+    """What the observation of the KL to the base model takes, in words; empty without one."""
+    if not settings.kl_base_every or settings.kl_penalty_coef:
+        return ""
+    tokens = settings.max_steps // settings.kl_base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
+    usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
+    return f"; the base model reads about {tokens:,} tokens more (kl_base_every={settings.kl_base_every}{usd})"
 
 
 def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estimate:
@@ -327,7 +361,7 @@ def usd_text(row: Estimate) -> str:
 
 
 def notes(rows: Sequence[Estimate]) -> list[str]:
-    """What the estimates are by, at which prices, and how long it will take yet."""
+    """What the estimates are by, and at which prices."""
     said = [f"{row.use}: by {row.by}" for row in rows]
     price = rows[0].price
     said.append(f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}")
@@ -336,11 +370,25 @@ def notes(rows: Sequence[Estimate]) -> list[str]:
         f"in all, as max_tokens_total counts (prompts and completions): {mid.counted:,} tokens "
         f"[{low.counted:,} to {high.counted:,}]"
     )
-    seconds = [row.seconds for row in rows if row.seconds is not None]
-    said.append(
-        f"time left for steps: about {duration(sum(seconds))}" if seconds else "time: not known before three steps"
-    )
     return said
+
+
+def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
+    """How long it will take yet: by the pace of a run's own steps, else by `speed`."""
+    known = {row.use: row.seconds for row in rows if row.seconds is not None}
+    parts = [f"time left for steps: about {duration(seconds)}" for seconds in known.values()]
+    if speed is not None:
+        others = [_time(row, speed) for row in rows if row.use not in known and row.high.counted]
+        parts += [f"time: {', '.join(others)} ({speed})"] if others else []
+    return "; ".join(parts) or "time: not known before three steps of a run, or by a probe (coderl estimate --probe)"
+
+
+def _time(row: Estimate, speed: Speed) -> str:
+    expected, most = speed.seconds(row.expected), speed.seconds(row.high)
+    # Where nothing is known but max_tokens, what is expected is the most.
+    if row.low.completion == 0:
+        return f"{row.use} at most {duration(most)}"
+    return f"{row.use} about {duration(expected)} (at most {duration(most)})"
 
 
 def estimate_line(rows: Sequence[Estimate]) -> str:

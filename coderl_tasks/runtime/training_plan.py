@@ -254,6 +254,16 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
     )
 
 
+def size_warning(problems: int, settings: TrainSettings) -> str | None:
+    """What to know of a pool with fewer `problems` to train on than a step has groups; None for a larger one."""
+    if problems >= settings.problems_per_step:
+        return None
+    return (
+        f"warning: the pool has {problems} problems to train on, and a step {settings.problems_per_step} groups "
+        "(problems_per_step, the recipe's group_size): it takes the same problem several times"
+    )
+
+
 def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
     """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
     nothing is evaluated, or nothing says what the pool was made of."""

@@ -196,6 +196,12 @@ class TrainSettings(FlowSettings):
         description="weight of the penalty on leaving the base model, taken off each token's advantage (0: the base "
         "model is not asked)",
     )
+    kl_base_every: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
+        0,
+        ge=0,
+        description="steps between measurements of the policy's KL to the base model, on some of a step's completions; "
+        "nothing is trained on it (0: none; kl_penalty_coef measures it in each step)",
+    )
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
         1, ge=1, description="times that a step's completions are trained on"
     )
@@ -453,9 +459,10 @@ class TrainSettings(FlowSettings):
             if getattr(self, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
                 takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
                 raise ValueError(f"{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
-        if self.kl_penalty_coef and self.temperature != 1:
+        compares = "kl_penalty_coef" if self.kl_penalty_coef else "kl_base_every"
+        if getattr(self, compares) and self.temperature != 1:
             raise ValueError(
-                f"kl_penalty_coef compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
+                f"{compares} compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
                 "leave one of the two out"
             )
         if self.train_batch_size is not None and self.train_batch_size > self.batch_size:

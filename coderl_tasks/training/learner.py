@@ -23,7 +23,13 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import require_in_place
-from coderl_tasks.journal.checkpoints import Kind, read_checkpoints, save_checkpoint_async, save_weights
+from coderl_tasks.journal.checkpoints import (
+    CHECKPOINTS_FILE,
+    Kind,
+    read_checkpoints,
+    save_checkpoint_async,
+    save_weights,
+)
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.clients import (
@@ -312,6 +318,12 @@ class Learner:
         """
         service = await self._session.service()
         states = self.saved_states(updates)
+        if self._directory.next_step and not read_checkpoints(self._directory.path):
+            logger.warning(
+                "%s is missing or empty: the policy comes from %s, and the recorded updates since are replayed",
+                self._directory.path / CHECKPOINTS_FILE,
+                f"the state after step {states[0].updates - 1}" if states else "the base model",
+            )
         for state in states:
             try:
                 return _Trained(await restore_training_client(service, state.path), service, state.updates)

@@ -54,7 +54,7 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
-from coderl_tasks.policy.update import with_base_logprobs
+from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.budget import frame_tokens, metrics_tokens
 from coderl_tasks.rollouts.session import supervised
@@ -295,12 +295,24 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings
     scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), _counted(run))
-    if settings.kl_penalty_coef and scored["trained"].any():
+    asked = _asked_of_the_base_model(run, step, scored)
+    if asked is not None and asked.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
         base = await run.learner.base_client()
-        scored = await with_base_logprobs(base, scored, settings.sample_concurrency)
+        scored = await with_base_logprobs(base, scored, settings.sample_concurrency, asked)
     journal.write_scored(scored)
     return Phase(scored, time.monotonic() - started)
+
+
+def _asked_of_the_base_model(run: TrainingRun, step: int, scored: pl.DataFrame) -> pl.Series | None:
+    """The rows that the base model is asked for: all that are trained on where leaving it is penalised, some where it
+    is observed; None where neither is due."""
+    settings = run.settings
+    if settings.kl_penalty_coef:
+        return scored["trained"]
+    # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
+    is_due = run.is_due(step, settings.kl_base_every) and temperature_at(settings, run.directory.commits(), step) == 1
+    return observed(scored, seed_for(settings.seed, "kl_base", step)) if is_due else None
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)

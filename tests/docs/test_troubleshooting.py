@@ -33,6 +33,7 @@ TESTED = {
     "no isolation for untrusted": ("embedded_sandbox/test_containment.py", "no isolation for untrusted code here"),
     "…: … of … samples came": ("training/test_step.py", "of 8 samples came without a finite log-probability"),
     "…: compute_reward failed": ("training/test_refill.py", "compute_reward failed on 4 of 12"),
+    "…/checkpoints.jsonl is missing": ("flows/test_train.py", "is missing or empty: the policy comes from"),
     "the run was started with": ("journal/test_run_directory.py", "the run was started with"),
     "… is in use by": ("journal/test_unfinished.py", "wait for it, stop it, or choose another name"),
     "… MiB are free": ("flows/test_early_checks.py", "free some space, or choose another name"),

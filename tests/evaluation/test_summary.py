@@ -19,6 +19,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.stats import clustered_bootstrap, crossed_interval, paired_proportion_difference, wilson_interval
 
+REWARDS = {"passed": 1.0, "wrong_answer": 0.0, "format_error": -0.1, "infra_error": None}
 VERDICTS = {"passed": 1.0, "wrong_answer": 0.0, "format_error": 0.0, "infra_error": None}
 
 
@@ -31,6 +32,7 @@ def rollouts(outcomes: dict[str, str], split: str = "lcbv5") -> pl.DataFrame:
             "stop_reason": "length" if verdict == "format_error" else "stop",
             "verdict": verdict,
             "correctness_score": VERDICTS[verdict],
+            "reward": REWARDS[verdict],
             "format_score": None if verdict == "infra_error" else -1.0 if verdict == "format_error" else 0.0,
         }
         for problem_id, verdict in outcomes.items()
@@ -57,6 +59,7 @@ def test_the_summary_has_the_agreed_keys() -> None:
             "lcbv5": {"n": 3, "pass_at_1": 1 / 3, "ci_low": part.low, "ci_high": part.high},
             "codeforces": {"n": 1, "pass_at_1": 1.0, "ci_low": wilson_interval(1, 1).low, "ci_high": 1.0},
         },
+        "mean_reward": (1.0 - 0.1 + 1.0) / 4,
         "format_rate": 0.75,
         "truncated_rate": 1 / 6,
         "infra_errors": 2,

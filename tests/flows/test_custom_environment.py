@@ -91,6 +91,8 @@ def test_a_run_stops_for_a_broken_reward_and_goes_on_with_the_mended_one(
     done = coderl("evaluate", f"checkpoint={tmp_path}/run", "log_path=mine")
     assert done.returncode == 0, done.stderr
     evaluated = pl.read_parquet(tmp_path / "run" / "evals" / "mine" / "rollouts.parquet")
+    mean_reward = json.loads((tmp_path / "run" / "evals" / "mine" / "summary.json").read_text())["mean_reward"]
+    assert mean_reward == pytest.approx(evaluated["reward"].mean()) and f"mean reward  {mean_reward:.3f}" in done.stdout
     assert evaluated.height == manifest["dropped"] and set(evaluated["verdict"]) <= {"passed", "wrong_answer"}
 
 

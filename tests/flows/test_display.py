@@ -1,3 +1,4 @@
+import asyncio
 import io
 import re
 
@@ -5,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.filtering import RowsProgress
-from coderl_tasks.runtime.display import Display, StepProgress
+from coderl_tasks.runtime.display import Display, StepProgress, _SoFar
 
 ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
 
@@ -39,15 +40,49 @@ def test_progress_tells_the_time_left_without_a_terminal() -> None:
         assert progress.left_s is None
         progress.phase("sampling")
         first = progress.line({"step": 4, **ROW})
-        measured = {"eval/mean_correct": 0.5, "eval/ci_low": 0.4, "eval/ci_high": 0.6, "eval/n": 90}
+        measured = {
+            "eval/mean_correct": 0.5,
+            "eval/mean_reward": 0.4,
+            "eval/ci_low": 0.4,
+            "eval/ci_high": 0.6,
+            "eval/n": 90,
+        }
         line = progress.line({"step": 4, **measured, "eval/truncated_rate": 0.25, "eval/infra_errors": 2})
-        assert line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  n 90  truncated 25%  infra errors 2"
+        assert (
+            line == "evaluation step 4  Pass@1 50.0% [40.0%, 60.0%]  reward 0.400  n 90  truncated 25%  infra errors 2"
+        )
         progress.line({"step": 5, **ROW})
         assert progress.left_s == pytest.approx(40)
         progress.line({"step": 6, **ROW})
         assert progress.left_s == pytest.approx(3 * (0.8 * 10 + 0.2 * 40))
     assert first.startswith("step    4/10  reward 0.500") and first.endswith("50 s left")
     assert out.getvalue() == ""
+
+
+def test_a_phase_that_takes_minutes_says_how_many() -> None:
+    ticks = iter([100.0, 110.0, 130.0, 400.0])
+    so_far = _SoFar("profiling", clock=lambda: next(ticks))
+    assert so_far.line(40, 100) == "profiling: 40/100"  # which an earlier start had done
+    assert so_far.line(40, 100) == "profiling: 40/100"
+    assert so_far.line(50, 100) == "profiling: 50/100, about 2 min left"
+    assert so_far.line(99, 100) == "profiling: 99/100"
+
+
+async def test_a_step_that_is_long_sampled_says_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coderl_tasks.runtime.display.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("coderl_tasks.runtime.display.LOOK_EVERY_S", 0.001)
+    asked = asyncio.Event()
+
+    def count() -> tuple[int, int]:
+        asked.set()
+        return 3, 8
+
+    display = Display()
+    async with display.watching("step 0: sampling groups", count):
+        await asked.wait()
+    assert "step 0: sampling groups: 3/8" in capsys.readouterr().out
 
 
 def test_progress_draws_a_bar_on_a_terminal() -> None:

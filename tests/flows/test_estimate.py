@@ -1,6 +1,7 @@
 """`coderl estimate`: what is known before a run, and after three steps of it; against what its journal has."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -98,3 +99,28 @@ def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Pat
     assert "evaluate: by 1 evaluation, 4 completions; max_tokens=64" in said and f"256 [0 to {4 * 64}]" in said
     said = estimated("evaluate", f"checkpoint={run}", "eval_limit=4", "n_samples=2", "temperature=1")
     assert "1 evaluation, 8 completions" in said and "512 [0 to 512]" in said
+
+
+def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
+    estimated: Says, run: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", "preset=nano", f"pool={pool}", "max_steps=9", *TINY, "eval_every=-1", "kl_base_every=3")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "time: not known before three steps" in estimated(*words)  # a service bills, and is not asked by itself
+    said = estimated("train", "--probe", *words[1:])
+    assert re.search(r"time: train about \d.* tokens/s sampled, .* trained on, by a probe of \d+ tokens\)", said)
+    assert re.search(r"the base model reads about [\d,]+ tokens more \(kl_base_every=3", said)
+    shutil.copytree(run, tmp_path / "code-rl-logs/mine", ignore=shutil.ignore_patterns("steps", "index"))
+    said = estimated(*words)
+    steps = [row for row in rows(run / "metrics.jsonl") if row.get("tokens_completion")]
+    spent = sum(max(row["time_sample_s"], row["time_step_s"] - row["time_train_s"]) for row in steps)
+    rate = f"{sum(row['tokens_completion'] for row in steps) / spent:,.0f}"
+    assert f"({rate} tokens/s sampled, " in said and "by the run mine)" in said
+    other = tmp_path / "code-rl-logs/mine/config.json"
+    other.write_text(other.read_text().replace('"service": "http', '"service": "http://another'))
+    assert "by the run" not in estimated(*words)
+
+
+def test_what_nothing_was_curated_for_is_estimated_from_its_rows(estimated: Says) -> None:
+    said = estimated("train", "preset=nano", "dataset=data/mini", "max_steps=2", *TINY, "eval_every=-1")
+    assert "train: by max_tokens=64 for each completion: at most" in said and f"{2 * 24 * 64:,} [0 to" in said

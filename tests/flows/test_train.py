@@ -20,9 +20,10 @@ from coderl_tasks.cli import main
 from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.paths import NANO_MODEL
+from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
-from tests.flows.run_records import ENDS, TINY, rollouts, rows, start, step_rows, wait_for
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, start, step_rows, wait_for
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
@@ -79,6 +80,45 @@ def test_a_finished_run_goes_on_with_more_steps(coderl: Coderl, run: Path, pool:
     assert list(load_run(path).evals) == ["baseline", "final-step-000000", "step-000001", "final"]
     assert step_rows(path) == step_rows(run)
     assert rollouts(path).equals(rollouts(run))
+
+
+def test_logs_log_has_all_that_the_console_says_and_that_no_checkpoint_was_found(
+    coderl: Coderl, run: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(run, path)
+    (path / "logs.log").unlink()
+    (path / "checkpoints.jsonl").write_text("damaged\ndamaged\n")
+    done = coderl("train", f"log_path={path}", "max_steps=4", "eval_every=-1", "resume=must")
+    assert done.returncode == 0, done.stderr
+    log = (path / "logs.log").read_text()
+    assert f"{path / 'checkpoints.jsonl'} is damaged: " in log and "set aside as checkpoints.jsonl.damaged" in log
+    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 2, " in log
+    said = [line for line in done.stdout.splitlines() if line and not line.startswith("Prefect UI: ")]
+    steps = [line for line in said if re.match(r"step +\d+/4 ", line)]  # those also say how far the run is
+    assert len(steps) == 1 and "INFO    coderl_tasks: step    3  reward" in log
+    assert [line for line in said if line not in steps and line.removeprefix("warning: ") not in log] == []
+    assert "run directory: " in log and "to evaluate it: " in log and "steps: 4" in log
+
+
+def test_the_observed_kl_to_the_base_model_changes_nothing_else(
+    flow_environment: dict[str, str], coderl: Coderl, run: Path, pool: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    words = ("preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, "eval_every=-1")
+    process = start(flow_environment, "train", *words, "kl_base_every=2")
+    wait_for(path / "steps/000001/scored.parquet", process)
+    process.kill()
+    process.communicate()
+    done = coderl("train", f"log_path={path}")
+    assert done.returncode == 0, done.stderr
+    found = step_rows(path)
+    observed = [row.pop("kl_base") for row in found]
+    assert found == [{key: value for key, value in row.items() if key != "kl_base"} for row in step_rows(run)]
+    scored = pl.read_parquet(path / "steps/000001/scored.parquet")
+    assert observed == [None, kl_to_base(scored), None] and scored["base_logprobs"].null_count() == 24 - KL_SAMPLE
+    assert rollouts(path).drop("base_logprobs").equals(rollouts(run).drop("base_logprobs"))
+    assert final_weights(path) == final_weights(run)
 
 
 def test_a_tinker_server_that_dies_costs_nothing(

@@ -153,8 +153,19 @@ def from_step(step: int, value: Any, name: str) -> Callable[[int, Row], Any]:
     return lambda now, row: value if now >= step else row.get(name)
 
 
+def test_a_jump_of_the_kl_to_the_base_model_is_a_spike_and_its_growth_is_none() -> None:
+    every = [step for step in range(30) if step % 3 == 2]
+    growing = {step: 0.02 * number for number, step in enumerate(every)}
+    rows = changed(kl_base=lambda step, row: growing.get(step))
+    assert warnings(rows) == []
+    assert warnings(changed(kl_base=lambda step, row: 5.0 if step == 29 else growing.get(step))) == []
+    (said,) = warnings(changed(kl_base=lambda step, row: 0.5 if step in (26, 29) else growing.get(step)))
+    assert said.startswith("step 29: KL spike: KL to the base model jumped from 0.14 to 0.50")
+
+
 RECORDS: dict[str, tuple[list[Row], str]] = {
     "reward without pass at 1": (list(with_evaluations((0.5, 0.5))), "rollout_samples"),
+    "never one": (changed(mean_correct=lambda *_: 0.0), "Pass@1 counts these alone and stays 0"),
     "loss explodes": (changed(loss=lambda step, row: row["loss"] * (1 if step < 20 else 1e4)), "learning_rate: lower"),
     "KL spike": (changed(kl_sample_train=from_step(20, 0.3, "kl_sample_train")), "temperature: lower"),
     "rewards oscillate": (

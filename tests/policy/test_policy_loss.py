@@ -11,10 +11,12 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.update import (
+    KL_SAMPLE,
     UpdateMethod,
     UpdateResult,
     adam_params,
     build_datums,
+    observed,
     penalised_advantages,
     trained_rollouts,
     update_policy,
@@ -118,6 +120,16 @@ async def test_ppo_on_policy_is_importance_sampling(
     assert plain.ratio_max == ppo.ratio_max == pytest.approx(1.0, abs=1e-4)
 
 
+def test_the_kl_is_observed_on_some_completions_whatever_their_order(scored: pl.DataFrame) -> None:
+    some = pl.concat([scored.with_columns(group_index=pl.lit(index, pl.Int32)) for index in range(20)])
+    keys = ("group_index", "sample_index")
+    drawn = some.filter(observed(some, 1)).select(keys)
+    assert drawn.height == KL_SAMPLE < some.height
+    turned = some.reverse()
+    assert turned.filter(observed(turned, 1)).select(keys).sort(keys).equals(drawn.sort(keys))
+    assert not some.filter(observed(some, 2)).select(keys).equals(drawn)
+
+
 async def test_the_penalty_on_leaving_the_base_model(
     service: tinker.ServiceClient, tiny_model: str, scored: pl.DataFrame
 ) -> None:
@@ -125,7 +137,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     await update_policy(policy, scored, adam_params(1e-1))
     moved = await rollouts(await policy.save_weights_and_get_sampling_client(), 1)
     base = await clients.create_sampling_client(service, base_model=tiny_model)
-    asked = await with_base_logprobs(base, moved, concurrency=4)
+    asked = await with_base_logprobs(base, moved, concurrency=4, which=moved["trained"])
     rows = trained_rollouts(asked)
     assert asked.filter(~pl.col("trained"))["base_logprobs"].null_count() == 4
     # By hand: the mean over all tokens, from which each token's own gap is taken.
@@ -136,7 +148,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     tokens = [gap for each in gaps for gap in each]
     mean = math.fsum(tokens) / len(tokens)
     advantages = [[a + 0.5 * (mean - gap) for gap in each] for a, each in zip(rows["advantage"], gaps, strict=True)]
-    datums = build_datums(asked, penalised_advantages(rows, 0.5)[0])
+    datums = build_datums(asked, penalised_advantages(rows, 0.5))
     for datum, expected in zip(datums, advantages, strict=True):
         found = datum.loss_fn_inputs["advantages"].to_numpy()
         assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()

@@ -253,6 +253,11 @@ def test_what_states_need_is_known_from_the_rank() -> None:
         "(save_every=100): 173 MB in 2,000 steps"
     )
     assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
+    few, many = disk.states_line(settings), disk.states_line(settings.with_changes(max_steps=20_000))
+    assert few is not None and many is not None and "lower lora_rank" not in few
+    assert many.endswith(
+        "; less with save_every=0 (one checkpoint, at the end), rolling_save_keep=2, or a lower lora_rank"
+    )
 
 
 async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from coderl_tasks.runtime.training_plan import (
     pool_warning,
     run_config,
     side_warning,
+    size_warning,
     temperature_note,
 )
 from coderl_tasks.services import Services
@@ -290,3 +291,10 @@ def test_a_later_start_knows_which_prompts_fit(
         fitting(short)
     with pytest.raises(ConfigError, match="no prompt of the pool fits"):
         fitting(short)
+
+
+def test_a_pool_that_is_smaller_than_a_step_is_warned_of() -> None:
+    settings = TrainSettings(problems_per_step=8)
+    said = size_warning(7, settings)
+    assert said is not None and "7 problems to train on, and a step 8 groups" in said and "several times" in said
+    assert size_warning(8, settings) is None

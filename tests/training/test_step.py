@@ -18,6 +18,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.sampling import Completion, GroupRequest, group_frame
 from coderl_tasks.policy.step_metrics import rollout_metrics
+from coderl_tasks.policy.update import kl_to_base
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.rollouts.session import Session
@@ -113,6 +114,22 @@ async def test_the_base_model_is_asked_where_leaving_it_is_penalised(session: Se
     with RunDirectory.open(tmp_path, {}) as directory:
         recorded = directory.step(0).read_scored()
     assert recorded is not None and recorded["base_logprobs"].to_list() == [first, second, None]
+
+
+async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it(
+    session: Session, tmp_path: Path
+) -> None:
+    bad, settings = frozenset({1}), {"model_name": NANO_MODEL, "kl_base_every": "1"}
+    plain = await scored(session, tmp_path / "plain", TEXTS, [3, 2, 1, 0], bad)
+    seen = await scored(session, tmp_path / "seen", TEXTS, [3, 2, 1, 0], bad, **settings)
+    await session.close()
+    assert plain["base_logprobs"].null_count() == 5 and seen["base_logprobs"].is_null().to_list() == [
+        False, True, False, False, False,
+    ]  # fmt: skip
+    times = ("base_logprobs", "run_seconds")
+    assert seen.drop(times).equals(plain.drop(times))
+    gaps = [-0.5 - float(base[0]) for base in seen["base_logprobs"].drop_nulls()]
+    assert kl_to_base(seen) == pytest.approx(sum(gaps) / 4) and kl_to_base(plain) is None
 
 
 async def test_equal_fractions_give_no_signal(session: Session, tmp_path: Path) -> None:
