@@ -1,28 +1,25 @@
 """The contents of a training run's report: the numbers, tables and samples that its template lays out."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-from huggingface_hub import try_to_load_from_cache
 from markupsafe import Markup
-from tokenizers import Tokenizer
 
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import history_pairs, history_plots, pass_at_1_plot
+from coderl_tasks.insight.problem_view import Decode, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.run_config import config_changes, shown_setting
-from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.rollout import TRUNCATED
 
 SPANS = 5
@@ -32,7 +29,6 @@ LONGEST_SHOWN = 6000
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
 )  # fmt: skip
-Decode = Callable[[Sequence[int]], str]
 QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
 
@@ -207,30 +203,6 @@ def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str,
     scan = pl.scan_parquet(record.rollouts).filter(pl.col("problem_id").is_in(problem_ids))
     rows = scan.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first").collect()
     return {row["problem_id"]: row for row in rows.iter_rows(named=True)}
-
-
-def prompt_decoder(model_name: str) -> Decode | None:
-    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others.
-
-    Nothing is downloaded to show a page.
-    """
-    file = tokenizer_file(model_name)
-    if file is None:
-        return None
-    tokenizer = Tokenizer.from_file(str(file))
-    return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
-
-
-def tokenizer_file(model_name: str) -> Path | None:
-    """The tokenizer.json of a local model folder, or of a hub model that this machine has used before."""
-    folder = local_model_folder(model_name)
-    if folder is not None:
-        file = folder / "tokenizer.json"
-        return file if file.is_file() else None
-    if model_name.count("/") != 1:
-        return None
-    cached = try_to_load_from_cache(model_name, "tokenizer.json")
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _prompt(row: dict[str, Any], decode: Decode | None) -> str | None:
