@@ -51,7 +51,7 @@ $(DEMO): pyproject.toml constraints.txt
 		echo "$(VENV): $$($$python --version), $$python"; "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (about 2 GB with PyTorch; a few minutes the first time)"
 	$(if $(INDEX),@$(INSTALL) --index-url $(INDEX) -c constraints.txt torch)
-	@$(INSTALL) -c constraints.txt -e '.[local]'
+	@$(INSTALL) -c constraints.txt -e '.[local,export]'
 	@$(BIN)/python -c 'import $(IMPORTS)' & $(BIN)/python -c 'import $(ENGINE_IMPORTS)' && wait $$!
 	@touch $@
 

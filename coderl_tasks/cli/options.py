@@ -259,6 +259,26 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="show it once, as is done where the output is no terminal")
 
 
+@_subcommand("record_commands", "a problem of a run: its pass rate, its completions and the tests they failed")
+def _show(parser: argparse.ArgumentParser) -> None:
+    """A problem of a run in one look: its statement, its pass rate over the steps, and each completion of a step with
+    the test that it failed first: input, expected output, what came instead, the difference."""
+    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
+    parser.add_argument(
+        "problem",
+        nargs="?",
+        help="its id, the beginning of one, or words of its statement (without it: the problems that the run solves "
+        "least)",
+    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--step", type=_number(0, None, "a step"), help="completions of this step (default: the last one with it)"
+    )
+    place.add_argument("--eval", metavar="NAME", help="completions of this evaluation of the run: baseline, final, ...")
+    parser.add_argument("--full", action="store_true", help="long texts whole")
+    parser.add_argument("--json", action="store_true", help="as JSON, texts whole")
+
+
 @_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
 def _report(parser: argparse.ArgumentParser) -> None:
     """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they

@@ -1,8 +1,9 @@
-"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `report` and `power`: what was recorded."""
+"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `show`, `report` and `power`: what was recorded."""
 
+import json
 import sys
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -81,6 +82,27 @@ def watch(options: Namespace) -> int:
     from coderl_tasks.insight.watch import watch_run  # which takes seconds to import
 
     watch_run(record, Console(), every_s=options.every, once=options.once)
+    return 0
+
+
+def show(options: Namespace) -> int:
+    record = record_path(options.run)
+    from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # a second to import
+
+    if options.problem is None:
+        if options.step is not None or options.eval is not None:
+            raise ConfigError("--step and --eval are of a problem: name one")
+        hardest = problems_frame(record)
+        if options.json:
+            write_frame(hardest, Console(), "json")
+        else:
+            render_frame(hardest, Console(), "the problems that the run solves least in training")
+        return 0
+    view = view_problem(record, options.problem, options.step, options.eval)
+    if options.json:
+        print(json.dumps(asdict(view), indent=2))
+    else:
+        print_problem(view, Console(), full=options.full)
     return 0
 
 

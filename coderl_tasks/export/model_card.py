@@ -5,13 +5,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import yaml
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.export.saved_policy import SavedPolicy
 from coderl_tasks.insight.record import EvalRecord, load_run
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.paths import MANIFEST_FILE, find_local, local_model_folder
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
 
 SETTINGS = (
     "lora_rank", "learning_rate", "learning_rate_schedule", "warmup_steps", "batch_size", "group_size", "temperature",
@@ -97,9 +98,18 @@ def _data(config: dict[str, Any]) -> str:
         manifest = read_json(folder / MANIFEST_FILE)
     except DataError:
         return f"{named}, pool `{folder.name}`"
-    band = [manifest.get("band_low"), manifest.get("band_high")]
-    within = f", pass rates from {band[0]:g} to {band[1]:g}" if None not in band else ""
-    return f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems{within}"
+    return f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems{_measured(folder / POOL_FILE)}"
+
+
+def _measured(pool: Path) -> str:
+    """The pass rates that the base model's samples had on the problems of a pool, in words; empty where none are."""
+    # Of the problems and not of the manifest: its band is what was asked for.
+    if not pool.is_file() or "pass_rate" not in pl.read_parquet_schema(pool):
+        return ""
+    rates = pl.read_parquet(pool, columns=["pass_rate"])["pass_rate"].drop_nulls().to_list()
+    if not rates:
+        return ""
+    return f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
 
 
 def _evaluations(evals: list[EvalRecord], step: int) -> str:

@@ -47,6 +47,7 @@ STYLE: dict[Any, Any] = {
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "axes.formatter.limits": (-3, 5),
+    "axes.formatter.useoffset": False,  # 1.00002 on an axis and not 2 below a corner's 1e-5+1
     "grid.color": RULE,
     "grid.linewidth": 0.8,
     "xtick.color": RULE,

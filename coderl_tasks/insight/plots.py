@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SIZE = (figure.WIDTH, 2.4)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
 FEW_ALPHA = 0.45
+_GROUPS = "Groups without signal"
+_KL = "Sampler against trainer: mean log-probability gap"
 CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
 
@@ -55,15 +57,38 @@ def history_plot(run: RunRecord) -> Plot:
     return draw_panels(list(history_panels(run).values()), 2, SIZE, history_alt(run))
 
 
-def history_plots(run: RunRecord) -> list[Plot]:
-    """The history panels one image each, for a page that lays them out itself."""
-    return [draw_panels([draw], 1, SIZE, title) for title, draw in history_panels(run).items()]
+def history_plots(run: RunRecord) -> dict[str, Plot]:
+    """The history panels that are not `flat_panels` by title, one image each, for a page that lays them out itself."""
+    flat = flat_panels(run)
+    panels = {title: draw for title, draw in history_panels(run).items() if title not in flat}
+    return {title: draw_panels([draw], 1, SIZE, title) for title, draw in panels.items()}
+
+
+def flat_panels(run: RunRecord) -> dict[str, str]:
+    """Panels that would show nothing but level lines, as they are to be named with their values, by title."""
+    if len(run.metrics) < 2:
+        return {}
+    flat = {}
+    for title in history_panels(run):
+        shown = {metric.name: metric.curve for metric in METRICS if metric.panel == title}
+        if title in (SIGNAL, _GROUPS):  # what they draw of their own
+            shown |= {"groups_skipped": "skipped", "groups_total": "groups"}
+        series = {label: values for name, label in shown.items() if (values := _series(run.metrics, name)) is not None}
+        levels = {label: float(np.nanmax(values)) for label, values in series.items()}
+        level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(levels[label]) for label, values in series.items())
+        if level and not (title == CORRECT and run.evals):
+            panel = PANELS.get(title, Panel(title))
+            said = (f"{label} {value:{panel.number or '.4g'}}".strip() for label, value in levels.items())
+            flat[title] = f"{panel.heading} ({', '.join(said) or 'not recorded'})"
+    return flat
 
 
 def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]:
-    """The history panels of several runs, one image per panel: the runs beside each other, over one range of values."""
+    """The history panels of several runs, one image per panel: the runs beside each other, over one range of values.
+    Without those that are flat in all of them."""
     panels = [history_panels(run, f"{name}: ") for run, name in zip(runs, names, strict=True)]
-    titles = dict.fromkeys(title for by_title in panels for title in by_title)
+    flat = set.intersection(*({*flat_panels(run)} for run in runs))
+    titles = dict.fromkeys(title for by_title in panels for title in by_title if title not in flat)
     return [
         draw_panels(
             [by_title[title] for by_title in panels if title in by_title], len(runs), SIZE, title, same_heights=True
@@ -208,15 +233,17 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
 
 
 SIGNAL = "Groups with a signal"
+FLAT = 1e-4
+"""How far a curve's values may lie apart, as a share of the largest, for it to count as level."""
 PANELS = {
     "Mean reward": Panel("Mean reward"),
     CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
     "Format and truncation": Panel(
         "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
     ),
-    "Groups without signal": Panel("Groups skipped", _groups),
+    _GROUPS: Panel("Groups skipped", _groups),
     SIGNAL: Panel("Groups with a signal", _signal),
-    "Sampler against trainer: mean log-probability gap": Panel("KL, sampler to trainer", level=0.0, number=".3g"),
+    _KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     "Loss": Panel("Loss, summed over tokens"),
     "Completion length": Panel("Completion tokens", limits=(0, None)),
     "Entropy of the sampled tokens, nats per token": Panel("Entropy, nats per token", limits=(0, None)),
@@ -228,6 +255,8 @@ PANELS = {
     "Seconds per step, by phase": Panel("Seconds per step", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
+FIRST = ("Mean reward", CORRECT, "Format and truncation", SIGNAL, "Completion length", _KL)
+"""The panels that tell how a run went; a page has the others behind a heading."""
 
 
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:

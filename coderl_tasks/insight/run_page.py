@@ -1,44 +1,46 @@
 """The contents of a training run's report: the numbers, tables and samples that its template lays out."""
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-from huggingface_hub import try_to_load_from_cache
 from markupsafe import Markup
-from tokenizers import Tokenizer
 
+from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
-from coderl_tasks.insight.plots import history_pairs, history_plots, pass_at_1_plot
+from coderl_tasks.insight.plots import FIRST, flat_panels, history_pairs, history_plots, pass_at_1_plot
+from coderl_tasks.insight.problem_view import Decode, failed_test, problems_of, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.run_config import config_changes, shown_setting
-from coderl_tasks.paths import local_model_folder
-from coderl_tasks.policy.rollout import TRUNCATED
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.sources import find_source
 
 SPANS = 5
 SIDES = ("A", "B")
 """What two runs are called on one page: their names may be the same."""
-LONGEST_SHOWN = 6000
+LONGEST_SHOWN, TEST_SHOWN = 6000, 600
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
+    "first_failed", "failed_output", "reason", "reward_error",
 )  # fmt: skip
-Decode = Callable[[Sequence[int]], str]
 QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
     """The values of run.html.j2."""
     comparison = compare_evals(run.baseline, run.latest)
+    answers, missing = samples(run, comparison)
+    plots = {title: Markup(plot.inline_svg()) for title, plot in history_plots(run).items()} if len(run.metrics) else {}
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     return {
         "title": run.path.name,
@@ -52,10 +54,14 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "checks": html_table(checks_table(smoke_checks(run))),
         "hints": hints(run),
         "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after).inline_svg()) if comparison else None,
-        "history": [Markup(plot.inline_svg()) for plot in history_plots(run)] if len(run.metrics) else [],
+        "history": [plot for title, plot in plots.items() if title in FIRST],
+        "more_history": [plot for title, plot in plots.items() if title not in FIRST],
+        "flat": list(flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
-        "samples": samples(run, comparison),
+        "samples": answers,
+        "samples_missing": missing,
+        "show": f"coderl show {shlex.quote(str(run.path))} PROBLEM",
         "uses": html_table(uses_table(spent)) if (spent := uses(run)) else None,
         "costs": html_table(costs_table(kinds)) if (kinds := costs(run)) else None,
         "visits": visits_in_words(found) if (found := visits(run)) else [],
@@ -78,6 +84,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         for letter, run in zip(SIDES, runs, strict=True)
     )
     comparison = compare_evals(one, other)
+    answers, missing = samples(second, comparison, SIDES)
     known = [facts(run) for run in runs]
     labels = dict.fromkeys([*known[0], *known[1]])
     changes = config_changes(first.config, second.config)
@@ -92,8 +99,10 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         if comparison
         else None,
         "history": [Markup(plot.inline_svg()) for plot in history_pairs(runs, SIDES)],
+        "flat": [said for said in flat_panels(first).values() if said in flat_panels(second).values()],
         "verdicts": [verdict_table(run) for run in runs],
-        "samples": samples(second, comparison, SIDES),
+        "samples": answers,
+        "samples_missing": missing,
         "costs": [html_table(costs_table(spent)) if (spent := costs(run)) else None for run in runs],
         "times": [phase_times(run.metrics) for run in runs],
         "hints": [hints(run) for run in runs],
@@ -170,10 +179,11 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 
 def samples(
     run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
-) -> list[dict[str, Any]]:
-    """A few test problems before and after (called as in `sides`): gained ones, lost ones, and ones that still fail."""
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A few test problems before and after (called as in `sides`): gained ones, lost ones, and ones that still fail;
+    and why their tests are not at hand, None where they are."""
     if comparison is None:
-        return []
+        return [], None
     kinds = (
         ("gained", (pl.col("before") < pl.col("after")), 4),
         ("lost", (pl.col("before") > pl.col("after")), 2),
@@ -181,10 +191,11 @@ def samples(
     )
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     found = []
-    for kind, condition, limit in kinds:
-        rows = comparison.pairs.filter(condition)
-        # Spread over all rows: these are sorted by split, and the first few would be of one.
-        chosen = rows.gather_every(max(1, len(rows) // limit)).head(limit)
+    # Spread over all rows: these are sorted by split, and the first few would be of one.
+    parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
+    shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
+    problems, missing = _problems(run, [name for rows in shown.values() for name in rows["problem_id"]])
+    for kind, chosen in shown.items():
         old, new = (
             _first_rollouts(record, chosen["problem_id"].to_list()) for record in (comparison.before, comparison.after)
         )
@@ -196,41 +207,33 @@ def samples(
                     "problem_id": row["problem_id"],
                     "split": row["split"],
                     "prompt": _prompt(last, decode),
-                    "sides": [(sides[0], _shown(first)), (sides[1], _shown(last))],
+                    "sides": [
+                        (side, _shown(rollout, problems.get(row["problem_id"])))
+                        for side, rollout in zip(sides, (first, last), strict=True)
+                    ],
                 }
             )
-    return found
+    return found, missing
+
+
+def _problems(run: RunRecord, ids: Sequence[str]) -> tuple[dict[str, Problem], str | None]:
+    """The test problems `ids`, and why they are not at hand. Nothing is downloaded to show a page."""
+    source = str(run.config.get("evaluation_dataset") or run.config.get("dataset"))
+    if find_source(source) is None:
+        return {}, f"{source} is not on this machine as a file or folder"
+    try:
+        return problems_of(run.config, set(ids), evaluated=True), None
+    except CoderlError as error:
+        return {}, str(error)
 
 
 def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     assert record.rollouts is not None
-    scan = pl.scan_parquet(record.rollouts).filter(pl.col("problem_id").is_in(problem_ids))
+    scan = pl.scan_parquet(
+        record.rollouts, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore"
+    ).filter(pl.col("problem_id").is_in(problem_ids))
     rows = scan.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first").collect()
     return {row["problem_id"]: row for row in rows.iter_rows(named=True)}
-
-
-def prompt_decoder(model_name: str) -> Decode | None:
-    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others.
-
-    Nothing is downloaded to show a page.
-    """
-    file = tokenizer_file(model_name)
-    if file is None:
-        return None
-    tokenizer = Tokenizer.from_file(str(file))
-    return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
-
-
-def tokenizer_file(model_name: str) -> Path | None:
-    """The tokenizer.json of a local model folder, or of a hub model that this machine has used before."""
-    folder = local_model_folder(model_name)
-    if folder is not None:
-        file = folder / "tokenizer.json"
-        return file if file.is_file() else None
-    if model_name.count("/") != 1:
-        return None
-    cached = try_to_load_from_cache(model_name, "tokenizer.json")
-    return Path(cached) if isinstance(cached, str) else None
 
 
 def _prompt(row: dict[str, Any], decode: Decode | None) -> str | None:
@@ -238,8 +241,18 @@ def _prompt(row: dict[str, Any], decode: Decode | None) -> str | None:
     return shorten(decode(tokens)) if decode is not None and tokens else None
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
+def _shown(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
+    failed = failed_test(row, problem)
+    texts = (
+        {}
+        if failed is None
+        else {name: text and shorten(str(text), TEST_SHOWN) for name, text in asdict(failed).items()}
+    )
+    return row | {
+        "completion": shorten(row["completion"]),
+        "truncated": row["stop_reason"] == TRUNCATED,
+        "failed": None if failed is None else {**texts, "index": failed.index},
+    }
 
 
 def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:

@@ -58,6 +58,19 @@ def test_the_tests_ran_in_the_recorded_order(run: Path) -> None:
         assert row["tests_run"] == order.index(row["first_failed"]) + 1
 
 
+def test_a_failed_test_is_shown_as_the_judge_saw_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scored = pl.read_parquet(sorted(run.glob("steps/*/scored.parquet")))
+    wrong = scored.filter(verdict="wrong_answer").row(0, named=True)
+    assert main(["show", str(run), wrong["problem_id"], "--step", str(wrong["step"]), "--json"]) == 0
+    completions = json.loads(capsys.readouterr().out)["completions"]
+    failed = next(row["failed_test"] for row in completions if row["sample_index"] == wrong["sample_index"])
+    assert failed["got"] == wrong["failed_output"] and failed["input"] and failed["expected"] != failed["got"]
+    assert "expected" in failed["difference"]
+    assert scored.filter(verdict="passed")["failed_output"].null_count() == scored.filter(verdict="passed").height
+    reasons = scored.filter(pl.col("reason").is_not_null())["verdict"].unique().to_list()
+    assert reasons and "wrong_answer" not in reasons
+
+
 def test_the_first_update_is_on_policy(run: Path) -> None:
     gaps = [row["kl_sample_train"] for row in step_rows(run) if row["kl_sample_train"] is not None]
     assert gaps

@@ -88,6 +88,9 @@ def rollout(problem_id: str, verdict: str, draw: random.Random, **place: Any) ->
         "reward": None if infra else 0.1 * (format_score or 0.0) + right,
         "advantage": None,
         "trained": False,
+        "failed_output": f"3 {HOSTILE}\n" if verdict == "wrong_answer" else None,
+        "reward_error": None,
+        "reason": f"test {run - 1}: IndexError {HOSTILE}" if verdict == "runtime_error" else None,
         "run_seconds": 6.0 if verdict == "time_limit" else round(0.02 * run * (1 + draw.random()), 4),
     } | place
 

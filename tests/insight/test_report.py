@@ -4,6 +4,7 @@ import base64
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,13 +14,16 @@ import pytest
 from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
-from coderl_tasks.insight.comparison import weak_splits
+from coderl_tasks.insight.comparison import compare_evals, weak_splits
 from coderl_tasks.insight.plots import (
     difficulty_plot,
     expected_counts,
+    flat_panels,
     funnel_plot,
     history_pairs,
+    history_panels,
     history_plot,
+    history_plots,
     pass_at_1_plot,
     pass_rate_counts,
     pass_rate_plot,
@@ -28,10 +32,11 @@ from coderl_tasks.insight.plots import (
 from coderl_tasks.insight.pool_view import few_at_half, few_samples, funnel, make_up, spending, suspects
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
-from coderl_tasks.insight.report import highlighted, render_report, write_comparison, write_report
-from coderl_tasks.insight.run_page import shorten
+from coderl_tasks.insight.report import _render, highlighted, render_report, write_comparison, write_report
+from coderl_tasks.insight.run_page import run_page, shorten
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, dropped_frame
+from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, Test, dropped_frame
+from coderl_tasks.problems.problem import problems_frame
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 from coderl_tasks.settings import HUB_DATASET
 from tests.insight.conftest import curate
@@ -179,6 +184,52 @@ def test_two_runs_are_shown_beside_each_other(runs_dir: Path, pool_dir: Path, tm
     assert "script" not in page.tags
     with pytest.raises(ConfigError, match="demo is not a run directory"):
         write_comparison(first, pool_dir)
+
+
+def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path: Path) -> None:
+    run = load_run(run_dir)
+    level = {"time_limit_rate": 0.0, "truncated_rate": 0.25, "format_rate": 1.0, "groups_skipped": 0, "groups_total": 8}
+    known = run.metrics.with_columns(*(pl.lit(value).alias(name) for name, value in level.items()))
+    run = replace(run, metrics=known.with_columns(ratio_mean=1.0 + 1e-7 * pl.col("step"), signal_expected=pl.lit(None)))
+    flat, drawn = flat_panels(run), history_plots(run)
+    assert flat["Programs that run out of time"] == "Out of time (0%)"
+    assert flat["Format and truncation"] == "Format (format ok 100%, truncated 25%)"
+    assert {"Importance ratio", "Groups with a signal"} <= flat.keys() and "Mean reward" not in flat
+    assert drawn and not flat.keys() & drawn.keys() and {*flat, *drawn} == history_panels(run).keys()
+    changed = replace(run, metrics=known.with_columns(time_limit_rate=pl.col("step") / 100))
+    assert "Programs that run out of time" not in flat_panels(changed)
+    page = run_page(run)
+    assert "Out of time (0%)" in page["flat"] and len(page["history"]) + len(page["more_history"]) == len(drawn)
+    assert not flat_panels(replace(run, metrics=run.metrics.head(1))), "of one step nothing is level"
+
+
+def test_axes_name_their_numbers_without_an_offset(run_dir: Path) -> None:
+    run = load_run(run_dir)
+    near_one = run.metrics.with_columns(ratio_mean=1.001 + 1e-3 * pl.col("step") / len(run.metrics))
+    plot = history_plots(replace(run, metrics=near_one))["Importance ratio"]
+    texts = re.findall(r">([^<>\n]+)</text>", plot.svg())
+    assert "1.0014" in texts and not [text for text in texts if "+" in text]
+
+
+def test_answers_have_the_test_that_failed_first(run_dir: Path, tmp_path: Path) -> None:
+    """The data set of the evaluations is not on this machine, and then it is."""
+    text = " ".join(Page(render_report(run_dir)).text.split())
+    assert "Inputs and expected outputs are not shown: agentica-org/DeepCoder" in text
+    run = load_run(run_dir)
+    comparison = compare_evals(run.baseline, run.final)
+    assert comparison is not None
+    named = comparison.pairs.select("problem_id", "split").rows()
+    tests = (Test(f"4 {HOSTILE}\n", "5\n"),) * 12
+    known = [Problem(name, split, "s", "", "stdin", "", tests, 12, 12, None, (), 0) for name, split in named]
+    problems_frame(known).write_parquet(tmp_path / "tests.parquet")
+    page = run_page(replace(run, config=run.config | {"evaluation_dataset": str(tmp_path / "tests.parquet")}))
+    assert page["samples_missing"] is None
+    failed = [side["failed"] for sample in page["samples"] for _, side in sample["sides"] if side["failed"]]
+    wrong = [test for test in failed if test["difference"]]
+    assert wrong and wrong[0]["difference"] == "line 1, token 1: expected 5, got 3"
+    assert all(test["input"] == f"4 {HOSTILE}\n" and test["expected"] == "5\n" for test in failed)
+    html = _render("run.html.j2", page)
+    assert f"4 {HOSTILE}" in Page(html).text and "script" not in Page(html).tags
 
 
 def test_values_of_two_runs_are_over_one_range(runs_dir: Path) -> None:

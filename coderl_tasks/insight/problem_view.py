@@ -1,0 +1,420 @@
+"""One problem of a run: its statement, how often it was solved, and at which test its completions failed.
+
+A run records what a program gave in the first test that failed, and never what the test expects: input and expected
+output are read where the problems lie (the pool, or the data set that was evaluated on).
+"""
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from huggingface_hub import try_to_load_from_cache
+from rich.console import Console
+from rich.text import Text
+from tokenizers import Tokenizer
+
+from coderl_tasks.environments import ROWS
+from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.grading import compare
+from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
+from coderl_tasks.insight.console import render_frame
+from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.rollout_index import index_files, scored_files
+from coderl_tasks.journal.run_names import did_you_mean
+from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
+from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.problems.problem import Problem
+from coderl_tasks.problems.problem_files import PoolFile
+from coderl_tasks.problems.sides import EvaluationSide
+from coderl_tasks.untrusted_text import printable, printable_lines
+
+MOST_LINES, MOST_CHARS = 40, 2000
+"""What is printed of a statement, a program or a test, unless all is asked for."""
+HARDEST = 25
+SEEN = ("evaluation", "step", "problem_id", "verdict", "reward", "trained")
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTest:
+    """The test that a program failed first. `input` and `expected` are None where the problem's tests are not at hand,
+    `got` where nothing came back; `difference` names the first place where the two differ, `error` says why there was
+    nothing to compare."""
+
+    index: int
+    input: str | None
+    expected: str | None
+    got: str | None
+    difference: str | None
+    error: str | None
+
+
+def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
+    """The test that a rollout (`row` of ROLLOUT_SCHEMA) failed first, of `problem` where it is known; None where it
+    failed none. A problem that has other tests by now counts as unknown."""
+    index, got = row["first_failed"], row["failed_output"]
+    if index is None:
+        return None
+    error = row["reward_error"] or (row["reason"] or "").removeprefix(f"test {index}: ") or None
+    if problem is None or len(problem.tests) != row["tests_total"]:
+        return FailedTest(index, None, None, got, None, error)
+    test = problem.tests[index]
+    wrong = row["verdict"] == Verdict.WRONG_ANSWER
+    difference = _difference(problem.kind, test.expected, got) if wrong else None
+    return FailedTest(index, test.input, test.expected, got, difference, error)
+
+
+def _difference(kind: str, expected: str, got: str | None) -> str | None:
+    if kind == "call":
+        if got is None or len(got) > SHOWN_CHARS:
+            return "no JSON value" if got is None else None
+        try:
+            return compare.value_difference(compare.parse_value(expected), compare.parse_value(got))
+        except ValueError:
+            return None
+    if got is None or kind != "stdin":
+        return None
+    if len(got) <= SHOWN_CHARS:
+        return compare.first_difference(expected, got)
+    # Of an output that was cut, the lines that are whole; of a single line its words.
+    kept = got[:SHOWN_CHARS]
+    end = "\n" if "\n" in kept else " "
+    whole = kept.rpartition(end)[0]
+    same_part = end.join(expected.split(end)[: whole.count(end) + 1])
+    return compare.first_difference(same_part, whole) or f"after the first {len(whole):,} characters, which are kept"
+
+
+def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
+    """Those of the problems `ids` that are where a run with `config` had them: in its pool, or with `evaluated` in the
+    data set that it is evaluated on. Raises CoderlError where that cannot be read."""
+    if not evaluated:
+        file = find_local(str(config.get("pool") or ""))
+        if not config.get("pool") or file is None:
+            raise ConfigError(f"the pool {config.get('pool')} is not there any more")
+        file = file / POOL_FILE if file.is_dir() else file
+        try:
+            found = PoolFile(file).problems()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the pool {file} cannot be read: {' '.join(str(error).split())}") from error
+        return {problem.problem_id: problem for problem in found if problem.problem_id in ids}
+    side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
+
+    def keep(problem: Problem) -> Problem:  # the tests of a whole data set are gigabytes
+        return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
+
+    loaded = side.load(rows=ROWS[config.get("environment", "code")], keep=keep)
+    return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was sampled for a problem in a step, or in an evaluation: how many completions were graded, how many of them
+    passed, their mean reward, and in training whether the update learned from any."""
+
+    evaluation: str | None
+    step: int
+    graded: int
+    passed: int
+    mean_reward: float | None
+    trained: bool | None
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step}" if self.evaluation is None else f"evaluation {self.evaluation}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemView:
+    """A problem of a run. `profiled` are right and graded completions of the pool's profile. `completions` are those of
+    `place`: columns of ROLLOUT_SCHEMA without tokens, their number, and as `failed_test` what `failed_test` says.
+    `missing` says why the tests are not at hand, None where they are."""
+
+    problem_id: str
+    split: str
+    statement: str
+    profiled: tuple[int, int] | None
+    places: list[Place]
+    place: Place
+    completions: list[dict[str, Any]]
+    missing: str | None
+
+
+def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: str | None = None) -> ProblemView:
+    """The problem that `wanted` names in the run directory `path`: by its id, the beginning of one, or words of its
+    statement. Completions are those of `step` or of `evaluation`; where neither is given those of the last step that
+    has the problem, else of the newest such evaluation. Raises ConfigError, with what there is, where that names
+    nothing, or several."""
+    run = load_run(path)
+    seen = _seen(run)
+    problem_id = _find(run, seen, wanted)
+    places = [
+        Place(*row)
+        for row in seen.filter(problem_id=problem_id)
+        .group_by("evaluation", "step", maintain_order=True)
+        .agg(
+            graded=pl.col("reward").count(),
+            passed=(pl.col("verdict") == Verdict.PASSED).sum(),
+            mean_reward=pl.col("reward").mean(),
+            trained=pl.when(pl.col("evaluation").first().is_null()).then(pl.col("trained").any()),
+        )
+        .iter_rows()
+    ]
+    place = _chosen(places, problem_id, step, evaluation)
+    rows, config = _completions(run, problem_id, place)
+    problem, missing = None, None
+    try:
+        problem = problems_of(config, {problem_id}, evaluated=place.evaluation is not None).get(problem_id)
+        if problem is None:
+            missing = "the problem is not there any more"
+        elif {row["tests_total"] for row in rows} - {None, len(problem.tests)}:
+            missing = "the problem has other tests by now"
+    except CoderlError as error:
+        missing = str(error)
+    decode = prompt_decoder(str(run.config.get("model_name", "")))
+    prompt = decode(rows[0]["prompt_tokens"]) if problem is None and decode is not None else ""
+    lengths = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
+    return ProblemView(
+        problem_id,
+        str(rows[0]["split"]),
+        prompt if problem is None else problem.statement,
+        _profiled(run.config, problem_id),
+        places,
+        place,
+        [
+            {name: value for name, value in row.items() if name not in lengths}
+            | {"n_completion_tokens": len(row["completion_tokens"])}
+            | {"failed_test": None if (failed := failed_test(row, problem)) is None else asdict(failed)}
+            for row in rows
+        ],
+        missing,
+    )
+
+
+def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
+    """The view for people: once for each text what several completions have in common; long texts cut unless `full`."""
+
+    def section(title: str, style: str = "bold") -> None:
+        console.print(Text(f"\n{title}", style=style), soft_wrap=True)
+
+    def block(text: str, label: str = "") -> None:
+        shown = printable_lines(text).rstrip("\n")
+        kept = shown if full else _cut(shown)
+        width = 14 if label else 2
+        for number, line in enumerate(kept.split("\n")):
+            head = f"  {label:<{width - 2}}" if number == 0 else " " * width
+            console.print(Text(f"{head}{line}"), soft_wrap=True)
+        if kept != shown:
+            console.print(Text(f"{' ' * width}[cut: --full shows {len(shown):,} characters]", "dim"), soft_wrap=True)
+
+    console.print(Text(f"{view.problem_id}  ({printable(view.split)})", "bold"), soft_wrap=True)
+    if view.profiled is not None:
+        console.print(Text(f"profile of the pool: {view.profiled[0]} of {view.profiled[1]} passed"))
+    section("Statement")
+    block(view.statement or "(neither the problem nor the model's tokenizer is at hand)")
+    section("Pass rate")
+    render_frame(pl.DataFrame([_place_row(place) for place in view.places]), console)
+    number = _numbering(view.completions)
+    section(f"Completions of {view.place.name}: {view.place.passed} of {view.place.graded} passed")
+    render_frame(
+        pl.DataFrame([_completion_row(row, number(row)) for row in view.completions], infer_schema_length=None), console
+    )
+    if view.missing is not None and any(row["failed_test"] for row in view.completions):
+        console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in view.completions:
+        alike.setdefault((row["code"] or row["completion"], row["verdict"]), []).append(row)
+    # What failed first: it is what one looks for.
+    for (text, verdict), rows in sorted(alike.items(), key=lambda item: item[0][1] == Verdict.PASSED):
+        numbers = ", ".join(map(number, rows))
+        section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
+        block(text or "(empty)")
+        failed = rows[0]["failed_test"]
+        if failed is None:
+            if rows[0]["reason"]:
+                block(rows[0]["reason"], "error")
+            continue
+        console.print(Text(f"  test {failed['index']}"))
+        for label, key in (("input", "input"), ("expected", "expected"), ("got", "got"), ("difference", "difference")):
+            if failed[key] is not None:
+                block(failed[key] or "(empty)", label)
+        if failed["error"]:
+            block(failed["error"], "error")
+
+
+def problems_frame(path: Path) -> pl.DataFrame:
+    """The training problems of the run directory `path` that it solves least, of HARDEST one row each."""
+    run = load_run(path)
+    hardest = (
+        _seen(run)
+        .filter(pl.col("evaluation").is_null() & pl.col("reward").is_not_null())
+        .group_by("problem_id")
+        .agg(
+            completions=pl.len(),
+            pass_rate=(pl.col("verdict") == Verdict.PASSED).mean().round(3),
+            last_step=pl.col("step").max(),
+        )
+        .sort("pass_rate", "completions", "problem_id", descending=[False, True, False])
+        .head(HARDEST)
+    )
+    statements = _statements(run, hardest["problem_id"].to_list())
+    return hardest.with_columns(statement=pl.col("problem_id").replace_strict(statements, default=None))
+
+
+def prompt_decoder(model_name: str) -> Decode | None:
+    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others.
+
+    Nothing is downloaded to show a page.
+    """
+    file = tokenizer_file(model_name)
+    if file is None:
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+
+def tokenizer_file(model_name: str) -> Path | None:
+    """The tokenizer.json of a local model folder, or of a hub model that this machine has used before."""
+    folder = local_model_folder(model_name)
+    if folder is not None:
+        file = folder / "tokenizer.json"
+        return file if file.is_file() else None
+    if model_name.count("/") != 1:
+        return None
+    cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _seen(run: RunRecord) -> pl.DataFrame:
+    """All completions of a run, of training in the order of the steps, then of the evaluations: the columns SEEN."""
+    indexed = index_files(run.path)
+    training = [*indexed, *scored_files(run.path, indexed.values())]
+    parts = [_scan(file).with_columns(evaluation=pl.lit(None, pl.String)) for file in training]
+    parts += [
+        _scan(record.rollouts).with_columns(evaluation=pl.lit(record.name), step=pl.lit(record.step, pl.Int32))
+        for record in run.evals.values()
+        if record.rollouts is not None
+    ]
+    if not parts:
+        raise ConfigError(f"{run.path} has no graded completions yet")
+    return pl.concat([part.select(SEEN) for part in parts]).collect()
+
+
+def _scan(file: Path) -> pl.LazyFrame:
+    schema = {name: ROLLOUT_SCHEMA[name] for name in SEEN if name in ROLLOUT_SCHEMA}
+    return pl.scan_parquet(file, schema=schema, missing_columns="insert", extra_columns="ignore")
+
+
+def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
+    ids = seen["problem_id"].unique(maintain_order=True).to_list()
+    if wanted in ids:
+        return wanted
+    found = [problem_id for problem_id in ids if problem_id.startswith(wanted)]
+    statements: dict[str, str] = {}
+    if not found:
+        statements = _statements(run, ids)
+        words = " ".join(wanted.lower().split())
+        found = [key for key, text in statements.items() if words in " ".join(text.lower().split())]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        some = [f"{key} {printable(statements.get(key, ''))[:60]}".rstrip() for key in found[:5]]
+        raise ConfigError(
+            f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}{'; ...' * (len(found) > 5)}"
+        )
+    near = difflib.get_close_matches(wanted, ids, n=3)
+    raise ConfigError(
+        f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
+        f"{did_you_mean(near)} (coderl show RUN lists the hardest)"
+    )
+
+
+def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
+    """Statements by problem id: the pool's, and of problems that are not in it the prompts of the evaluations."""
+    try:
+        found = {key: problem.statement for key, problem in problems_of(run.config, ids, evaluated=False).items()}
+    except CoderlError:  # prompts tell as much, where they can be read
+        found = {}
+    decode = prompt_decoder(str(run.config.get("model_name", "")))
+    for record in run.evals.values():
+        if decode is not None and record.rollouts is not None:
+            prompts = pl.scan_parquet(record.rollouts).select("problem_id", "prompt_tokens")
+            lacking = [problem_id for problem_id in ids if problem_id not in found]
+            rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
+            found |= {problem_id: decode(tokens) for problem_id, tokens in rows.iter_rows()}
+    return found
+
+
+def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluation: str | None) -> Place:
+    wanted = [
+        place
+        for place in places
+        if (step is None or (place.evaluation is None and place.step == step))
+        and (evaluation is None or place.evaluation == evaluation)
+    ]
+    if not wanted:
+        there = ", ".join(place.name for place in places)
+        asked = f"step {step}" if step is not None else f"evaluation {evaluation}"
+        raise ConfigError(f"problem {problem_id} is not in {asked}; it is in: {there}")
+    return next((place for place in reversed(wanted) if place.evaluation is None), wanted[-1])
+
+
+def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+    """The rollouts of a problem at a place, and the settings that say where its problems lie."""
+    config: Mapping[str, Any] = run.config
+    if place.evaluation is None:
+        file = StepJournal(run.path / "steps" / f"{place.step:06d}", place.step).path("scored")
+    else:
+        file = run.path / "evals" / place.evaluation / "rollouts.parquet"
+        own = file.with_name("settings.json")
+        config = {**config, **read_json(own)} if own.is_file() else config
+    if not file.is_file():
+        raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
+    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore")
+    return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
+
+
+def _profiled(config: Mapping[str, Any], problem_id: str) -> tuple[int, int] | None:
+    file = find_local(str(config.get("pool") or ""))
+    if not config.get("pool") or file is None or not file.is_file():
+        return None
+    names = ["n_correct", "n_samples"]
+    if not {*names} <= pl.read_parquet_schema(file).keys():
+        return None
+    rows = pl.scan_parquet(file).filter(problem_id=problem_id).select(names).drop_nulls().collect().rows()
+    return rows[0] if rows else None
+
+
+def _place_row(place: Place) -> dict[str, Any]:
+    group = {None: None, True: "trained on", False: "skipped: equal rewards, no gradient"}[place.trained]
+    rate = f"{place.passed / place.graded:.0%}" if place.graded else None
+    return {
+        "sampled in": place.name, "graded": place.graded, "passed": place.passed, "rate": rate,
+        "mean reward": None if place.mean_reward is None else round(place.mean_reward, 3), "group": group,
+    }  # fmt: skip
+
+
+def _numbering(rows: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
+    """How completions are called: by their number in the group, and where there are several groups by the group's."""
+    several = len({row["group_index"] for row in rows}) > 1
+    return lambda row: f"{row['group_index']}/{row['sample_index']}" if several else str(row["sample_index"])
+
+
+def _completion_row(row: Mapping[str, Any], number: str) -> dict[str, Any]:
+    truncated = ", truncated" if row["stop_reason"] == TRUNCATED else ""
+    cpu_s = None if row["run_seconds"] is None else round(row["run_seconds"], 3)
+    return {
+        "completion": number,
+        "verdict": f"{row['verdict'] or 'not graded'}{truncated}",
+        "tests passed": f"{row['tests_passed'] or 0} of {row['tests_total'] or 0}",
+        "reward": row["reward"], "format": row["format_score"], "correctness": row["correctness_score"],
+        "advantage": row["advantage"], "CPU s": cpu_s, "tokens": row["n_completion_tokens"],
+    }  # fmt: skip
+
+
+def _cut(text: str) -> str:
+    return "\n".join(text[:MOST_CHARS].split("\n")[:MOST_LINES])
