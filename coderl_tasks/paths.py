@@ -55,9 +55,10 @@ def is_open_to_others(folder: Path) -> bool:
 
 def find_local(name: str) -> Path | None:
     """The existing file or folder that `name` means: as given, else relative to the project root. None if neither."""
-    path = Path(name).expanduser()
-    for candidate in (path, PROJECT_ROOT / path):
-        if candidate.exists():
+    # Not pathlib's, which raise for a user that there is not, and for what is too long for a name.
+    path = os.path.expanduser(name)  # noqa: PTH111
+    for candidate in (Path(path), PROJECT_ROOT / path):
+        if os.path.exists(candidate):  # noqa: PTH110
             return candidate.resolve()
     return None
 

@@ -228,3 +228,73 @@ def test_a_server_stops_cleanly_while_requests_wait(
     for seq in range(1, 20):
         wire.forward_backward(seq, lesson * 100)
     assert own_server.terminate() == 0
+
+
+def test_a_number_cannot_be_reused_with_other_content(wire: Wire, lesson: list[types.Datum]) -> None:
+    """Its answer would be taken for the answer to what was never computed."""
+    wire.forward_backward(1, lesson)
+    refused = wire.forward_backward(1, lesson[:1], status=400)
+    assert "sent before with other content" in refused["detail"]
+    assert "metrics" in wire.retrieve(wire.optim_step(2)["request_id"])
+    other = {"model_id": wire.model_id, "seq_id": 2, "adam_params": {"learning_rate": 1.0}}
+    assert "other content" in wire.post("optim_step", other, 400)["detail"]
+    create = wire.create | {"lora_config": {"rank": 8, "seed": 7}}
+    assert "other content" in wire.post("create_model", create, 400)["detail"]
+
+
+def test_a_sampling_number_cannot_be_reused_with_other_content(wire: Wire, base_model: str) -> None:
+    opened = {"session_id": wire.session_id, "sampling_session_seq_id": 0, "base_model": base_model}
+    sampler = wire.post("create_sampling_session", opened)["sampling_session_id"]
+    assert wire.post("create_sampling_session", opened)["sampling_session_id"] == sampler
+    other_weights = opened | {"base_model": None, "model_path": f"tinker://{wire.model_id}/weights/none"}
+    assert "exists already, with other weights" in wire.post("create_sampling_session", other_weights, 400)["detail"]
+    ask = {
+        "sampling_session_id": sampler,
+        "seq_id": 0,
+        "num_samples": 1,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+        "sampling_params": {"max_tokens": 4, "seed": 1},
+    }
+    assert wire.post("asample", ask) == wire.post("asample", ask)
+    # An id per completion would be made up before anything looks at the number.
+    assert "other content" in wire.post("asample", ask | {"num_samples": 3_000_000}, 400)["detail"]
+
+
+@pytest.mark.parametrize("number", [-1, 10**9, 10**300])
+def test_ids_that_no_route_could_name_are_not_given_out(wire: Wire, number: int, base_model: str) -> None:
+    """One run or sampler with such an id made every search over sessions fail, for all clients."""
+    wire.post("create_model", wire.create | {"model_seq_id": number}, 400)
+    load = {"session_id": wire.session_id, "path": f"tinker://{wire.model_id}/weights/x", "optimizer": False}
+    wire.post("load_weights", load | {"model_seq_id": number}, 400)
+    opened = {"session_id": wire.session_id, "sampling_session_seq_id": number, "base_model": base_model}
+    wire.post("create_sampling_session", opened, 400)
+    wire.post("sessions/search", {"limit": 5})
+
+
+def test_what_no_text_and_no_number_can_be_is_a_bad_request(wire: Wire) -> None:
+    call = wire.server.call
+    assert "surrogates" in wire.post("create_model", wire.create | {"user_metadata": {"a": "\ud800"}}, 400)["detail"]
+    assert (
+        call("/api/v1/weights_info", b'{"tinker_path": "\xed\xa0\x80"}', more={"Content-Type": "application/json"})[0]
+        == 400
+    )
+    for page in ("limit=%C2%B2", f"limit={'9' * 5000}", f"offset={'9' * 30}"):
+        status, answer = call(f"/api/v1/sessions?{page}")
+        assert status == 400 and "has to be a number" in answer["detail"]
+    for name in ("m" * 5000, "~nobody-has-this-name/m", "a\0b"):
+        status, answer = call("/api/v1/create_model", wire.create | {"model_seq_id": 1, "base_model": name})
+        assert status == 404 and "is not served here" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"learning_rate": 1e300}, {"weight_decay": 1e300}, {"learning_rate": 1e-4, "weight_decay": 1e5}]
+)
+def test_an_optimizer_step_that_would_ruin_the_weights_leaves_them(
+    wire: Wire, lesson: list[types.Datum], settings: dict[str, float]
+) -> None:
+    wire.forward_backward(1, lesson)
+    step = {"model_id": wire.model_id, "seq_id": 2, "adam_params": settings}
+    answer = wire.retrieve(wire.post("optim_step", step)["request_id"])
+    assert answer["category"] == "user", answer
+    wire.forward_backward(3, lesson)
+    assert "metrics" in wire.retrieve(wire.optim_step(4)["request_id"])

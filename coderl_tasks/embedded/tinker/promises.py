@@ -10,12 +10,16 @@
 
 import asyncio
 import errno
+import hashlib
 import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
+
+import pydantic
+from google.protobuf.message import Message
 
 from coderl_tasks.embedded.memory import as_out_of_memory
 from coderl_tasks.embedded.tinker.refusal import BadRequest, Refusal, gone
@@ -39,6 +43,15 @@ class Answer:
     failed: bool = False
 
 
+def content_of(message: pydantic.BaseModel | Message) -> bytes:
+    """What a request asks for, the same bytes for the same message: a resend has them, another request does not."""
+    if isinstance(message, Message):
+        body = message.SerializeToString(deterministic=True)  # a map has no order of its own
+    else:
+        body = message.model_dump_json().encode()
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
 def json_answer(payload: dict[str, object]) -> Answer:
     """A successful answer in JSON."""
     return Answer(json.dumps(payload).encode())
@@ -55,6 +68,7 @@ class Promise:
 
     request_id: str
     kind: str
+    content: bytes = b""
     answer: Answer | None = None
     refusal: Refusal | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,11 +95,11 @@ class PromiseTable:
         self._max_forgotten = max_forgotten
         self._bytes = self._read_bytes = 0
 
-    def find(self, request_id: str, kind: str) -> Promise | None:
+    def find(self, request_id: str, kind: str, content: bytes = b"") -> Promise | None:
         """The promise of an earlier submission under this id, None for a new one.
 
-        Raises Refusal: what the first submission was refused with; 400 if it was another kind of request; 410 if
-        its answer is no longer kept.
+        Raises Refusal: what the first submission was refused with; 400 if it was another kind of request, or of other
+        content (`content_of`); 410 if its answer is no longer kept.
         """
         if request_id in self._forgotten:
             raise Refusal(410, f"request {request_id} was answered before and its answer is no longer kept")
@@ -97,12 +111,14 @@ class PromiseTable:
         # A resend of what was refused is told the same, and is not looked at anew.
         if promise.refusal is not None:
             raise promise.refusal
+        if promise.content != content:  # its answer would be taken for the answer to this one
+            raise BadRequest(f"request {request_id} was sent before with other content, and counts as that one")
         return promise
 
-    def open(self, request_id: str, kind: str) -> Promise:
+    def open(self, request_id: str, kind: str, content: bytes = b"") -> Promise:
         """A new promise; `find` must have returned None."""
         assert request_id not in self._promises, request_id
-        promise = self._promises[request_id] = Promise(request_id, kind)
+        promise = self._promises[request_id] = Promise(request_id, kind, content)
         return promise
 
     def resolve(self, promise: Promise, answer: Answer) -> None:

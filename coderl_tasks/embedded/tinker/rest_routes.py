@@ -1,6 +1,7 @@
 """REST routes of what was made: sessions, training runs, checkpoints and their files."""
 
 import asyncio
+import re
 import secrets
 import time
 from datetime import UTC, datetime
@@ -24,8 +25,8 @@ def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
     numbers = []
     for name, default in (("limit", default_limit), ("offset", 0)):
         text = request.query.get(name, str(default))
-        if not text.isdigit():
-            raise BadRequest(f"{name} is {text!r}; it has to be a number of 0 or more")
+        if not re.fullmatch("[0-9]{1,12}", text):
+            raise BadRequest(f"{name} is {text[:20]!r}; it has to be a number of 0 or more, of 12 digits at most")
         numbers.append(int(text))
     return min(numbers[0], _MAX_PAGE), numbers[1]
 

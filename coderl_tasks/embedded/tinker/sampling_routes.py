@@ -6,9 +6,9 @@ from aiohttp import web
 from tinker import types
 
 from coderl_tasks.embedded.tinker.engine_types import SampleSpec
-from coderl_tasks.embedded.tinker.promises import PROTOBUF, Answer, Promise, failure, settle
+from coderl_tasks.embedded.tinker.promises import PROTOBUF, Answer, Promise, content_of, failure, settle
 from coderl_tasks.embedded.tinker.refusal import BadRequest, not_found
-from coderl_tasks.embedded.tinker.sessions import CLONE_BLOCK, Sampler
+from coderl_tasks.embedded.tinker.sessions import CLONE_BLOCK, Sampler, sampler_name
 from coderl_tasks.embedded.tinker.state import ServerState, no_content, read, read_json, state_of
 from coderl_tasks.embedded.tinker.wire_format import sample_response, sample_spec
 
@@ -27,14 +27,16 @@ async def create_sampling_session(request: web.Request) -> web.Response:
     body = await read(request, types.CreateSamplingSessionRequest)
     state = state_of(request)
     session = state.sessions.living(body.session_id)
-    sampler_id = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
-    if state.samplers.get(sampler_id) is None:
+    sampler_id = sampler_name(body.session_id, body.sampling_session_seq_id)
+    if (known := state.samplers.get(sampler_id)) is None:
         sampler = await _new_sampler(state, sampler_id, body)
         # Loaded first, so that a damaged checkpoint is refused here, and not in every request for samples.
         await state.samplers.weights(sampler)
         if state.samplers.get(sampler_id) is None:  # a resend may have been faster
             state.samplers.add(sampler)
             session.sampler_ids.append(sampler_id)
+    elif not known.is_of(body.base_model, body.model_path):
+        raise BadRequest(f"sampler {sampler_id} exists already, with other weights: give another number")
     return web.json_response({"type": "create_sampling_session", "sampling_session_id": sampler_id})
 
 
@@ -84,12 +86,13 @@ async def asample(request: web.Request) -> web.Response:
     sampler = state.samplers.find(body.sampling_session_id)
     state.sessions.living(sampler.session_id)
     request_id = f"{sampler.sampler_id}:{body.seq_id}"
-    if state.promises.find(request_id, "sample") is None:
+    content = content_of(body)
+    if state.promises.find(request_id, "sample", content) is None:
         engine = await sampler.host.engine()
         spec = sample_spec(body, engine.eos_tokens, engine.context_length)
         engine.validate_sample(spec)
-        if state.promises.find(request_id, "sample") is None:  # the engine may have been loading
-            promise = state.promises.open(request_id, "sample")
+        if state.promises.find(request_id, "sample", content) is None:  # the engine may have been loading
+            promise = state.promises.open(request_id, "sample", content)
             running = request.app[_RUNNING]
             running[request_id] = asyncio.create_task(
                 _sample(state, sampler, promise, spec, body.prompt_logprobs_last_n)

@@ -19,7 +19,7 @@ from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.embedded.tinker.engines import EngineHost
 from coderl_tasks.embedded.tinker.promises import Promise
 from coderl_tasks.embedded.tinker.records import OWNER, CheckpointRecord
-from coderl_tasks.embedded.tinker.refusal import Refusal, gone
+from coderl_tasks.embedded.tinker.refusal import BadRequest, Refusal, gone
 
 if TYPE_CHECKING:
     from coderl_tasks.embedded.tinker.engine import Weights
@@ -151,6 +151,13 @@ class CompletionLog:
         return [entry for _, entry in self._entries], self.cursor
 
 
+def sampler_name(session_id: str, number: int) -> str:
+    """The id of a session's sampling session of this number; Refusal 400 outside 0 to 999,999,999, as of runs."""
+    if not 0 <= number < CLONE_BLOCK:
+        raise BadRequest(f"sampling_session_seq_id is {number}: from 0 to {CLONE_BLOCK - 1}")
+    return f"{session_id}:sample:{number}"
+
+
 @dataclass
 class Sampler:
     """One sampling session: the base model, a checkpoint, or a snapshot in memory."""
@@ -163,6 +170,14 @@ class Sampler:
     snapshot: "Weights | None" = None
     clients: int = 1
     logs: dict[int, CompletionLog] = field(default_factory=dict)
+
+    def is_of(self, base_model: str | None, model_path: str | None) -> bool:
+        """Whether it draws from what a request for it names; from a snapshot never, which no request names."""
+        if self.snapshot is not None:
+            return False
+        if self.checkpoint is not None:
+            return self.checkpoint.path == model_path
+        return model_path is None and self.base_model == base_model
 
     def log(self, clone: int) -> CompletionLog:
         """The completion log of the client with this copy id (0 for the original)."""

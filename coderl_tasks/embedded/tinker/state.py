@@ -65,8 +65,12 @@ async def read(request: web.Request, model: type[M]) -> M:
 
 async def read_json(request: web.Request) -> dict[str, object]:
     """The JSON body, which has to be an object; Refusal 400 otherwise."""
+    content = await request.read()
     try:
-        body = json.loads(await request.read())
+        body = json.loads(content.decode())
+        # Escapes may stand for half of a surrogate pair, which no file and no answer can hold.
+        if b"\\ud" in content.lower():
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # the latter for one that is nested too deeply
         raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):

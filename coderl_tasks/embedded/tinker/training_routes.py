@@ -5,18 +5,27 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pydantic
 from aiohttp import web
+from google.protobuf.message import Message
 from tinker import types
 from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
 from coderl_tasks.embedded.tinker.engine_types import AdamSettings
 from coderl_tasks.embedded.tinker.engines import EngineHost
 from coderl_tasks.embedded.tinker.models import TrainingModel
-from coderl_tasks.embedded.tinker.promises import PROTOBUF, Answer, json_answer
+from coderl_tasks.embedded.tinker.promises import PROTOBUF, Answer, content_of, json_answer
 from coderl_tasks.embedded.tinker.provenance import check_tiling
-from coderl_tasks.embedded.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, expiry
+from coderl_tasks.embedded.tinker.records import (
+    CheckpointKind,
+    LoraSettings,
+    RunRecord,
+    check_name,
+    check_run_id,
+    expiry,
+)
 from coderl_tasks.embedded.tinker.refusal import BadRequest, Refusal, about_datum, clash
-from coderl_tasks.embedded.tinker.sessions import Sampler, Session
+from coderl_tasks.embedded.tinker.sessions import Sampler, Session, sampler_name
 from coderl_tasks.embedded.tinker.state import ServerState, read, state_of
 from coderl_tasks.embedded.tinker.wire_format import (
     forward_backward_output,
@@ -38,6 +47,7 @@ def submit(
     model: TrainingModel,
     seq_id: int | None,
     kind: str,
+    message: pydantic.BaseModel | Message,
     prepare: Callable[[], Work],
     *,
     backward: bool = False,
@@ -48,7 +58,8 @@ def submit(
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
     state.sessions.living(model.run.session_id)
     request_id = f"{model.run.run_id}:{seq_id}"
-    if state.promises.find(request_id, kind) is None:
+    content = content_of(message)
+    if state.promises.find(request_id, kind, content) is None:
         # Only of a new request: a resend of one that waits adds nothing.
         if model.queue.waiting >= MAX_WAITING:
             raise Refusal(429, f"model {model.run.run_id} has {MAX_WAITING} requests waiting")
@@ -57,7 +68,7 @@ def submit(
         except Refusal as refusal:
             model.submit_refused(seq_id, kind, refusal, backward=backward)
             raise
-        model.submit(seq_id, state.promises.open(request_id, kind), work, backward=backward)
+        model.submit(seq_id, state.promises.open(request_id, kind, content), work, backward=backward)
     return web.json_response({"request_id": request_id, "model_id": model.run.run_id})
 
 
@@ -92,10 +103,10 @@ async def create_model(request: web.Request) -> web.Response:
     body = await read(request, types.CreateModelRequest)
     state = state_of(request)
     session = state.sessions.living(body.session_id)
-    model_id = f"{body.session_id}:train:{body.model_seq_id}"
-    request_id = f"{model_id}:0"
+    model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
+    request_id, content = f"{model_id}:0", content_of(body)
     # Nothing is awaited between `find` and `open`: a request that is sent again finds the promise of the first.
-    if state.promises.find(request_id, "create_model") is None:
+    if state.promises.find(request_id, "create_model", content) is None:
         host = state.engines.find(body.base_model)
         check_optimizer(body.optimizer_config)
         lora = body.lora_config
@@ -116,7 +127,7 @@ async def create_model(request: web.Request) -> web.Response:
             await model.create()
             return json_answer({"type": "create_model", "model_id": model_id})
 
-        model.submit(0, state.promises.open(request_id, "create_model"), work)
+        model.submit(0, state.promises.open(request_id, "create_model", content), work)
     return web.json_response({"request_id": request_id, "model_id": model_id})
 
 
@@ -168,7 +179,7 @@ async def forward_backward(request: web.Request) -> web.Response:
         return work
 
     kind = "forward_backward" if backward else "forward"
-    return submit(state, model, message.seq_id, kind, prepare, backward=backward)
+    return submit(state, model, message.seq_id, kind, message, prepare, backward=backward)
 
 
 @routes.post("/api/v1/optim_step")
@@ -189,7 +200,7 @@ async def optim_step(request: web.Request) -> web.Response:
 
         return work
 
-    return submit(state, model, body.seq_id, "optim_step", prepare)
+    return submit(state, model, body.seq_id, "optim_step", body, prepare)
 
 
 def _save_work(
@@ -225,6 +236,7 @@ async def save_weights(request: web.Request) -> web.Response:
         model,
         body.seq_id,
         "save_weights",
+        body,
         lambda: _save_work(
             state,
             model,
@@ -256,7 +268,7 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
             )
         if body.sampling_session_seq_id is None:
             raise BadRequest("give a path, or a sampling_session_seq_id for weights without a name")
-        sampler_id = f"{model.run.session_id}:sample:{body.sampling_session_seq_id}"
+        sampler_id = sampler_name(model.run.session_id, body.sampling_session_seq_id)
         if state.samplers.get(sampler_id) is not None:
             raise BadRequest(f"sampler {sampler_id} exists already")
 
@@ -269,7 +281,7 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 
         return work
 
-    return submit(state, model, body.seq_id, answer_type, prepare)
+    return submit(state, model, body.seq_id, answer_type, body, prepare)
 
 
 @routes.post("/api/v1/save_weights_external")
@@ -285,7 +297,7 @@ async def save_weights_external(request: web.Request) -> web.Response:
             raise BadRequest("age encryption of exports is not offered here")
         return _save_work(state, model, "external_weights", answer_type, body.path, body.ttl_seconds, None)
 
-    return submit(state, model, body.seq_id, answer_type, prepare)
+    return submit(state, model, body.seq_id, answer_type, body, prepare)
 
 
 @routes.post("/api/v1/load_weights")
@@ -296,10 +308,10 @@ async def load_weights(request: web.Request) -> web.Response:
     check_optimizer(body.optimizer_config)
     if body.model_id is not None:
         model = state.models.find(body.model_id)
-        return submit(state, model, body.seq_id, "load_weights", lambda: _load_work(state, model, body))
+        return submit(state, model, body.seq_id, "load_weights", body, lambda: _load_work(state, model, body))
     if body.session_id is None or body.model_seq_id is None:
         raise BadRequest("give model_id and seq_id, or session_id and model_seq_id for a new model")
-    return await _create_by_loading(state, body, f"{body.session_id}:train:{body.model_seq_id}")
+    return await _create_by_loading(state, body, check_run_id(f"{body.session_id}:train:{body.model_seq_id}"))
 
 
 def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeightsRequest) -> Work:
@@ -316,14 +328,14 @@ def _load_work(state: ServerState, model: TrainingModel, body: types.LoadWeights
 
 
 async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest, model_id: str) -> web.Response:
-    request_id = f"{model_id}:0"
-    if state.promises.find(request_id, "load_weights") is None:
+    request_id, content = f"{model_id}:0", content_of(body)
+    if state.promises.find(request_id, "load_weights", content) is None:
         record = await asyncio.to_thread(state.store.find, body.path)
         session = state.sessions.living(model_id.split(":")[0])
         base_model = body.base_model or record.base_model
         host = state.engines.find(base_model)
-        if state.promises.find(request_id, "load_weights") is None:  # a resend may have been faster
+        if state.promises.find(request_id, "load_weights", content) is None:  # a resend may have been faster
             model = _new_model(state, session, model_id, host, base_model, record.lora, body.user_metadata)
-            promise = state.promises.open(request_id, "load_weights")
+            promise = state.promises.open(request_id, "load_weights", content)
             model.submit(0, promise, _load_work(state, model, body))
     return web.json_response({"request_id": request_id, "model_id": model_id})

@@ -38,6 +38,7 @@ from coderl_tasks.settings import MAX_LORA_RANK
 
 ALPHA = 32.0
 _PREFIX = "base_model.model."
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,10 @@ def check_settings(settings: AdamSettings) -> None:
     """Raises BadRequest for settings that Adam cannot run with."""
     for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
         value = getattr(settings, name)
-        if not math.isfinite(value) or value < 0:
-            raise BadRequest(f"{name} must be finite and not negative, not {value}")
+        if not 0 <= value <= _LARGEST:
+            raise BadRequest(f"{name} must be finite in float32 and not negative, not {value}")
+    if settings.learning_rate * settings.weight_decay > 1:
+        raise BadRequest("learning_rate times weight_decay is above 1: the weights would change their signs and grow")
     for name in ("beta1", "beta2"):
         value = getattr(settings, name)
         if not 0 <= value < 1:
