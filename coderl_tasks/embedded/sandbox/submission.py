@@ -115,7 +115,8 @@ def _set_limits(confinement: Confinement, limits: Terms) -> None:
     for kind, value in wanted.items():
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (allowed, allowed))
+        # Programs ask for a larger stack, which gains them nothing: what lies below it ends it.
+        resource.setrlimit(kind, (allowed, hard if kind == resource.RLIMIT_STACK else allowed))
 
 
 def _open_streams() -> None:

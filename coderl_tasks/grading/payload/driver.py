@@ -33,11 +33,11 @@ import builtins
 import contextlib
 import ctypes
 import gc
+import io
 import json
 import math
 import os
 import resource
-import signal
 import stat
 import struct
 import sys
@@ -46,14 +46,15 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, ModuleType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 Record = dict[str, Any]
 
 # LiveCodeBench's prelude: `from M import *` for each of these, in this order, then `import M` for the second list.
+# It ends the first with builtins. Their names stay where they are, so that a program can change them there.
 STAR_IMPORTED = (
     "typing string re datetime heapq bisect copy math random statistics itertools functools operator io sys json "
-    "collections builtins"
+    "collections"
 ).split()
 IMPORTED = (
     "bisect collections copy datetime functools heapq io itertools json math operator os random re statistics string "
@@ -88,8 +89,14 @@ THREAD_STARTERS = {
     "_start_joinable_thread",
 }
 STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
+GUARD_BYTES = 1 << 16  # below a stack, one page of the largest size that there is
+CONTEXT_WORDS = 2048  # more than a `ucontext_t` on any machine; its words 2 and 4 are a stack's address and size
+FILE_MAKERS = frozenset("BufferedRandom BufferedWriter TextIOWrapper fdopen open".split())
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 CHILD_SIGNAL = (_signal.SIGCHLD,)
+INTERRUPTED = -_signal.SIGINT
 VALUE_DESCRIPTOR = 3
+SOLUTION = "solution.py"
 STREAMS = ("stdin", "stdout", "stderr")
 OWN_STDERR = 100
 BATCH = 16  # tests laid out before the first of them is forked; their descriptors end below OWN_STDERR
@@ -104,9 +111,9 @@ HEAP_TYPE = 1 << 9  # of the flags of a type: one that can be changed
 NEVER_IN_COMPANY = frozenset(
     (
         "__annotations__ __base__ __bases__ __builtins__ __class__ __closure__ __code__ __defaults__ __del__ "
-        "__dict__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
+        "__dict__ __file__ __func__ __getattribute__ __globals__ __import__ __kwdefaults__ __loader__ __mro__ __self__ "
         "__setattr__ __spec__ __stderr__ __stdin__ __stdout__ __subclasses__ __wrapped__ _current_frames "
-        "_getframe _os addaudithook attrgetter BasicContext breakpointhook cache_info call_tracing compile "
+        "_getframe _os addaudithook argv attrgetter BasicContext breakpointhook cache_info call_tracing compile "
         "cr_frame DefaultContext delattr displayhook eval excepthook exec ExtendedContext f_back f_builtins "
         "f_globals f_locals from_address getallocatedblocks getattr getcontext getrefcount gi_frame globals id "
         "intern localcontext meta_path methodcaller modules monitoring monotonic mro now path_hooks "
@@ -126,20 +133,6 @@ MODULES_IN_COMPANY = frozenset(
 OS_NAMES_IN_COMPANY = frozenset(
     "close error fstat linesep name open path read remove replace sep truncate write".split()
 )
-# Those that dump core. A test's main thread leaves them to the program's own: taken by the main thread, they let the
-# program run on a little, perhaps to its end.
-CORE_SIGNALS = {
-    signal.SIGQUIT,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGSEGV,
-    signal.SIGXCPU,
-    signal.SIGXFSZ,
-    signal.SIGSYS,
-}
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
@@ -148,13 +141,17 @@ SECCOMP_MODE_FILTER = 2
 # By machine: how its kernel names it (AUDIT_ARCH), and the number of rt_sigaction.
 SIGACTION = {"x86_64": (0xC000003E, 13), "aarch64": (0xC00000B7, 134)}
 STARVED_AT_MOST = 4  # times the CPU limit: so much longer may the wall clock run for a test that waits for a processor
+PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
+MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_STACK = 0x2, 0x20, 0x4000, 0x20000
 M_ARENA_MAX = -8
-prctl = ctypes.pythonapi.prctl  # the C library's
-thread_state = ctypes.pythonapi.PyThreadState_Get
-thread_state.restype = ctypes.c_void_p
+library = ctypes.pythonapi  # the C library's functions too
+prctl, flush_c_streams = library.prctl, library.fflush
+thread_state, allocate = library.PyThreadState_Get, library.mmap
+thread_state.restype = allocate.restype = ctypes.c_void_p
 # Programs patch the modules':
-leave, duplicate, close, write, cpu_clock, n_threads = (
+leave, kill, duplicate, close, write, cpu_clock, n_threads = (
     os._exit,
+    os.kill,
     os.dup2,
     os.close,
     os.write,
@@ -171,15 +168,15 @@ def main() -> None:
     kept_alive.extend((sys.stdin, sys.stdout, sys.stderr, sys.modules["__main__"]))
     with open("tests.json", "rb") as file:
         request = json.load(file)
-    with open("solution.py", "rb") as file:
+    with open(SOLUTION, "rb") as file:
         source = file.read()
     # Before any program runs, which would read them or put others in their place.
     os.unlink("tests.json")
-    os.unlink("solution.py")
+    os.unlink(SOLUTION)
     prepare_process(request["memory_bytes"])
     report: Record = {"id": request.get("id"), "tests": [], "python": "{}.{}.{}".format(*sys.version_info)}
     try:
-        code = compile(source, "solution.py", "exec", dont_inherit=True)
+        code = compile(source, SOLUTION, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         report["compile_error"] = described(error)
     else:
@@ -198,7 +195,7 @@ def prepare_process(memory_bytes: int) -> None:
     os.closerange(3, 4096)  # whatever the sandbox has left open
     for number in (_signal.SIGCHLD, _signal.SIGINT):
         _signal.signal(number, _signal.SIG_DFL)
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGCHLD, *CORE_SIGNALS})
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_SIGNAL)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)  # so no test of the same user reads or writes this memory, where the results are
     keep_children_counted()
@@ -271,6 +268,7 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
     prepare_interpreter(module)
+    program = Program(source, code, module)
     company = Company(code, module) if request["company"] else None
     tests: list[Record] = []
     output_bytes, inputs, going_on = 0, request["inputs"], True
@@ -283,7 +281,7 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
         all_ends: list[list[TestEnd]] = []
         gc.freeze()
         for place in batch:
-            ends = run_process(limits, code, module, place, company, deadline)
+            ends = run_process(limits, program, place, company, deadline)
             all_ends.append(ends)
             if len(ends) < min(2, len(place.inputs)):
                 company = None
@@ -301,6 +299,67 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
         for place in batch:
             place.remove()
     return tests
+
+
+class Program:
+    """What the tests run: a program's source and code, the module that it becomes, and the stack that it runs on."""
+
+    def __init__(self, source: bytes, code: CodeType, module: ModuleType) -> None:
+        self.source, self.code, self.module, self.stack = source, code, module, DeepStack()
+
+    def move_in(self, folder: str) -> None:
+        """Be a file of the working directory, `folder`, which programs open and processes that they start run."""
+        with open(SOLUTION, "wb") as file:
+            file.write(self.source)
+        self.module.__dict__["__file__"] = f"{folder}/{SOLUTION}"
+
+    def has_stayed(self, folder: int) -> bool:
+        """Whether that file is as it was, and alone in its folder."""
+        if os.listdir(folder) != [SOLUTION]:
+            return False
+        try:
+            descriptor = os.open(SOLUTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        except OSError:
+            return False
+        try:
+            return contents(descriptor, len(self.source) + 1) == self.source
+        finally:
+            os.close(descriptor)
+
+
+class DeepStack:
+    """A stack that holds deep recursion through C code, for the calling thread: no other could take the main one's
+    place, in which Python runs signal handlers. Where the C library cannot change stacks, that of the thread."""
+
+    def __init__(self) -> None:
+        self.function: Callable[[], None] = int
+        self.begin = ctypes.CFUNCTYPE(None)(lambda: self.function())
+        self.context = (ctypes.c_size_t * CONTEXT_WORDS)()
+        self.made = hasattr(library, "makecontext") and any(map(self.make, STACK_BYTES))
+
+    def make(self, size: int) -> bool:
+        flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK
+        address = allocate(None, ctypes.c_size_t(size), PROT_READ | PROT_WRITE, flags, -1, None)
+        if address == ctypes.c_void_p(-1).value:  # no room for a stack of this size
+            return False
+        library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(GUARD_BYTES), PROT_NONE)
+        address, size = address + GUARD_BYTES, size - GUARD_BYTES
+        if sys.version_info >= (3, 14):  # it asks where the stack is before it recurses
+            if not hasattr(library, "PyUnstable_ThreadState_SetStackProtection"):
+                return False
+            state = ctypes.c_void_p(thread_state())
+            library.PyUnstable_ThreadState_SetStackProtection(state, ctypes.c_void_p(address), ctypes.c_size_t(size))
+        library.getcontext(self.context)
+        self.context[1], self.context[2], self.context[4] = 0, address, size
+        library.makecontext(self.context, self.begin, 0)
+        return True
+
+    def call(self, function: Callable[[], NoReturn]) -> None:
+        """Calls a function that never returns."""
+        self.function = function
+        if self.made:
+            library.setcontext(self.context)
+        function()
 
 
 class TestLimits:
@@ -338,6 +397,8 @@ class Place:
         self.done, self.noise = self.kept[:2] or (-1, -1)
 
     def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(SOLUTION, dir_fd=self.folder)
         for descriptor in (self.folder, *self.streams, *self.kept):
             os.close(descriptor)
         clear_the_way(self.name)
@@ -351,10 +412,12 @@ def prepare_streams() -> None:
     """Streams for the tests: over the descriptors, whatever those are by then. The driver writes to none of them."""
     for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
-        stream = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        errors = "surrogateescape" if number < 2 else "backslashreplace"
+        stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        stream.buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    sys.argv = ["solution.py"]
+    sys.argv = [SOLUTION]
     sys.setrecursionlimit(RECURSION_LIMIT)
     atexit._clear()
 
@@ -363,18 +426,23 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
     """The module that a program becomes, with those names of the prelude that stand anywhere in its source; with all
     of them where it may make names at run time."""
     module = ModuleType(name)
-    module.__dict__["__file__"] = "solution.py"
+    module.__dict__["__file__"] = SOLUTION
+    if name == "__main__":
+        module.__dict__["__builtins__"] = builtins  # of other modules it is a dictionary
     words = set(source.translate(WORD_BYTES).decode("utf-8", "replace").split())
     if not words.isdisjoint(NAMES_AT_RUN_TIME) or b"import __main__" in source:
         lines = [f"from {module_name} import *" for module_name in STAR_IMPORTED]
         exec("\n".join([*lines, *(f"import {module_name}" for module_name in IMPORTED)]), module.__dict__)
+        for word in builtins.__dict__.keys() & module.__dict__.keys():
+            if word[0] != "_":
+                del module.__dict__[word]
         return module
     loaded = {
         module_name: __import__(module_name)
         for module_name in STAR_IMPORTED
         if module_name not in RARELY_USED or module_name in words or not words.isdisjoint(RARELY_USED[module_name])
     }
-    for word in words:
+    for word in words - builtins.__dict__.keys():
         if word in IMPORTED:
             module.__dict__[word] = __import__(word)
             continue
@@ -387,28 +455,15 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
 
 
 def prepare_interpreter(module: ModuleType) -> None:
-    """What a test's interpreter has to look like and what its thread needs; the driver itself can do with both."""
+    """What a test's interpreter has to look like; the driver itself can do with it."""
     sys.modules["__main__"] = sys.modules[module.__name__] = module
-    main_thread, set_handler = _thread.get_ident(), signal.signal
-
-    def set_handler_where_possible(number: int, handler: Any) -> Any:
-        on_main_thread = _thread.get_ident() == main_thread
-        return set_handler(number, handler) if on_main_thread else signal.getsignal(number)
-
-    # Programs that set a handler (SIGPIPE, say) expect to be in the main thread. Here it is no error.
-    signal.signal = cast(Any, set_handler_where_possible)
-    with contextlib.suppress(AttributeError):  # no malloc arena of its own for a test's thread: that is ten pages
-        ctypes.pythonapi.mallopt(M_ARENA_MAX, 1)
+    with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
+        library.mallopt(M_ARENA_MAX, 1)
     prepare_threads()
 
 
 def prepare_threads() -> None:
-    """Lets the thread that runs a program, which is not the process's first, and those it starts do what they can in a
-    process of their own: be waited for at the end, and recurse deeply."""
-    # Since Python 3.13 `threading` asks which thread is the main one. Any other that it did not start is a daemon to
-    # it, and so is what that thread starts: nobody would wait for it.
-    if hasattr(_thread, "_get_main_thread_ident"):
-        _thread._get_main_thread_ident = _thread.get_ident
+    """Lets this thread, and those that a program starts, recurse deeply."""
     counter = c_recursion_counter()
     if counter is None:
         return
@@ -452,18 +507,8 @@ def c_recursion_counter() -> int | None:
     return None
 
 
-def become_main_thread() -> None:
-    """For the calling thread, where `threading` was loaded before the fork and has taken another for the main one."""
-    threading: Any = sys.modules.get("threading")
-    if threading is not None:
-        if hasattr(threading, "_get_main_thread_ident"):
-            threading._get_main_thread_ident = _thread.get_ident
-        threading._active.clear()
-        threading._main_thread = threading._MainThread()
-
-
 def run_process(
-    limits: TestLimits, code: CodeType, module: ModuleType, place: Place, company: Company | None, deadline: float
+    limits: TestLimits, program: Program, place: Place, company: Company | None, deadline: float
 ) -> list[TestEnd]:
     """How the first of the tests of a place ended, and those that its process went on to; nothing where it went on and
     did not end as it should."""
@@ -471,7 +516,7 @@ def run_process(
     files = names_here() if place.kept else set()
     process = os.fork()
     if process == 0:
-        be_the_test(limits, code, module, place, company)
+        be_the_test(limits, program, place, company)
     ended, exit_status, cpu_s, rss_kb, n_orphans = watch(process, limits, started, deadline, place)
     wall_s = time.monotonic() - started
     sizes = [os.lseek(descriptor, 0, os.SEEK_END) for descriptor in (*place.streams[1:], *place.answers[1:])]
@@ -486,7 +531,7 @@ def run_process(
     n_done = len(done) - 1
     as_it_should = (ended, exit_status, n_orphans, done) == ("exit", 0, 0, TEST_DONE * n_done + ALL_DONE)
     left_here = names_here() - files
-    as_it_should = as_it_should and not os.listdir(place.folder) and not left_here
+    as_it_should = as_it_should and not left_here and program.has_stayed(place.folder)
     if not (as_it_should and 0 < n_done <= len(place.inputs) and max(sizes) <= limits.output):
         for name in left_here:  # what runs again is not to find it
             clear_the_way(name)
@@ -630,9 +675,7 @@ def descendants() -> dict[int, float]:
 # ----------------------------------------------------------------------------------- one test, in its process
 
 
-def be_the_test(
-    limits: TestLimits, code: CodeType, module: ModuleType, place: Place, company: Company | None
-) -> NoReturn:
+def be_the_test(limits: TestLimits, program: Program, place: Place, company: Company | None) -> NoReturn:
     """What a forked process does; never returns."""
     try:
         prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
@@ -649,52 +692,45 @@ def be_the_test(
             os.closerange(place.kept[-1] + 1, 256)
         for limit, value in limits.process:
             resource.setrlimit(limit, value)
-        on_deep_stack(partial(run_program, code, module, place, company))
+        folder = os.getcwd()
+        sys.path.insert(0, folder)
+        program.move_in(folder)
+        if company is not None:
+            company.path = list(sys.path)
+        program.stack.call(partial(run_program, program, place, company))
     except BaseException as error:
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(1)
 
 
-def on_deep_stack(function: Callable[[], NoReturn]) -> None:
-    """Calls a function that never returns in a thread whose stack holds deep recursion through C code."""
-    forever = _thread.allocate_lock()
-    forever.acquire()
-    for size in STACK_BYTES:
-        try:
-            _thread.stack_size(size)
-            _thread.start_new_thread(function, ())
-        except RuntimeError:  # no room for a stack of this size
-            continue
-        forever.acquire()
-    function()
-
-
-def run_program(code: CodeType, module: ModuleType, place: Place, company: Company | None) -> NoReturn:
+def run_program(program: Program, place: Place, company: Company | None) -> NoReturn:
     """The program from its first line to the end of the process."""
-    status = 1
+    status, code, module = 1, program.code, program.module
     try:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-        _thread.stack_size(0)
-        become_main_thread()
         if "random" in sys.modules:  # which draws a new seed after a fork
             sys.modules["random"].seed(0)  # so that a verdict can be had again
         gc.enable()
-        status = run_test(code, module, place.entry_point, place.inputs[0])
+        status = run_test(code, module, place.entry_point, place.inputs[0], company is None or company.opens_files)
         if status == 0 and company is not None and place.kept:
             company.go_on(code, module.__name__, place)
+        if status == INTERRUPTED:
+            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+            kill(os.getpid(), _signal.SIGINT)
     except BaseException as error:
         os.write(2, f"\n{DRIVER_FAILED}: {described(error)}".encode())
     finally:
         leave(status)
 
 
-def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str) -> int:
+def run_test(code: CodeType, module: ModuleType, entry_point: str | None, test_input: str, opens_files: bool) -> int:
     """The program in a module that is prepared for it, from its first line to its end; the exit status."""
     space = module.__dict__
     size = len(space)
     run = partial(run_call, code, space, entry_point, test_input) if entry_point else partial(exec, code, space)
-    return leave_as_python_does(exit_status_of(run), code, space, size)
+    return leave_as_python_does(exit_status_of(run), code, space, size, opens_files)
 
 
 class Company:
@@ -709,6 +745,7 @@ class Company:
 
     def __init__(self, code: CodeType, module: ModuleType) -> None:
         self.names = names_of(code)
+        self.opens_files = not self.names.isdisjoint(FILE_MAKERS)
         self.space, self.modules, self.path = dict(module.__dict__), set(sys.modules), list(sys.path)
         self.streams = {name: sys.__dict__[name] for stream in STREAMS for name in (stream, f"__{stream}__")}
         # What the program can name and change: to look through all would write to as many pages as a fork. Of the
@@ -755,7 +792,7 @@ class Company:
             if cpu_clock() > COMPANY_STOPS_S:
                 break
             module = self.refreshed(name, place, number)
-            if run_test(code, module, place.entry_point, place.inputs[number]) != 0:
+            if run_test(code, module, place.entry_point, place.inputs[number], self.opens_files) != 0:
                 break
             if not self.is_as_it_should():
                 leave(1)
@@ -767,7 +804,7 @@ class Company:
         """After a test: no thread, nothing changed of what the program names, no module that is not for company."""
         sys.__dict__.update(self.streams)  # programs may replace them, and the next test gets others
         return (
-            n_threads() == 1
+            n_threads() == 0
             and sys.path == self.path
             and self.named_builtins() == self.builtins
             and all(now == before for now, before in self.seen)
@@ -791,7 +828,6 @@ class Company:
         for other in sys.modules.keys() - self.modules:
             del sys.modules[other]
         prepare_streams()
-        become_main_thread()
         if "random" in sys.modules:
             sys.modules["random"].seed(0)
         gc.enable()
@@ -820,8 +856,11 @@ def exit_status_of(run: Callable[[], None]) -> int:
         os.write(2, f"\n{error.code}".encode("utf-8", "replace"))
         return 1
     except BaseException as error:
+        if sys.excepthook is not sys.__excepthook__:
+            with ANYTHING:
+                sys.excepthook(type(error), error, error.__traceback__)
         os.write(2, f"\n{described(error)}".encode("utf-8", "replace"))
-        return 1
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
@@ -829,7 +868,7 @@ def described(error: BaseException) -> str:
     """An exception as `Name: message (line N)`, N being the innermost line of the program."""
     line, step = getattr(error, "lineno", None), error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code.co_filename == "solution.py":
+        if step.tb_frame.f_code.co_filename == SOLUTION:
             line = step.tb_lineno
         step = step.tb_next
     name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
@@ -839,12 +878,13 @@ def described(error: BaseException) -> str:
 
 def run_call(code: CodeType, space: Record, entry_point: str, test_input: str) -> None:
     """Defines the program, calls its entry point with the arguments in `test_input`, and sends the value back."""
+    before = space.get(entry_point)
     arguments, encode = json.loads(test_input), json.JSONEncoder(default=plain_value).encode
     exec(code, space)
     solution, function = space.get("Solution"), space.get(entry_point)
     if isinstance(solution, type) and hasattr(solution, entry_point):
         function = getattr(solution(), entry_point)
-    elif not callable(function) or entry_point not in code.co_names:  # one of the prelude's functions is no answer
+    elif not callable(function) or (function is before and entry_point not in code.co_names):  # the prelude's is none
         raise NameError(f"there is no Solution.{entry_point} and no function {entry_point}")
     value = function(*arguments)
     try:
@@ -861,25 +901,35 @@ def plain_value(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def leave_as_python_does(status: int, code: CodeType, space: Record, size: int) -> int:
-    """Waits for threads, runs exit handlers, flushes; returns the exit status, 120 if flushing failed."""
-    with ANYTHING:  # Python, too, ignores what exit handlers raise
-        if "threading" in sys.modules:
+def leave_as_python_does(status: int, code: CodeType, space: Record, size: int, opens_files: bool) -> int:
+    """What Python does at its end, in its order; returns the exit status, 120 if flushing failed."""
+    if "threading" in sys.modules:
+        with ANYTHING:
             sys.modules["threading"]._shutdown()
+    with ANYTHING:  # Python, too, ignores what exit handlers raise
         atexit._run_exitfuncs()
-    streams = [sys.stdout, sys.__stdout__, sys.stderr]
+    for name in ("stdout", "stderr"):
+        stream = sys.__dict__.get(name)
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except BaseException:
+            status = status or 120
+    for name in STREAMS:
+        sys.__dict__[name] = sys.__dict__.get(f"__{name}__")
+    written = sys.__dict__["stdout"]
     # The program's globals go, so that files it left open are flushed. The prelude's stay: that would cost more than
     # most programs do.
     while len(space) > size:
         space.popitem()
     for name in code.co_names:
         space.pop(name, None)
-    for stream in streams:
-        try:
-            if stream is not None and not getattr(stream, "closed", False):
-                stream.flush()
-        except BaseException:
-            status = status or 120
+    # Classes, builtins and cycles hold files too. To look for them takes longer than most programs do.
+    for one in (written, *gc.get_objects()) if opens_files else (written,):
+        if type(one) in FILES:
+            with ANYTHING:
+                one.flush()
+    flush_c_streams(None)
     return status
 
 
