@@ -47,7 +47,7 @@ def row(run: RunRecord, pool: Path, steps: int) -> dict[str, float]:
     """The forecast and what came, in counted tokens (prompts once per group, and completions)."""
     settings = TrainSettings.model_validate({"preset": "nano", "max_steps": steps})
     settings = settings.filled_from(TrainSettings.completed(recorded_config(run.path) or {}))
-    found = by_steps(settings, run, FIRST_STEPS, find_pool(str(pool), settings.model_name))
+    found = by_steps(settings, run, FIRST_STEPS, find_pool(str(pool)))
     took = tokens_by_step(run.rollouts(list(COUNTED)))[:steps]
     whole = sum(took, Tokens())
     plain = sum(took[:FIRST_STEPS], Tokens()).counted * steps / FIRST_STEPS

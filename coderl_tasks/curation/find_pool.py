@@ -84,24 +84,11 @@ class FoundPool:
         return str(name) if name is not None and self.is_profiled else None
 
 
-def find_pool(
-    pool: str, model_name: str, *, pools: Path = POOLS, at_least: int = 1, environment: str = "code"
-) -> FoundPool:
-    """The pool that `pool` names: "latest", the folder of a finished pool, or a parquet file of problems.
+def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
+    """The pool that `pool` names: the folder of a finished pool, or a parquet file of problems.
 
-    "latest" is the one in `pools` whose manifest was written last, of those made with `model_name` for `environment`
-    that kept `at_least` so many problems: a small experiment is not what a run means unless it names it, nor is a pool
-    for the policy of another run.
     Raises ConfigError, saying what to do, if there is none.
     """
-    if pool == LATEST:
-        if not (found := _finished_pools(model_name, pools, environment)):
-            made = "" if environment == "code" else f"of environment={environment} "
-            raise ConfigError(
-                f"pool=latest: no finished pool {made}made with {model_name} in {pools}. Run curate with this model "
-                "first, or name a pool's folder or parquet file."
-            )
-        return _newest(found, model_name, pools, at_least)
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -119,18 +106,20 @@ def find_pool(
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:
     """The pool that a run is trained on, or what `train` makes first where there is none: all problems of `dataset`.
 
-    Where `dataset` is given and `pool` is not, the latest pool is one of that data set. Raises as `find_pool` does.
+    "latest" is the pool in `pools` whose manifest was written last, of those made with the model and environment that
+    kept `at_least` so many problems: a small experiment is not what a run means unless it names it, nor is a pool for
+    the policy of another run. Where `dataset` is given and `pool` is not, it is of that data set. Raises ConfigError,
+    saying what to do, if a pool that is named is not there, or all are too small.
     """
     if settings.pool != LATEST:
-        return find_pool(settings.pool, settings.model_name, pools=pools, environment=settings.environment)
+        return find_pool(settings.pool, pools=pools)
     found = _finished_pools(settings.model_name, pools, settings.environment)
     if "dataset" in settings.given and "pool" not in settings.given:
         found = [pool for pool in found if (pool.kept or 0) >= at_least and _is_of_dataset(pool, settings)]
     if found:
         return _newest(found, settings.model_name, pools, at_least)
     made = dataset_pool(settings, pools)
-    assert made.name is not None
-    return find_pool(made.name, made.model_name) if is_finished(Path(made.name), made.content()) else made
+    return find_pool(str(made.name)) if is_finished(Path(str(made.name)), made.content()) else made
 
 
 def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:

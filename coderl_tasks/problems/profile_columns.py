@@ -32,9 +32,9 @@ PROFILE_COLUMNS: dict[str, pl.DataType] = {
     **LABEL_COLUMNS,
 }
 """What a pool knows of each problem. `n_samples` counts graded completions; rates are over these, the interval is
-Jeffreys' 95% (a posterior's, so that it holds whenever sampling stopped); all are null where none was graded. Mean
-tokens are over all completions. By test, in the problem's order: how many programs ran it, and how many of them it
-caught (see `grading.priority`)."""
+Jeffreys' 95% (a posterior's, so that it holds whenever sampling stopped); all are null where none was graded, and with
+profile_mode=none every column is. Mean tokens are over all completions. By test, in the problem's order: how many
+programs ran it, and how many of them it caught (see `grading.priority`)."""
 
 PROFILE_SCHEMA: dict[str, pl.DataType] = {
     "problem_id": pl.String(),

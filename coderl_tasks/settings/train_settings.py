@@ -76,7 +76,9 @@ class TrainSettings(FlowSettings):
     """Pool -> GRPO steps -> checkpoints and the rollout log."""
 
     pool: Annotated[str, ALLOWED] = Field(
-        "latest", description="a pool's folder or parquet file, or latest: the newest of this model that fills a step"
+        "latest",
+        description="a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) "
+        "that fills a step, else one that is made of all of dataset, without a profile",
     )
     log_path: Annotated[str | None, Setting(on_resume="ignored", elsewhere=("output_dir", "run"))] = Field(
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"

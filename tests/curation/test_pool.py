@@ -18,7 +18,7 @@ from coderl_tasks.curation import (
     require_problems,
     write_pool,
 )
-from coderl_tasks.curation.find_pool import lacks_labels
+from coderl_tasks.curation.find_pool import lacks_labels, wanted_pool
 from coderl_tasks.curation.labels import Prior, learn_prior, with_labels
 from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.errors import ConfigError
@@ -35,7 +35,7 @@ from coderl_tasks.problems import (
     load_problems,
     problems_from_frame,
 )
-from coderl_tasks.settings import CurateSettings
+from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.stats import jeffreys_interval
 from tests.curation.conftest import MakeProblem
 
@@ -166,9 +166,15 @@ def test_a_written_pool_is_deterministic_and_found(pool: Pool, tmp_path: Path) -
     assert manifest["dropped_by_reason"]["band/too_hard"] == 1
     assert manifest["settings"] == SETTINGS
     for named in (tmp_path / "a", tmp_path / "a" / "pool.parquet"):
-        found = find_pool(str(named), "any")
+        found = find_pool(str(named))
         assert (found.file, found.manifest, found.name) == (tmp_path / "a" / "pool.parquet", manifest, "a")
     assert len(load_problems(str(found.file), role="train").problems) == 5
+
+
+def latest(model_name: str, pools: Path, at_least: int = 1) -> FoundPool:
+    found = wanted_pool(TrainSettings(model_name=model_name), at_least, pools)
+    assert isinstance(found, FoundPool)
+    return found
 
 
 def test_latest_is_the_newest_finished_pool_of_the_model(pool: Pool, tmp_path: Path, loaded: LoadResult) -> None:
@@ -184,16 +190,16 @@ def test_latest_is_the_newest_finished_pool_of_the_model(pool: Pool, tmp_path: P
     (tmp_path / "unfinished").mkdir()
     for age, name in enumerate(("damaged", "empty", "of-a-run", "other-model", "newer", "older")):
         os.utime(tmp_path / name / "manifest.json", (2_000_000_000 - age, 2_000_000_000 - age))
-    assert find_pool("latest", SETTINGS["model_name"], pools=tmp_path).name == "newer"
-    assert find_pool("latest", "data/nano", pools=tmp_path).name == "other-model"
-    assert find_pool("older", SETTINGS["model_name"], pools=tmp_path).of_run is None
-    assert find_pool("of-a-run", SETTINGS["model_name"], pools=tmp_path).of_run == "demo after step 7"
-    with pytest.raises(ConfigError, match="Run curate"):
-        find_pool("latest", "Qwen/Qwen3-8B", pools=tmp_path)
+    assert latest(SETTINGS["model_name"], tmp_path).name == "newer"
+    assert latest("data/nano", tmp_path).name == "other-model"
+    assert find_pool("older", pools=tmp_path).of_run is None
+    assert find_pool("of-a-run", pools=tmp_path).of_run == "demo after step 7"
+    made = wanted_pool(TrainSettings(model_name="data/nano_words", dataset="data/mini"), 1, tmp_path)
+    assert isinstance(made, CurateSettings) and Path(str(made.name)).parent == tmp_path
     with pytest.raises(ConfigError, match="not a finished pool"):
-        find_pool(str(tmp_path / "unfinished"), "any")
+        find_pool(str(tmp_path / "unfinished"))
     with pytest.raises(ConfigError, match="no such"):
-        find_pool(str(tmp_path / "nowhere"), "any")
+        find_pool(str(tmp_path / "nowhere"))
 
 
 def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_path: Path) -> None:
@@ -206,17 +212,21 @@ def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_
         manifest.write_text(json.dumps({"model_name": model, "kept": kept}))
         os.utime(manifest, (2_000_000_000 - age, 2_000_000_000 - age))
 
-    def latest(at_least: int) -> FoundPool:
-        return find_pool("latest", "data/nano", pools=tmp_path, at_least=at_least)
-
-    found = latest(8)
+    found = latest("data/nano", tmp_path, 8)
     assert (found.name, found.kept, found.written) == ("newer", 24, 2_000_000_000 - 1)
     assert found.larger is not None and (found.larger.name, found.larger.kept) == ("older", 400)
-    assert [latest(n).name for n in (1, 3, 4, 24, 25, 400)] == ["trial", "trial", "newer", "newer", "older", "older"]
-    assert latest(25).larger is None
+    assert [latest("data/nano", tmp_path, n).name for n in (1, 3, 4, 24, 25, 400)] == [
+        "trial",
+        "trial",
+        "newer",
+        "newer",
+        "older",
+        "older",
+    ]
+    assert latest("data/nano", tmp_path, 25).larger is None
     with pytest.raises(ConfigError, match=r"needs 401 problems, and the largest .* in .*, older, has 400"):
-        latest(401)
-    assert find_pool(str(tmp_path / "trial"), "data/nano", at_least=8).kept == 3  # one that is named is meant
+        latest("data/nano", tmp_path, 401)
+    assert find_pool(str(tmp_path / "trial")).kept == 3  # one that is named is meant
 
 
 def test_a_pool_says_what_its_labels_rest_on_and_an_earlier_one_stays_as_it_is(

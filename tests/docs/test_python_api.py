@@ -198,8 +198,13 @@ def test_a_session_takes_a_function_for_the_reward(tmp_path: Path) -> None:
 
 def test_a_session_chooses_of_rows_without_a_profile_by_what_its_steps_have_shown(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (PROJECT_ROOT / "data/mini/taco-train.jsonl").open()][:12]
-    sizes = {"problems_per_step": 4, "completions_per_problem": 4, "max_tokens": 64, "log_path": str(tmp_path / "run")}
-    chosen = {"selection": "adaptive", "first_completions": 2, "preset": "nano"}
+    sizes: dict[str, Any] = {
+        "problems_per_step": 4,
+        "completions_per_problem": 4,
+        "max_tokens": 64,
+        "log_path": str(tmp_path / "run"),
+    }
+    chosen: dict[str, Any] = {"selection": "adaptive", "first_completions": 2, "preset": "nano"}
     with init_grpo("data/nano", problems=rows, **sizes, **chosen) as grpo:
         metrics = grpo.train_grpo_step()
         own = grpo.problem_ids[:3]

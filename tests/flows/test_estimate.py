@@ -11,7 +11,6 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.runtime.estimate import Estimate, estimates_table, training_estimates
 from coderl_tasks.settings import TrainSettings
 from tests.flows.run_records import ENDS, TINY, rollouts, rows
@@ -43,7 +42,7 @@ def settings(*words: str, **values: object) -> TrainSettings:
 
 
 def train_row(values: TrainSettings, pool: Path, path: Path | None) -> Estimate:
-    (row, *_) = training_estimates(values, find_pool(str(pool), NANO_MODEL), path)
+    (row, *_) = training_estimates(values, find_pool(str(pool)), path)
     return row
 
 

@@ -79,12 +79,13 @@ async def test_a_plan_completes_the_settings_and_names_the_pool(tmp_path: Path) 
     problems_frame(problems(2)).write_parquet(tmp_path / "pool.parquet")
     write_json(tmp_path / "manifest.json", {"model_name": "another/model", "kept": 2})
     settings, pool = await planned(TrainSettings(pool=str(tmp_path)), None)
+    assert isinstance(pool, FoundPool)
     assert settings.pool == str(tmp_path / "pool.parquet")
     assert settings.model_name == "data/nano"
     warning = pool_warning(pool, settings.model_name)
     assert warning is not None and "profiled with another/model, and data/nano is trained" in warning
     assert pool_warning(pool, "another/model") is None
-    assert pool_warning(find_pool(str(tmp_path / "pool.parquet"), "x"), "another/model") is None
+    assert pool_warning(find_pool(str(tmp_path / "pool.parquet")), "another/model") is None
 
 
 @pytest.mark.parametrize(
