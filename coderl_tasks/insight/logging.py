@@ -264,9 +264,10 @@ def setup_logging(
     handler.setLevel(logging.INFO)
     # Not the root logger: what libraries log is not about this run, and their levels are theirs.
     package = logging.getLogger("coderl_tasks")
-    for early in package.handlers:
+    for early in list(package.handlers):
         if isinstance(early, _EarlyLines):
             early.hand_over(handler)
+            package.removeHandler(early)  # what this run says is not for the next one in the process
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)

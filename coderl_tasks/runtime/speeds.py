@@ -75,14 +75,14 @@ def recorded_speed(settings: FlowSettings) -> Speed | None:
     for _, folder in sorted(files, reverse=True):
         try:
             config = recorded_config(folder) or {}
-            rows = read_rows(folder / "metrics.jsonl")
+            server = (config.get("probe") or {}).get("service")
+            if server != address or not same_model(str(config.get("model_name")), settings.model_name):
+                continue
+            speed = _speed_of(read_rows(folder / "metrics.jsonl"), f"the run {folder.name}")
         except DataError:  # of a damaged run there is nothing to learn, and naming it says what is wrong
             continue
-        server = (config.get("probe") or {}).get("service")
-        if server == address and same_model(str(config.get("model_name")), settings.model_name):
-            speed = _speed_of(rows, f"the run {folder.name}")
-            if speed is not None:
-                return speed
+        if speed is not None:
+            return speed
     return None
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.insight.console import age, duration
-from coderl_tasks.insight.logging import setup_logging, step_line
+from coderl_tasks.insight.logging import early_lines, setup_logging, step_line
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.summary import pool_lines, print_summary
 from coderl_tasks.journal.atomic import read_rows
@@ -38,6 +38,23 @@ def test_metrics_go_to_the_file_and_the_log(tmp_path: Path) -> None:
     log = (tmp_path / "logs.log").read_text()
     assert "reward 0.500  correct 52%  format 98%  trained on 6/8 groups" in log
     assert "seed=3" in log and "evaluation baseline  Pass@1 25.0%" in log and "grad_norm=1.5" in log
+
+
+def test_what_is_said_before_there_is_a_log_comes_into_it_once(tmp_path: Path) -> None:
+    package = logging.getLogger("coderl_tasks")
+    before = (package.level, list(package.handlers))
+    with early_lines():
+        package.info("said by the command")
+        with early_lines():
+            package.info("said by the flow")
+            with setup_logging(tmp_path / "one"):
+                package.info("said by the run")
+        with setup_logging(tmp_path / "two"):
+            pass
+    assert (package.level, package.handlers) == before
+    logs = [(tmp_path / name / "logs.log").read_text() for name in ("one", "two")]
+    said = [[line.partition("said ")[2] for line in log.splitlines() if "said " in line] for log in logs]
+    assert said == [["by the command", "by the flow", "by the run"], []]
 
 
 def test_another_sink_takes_the_rows(tmp_path: Path) -> None:
