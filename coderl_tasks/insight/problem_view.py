@@ -136,6 +136,7 @@ class ProblemView:
 
     problem_id: str
     split: str
+    environment: str
     statement: str
     profiled: tuple[int, int] | None
     places: list[Place]
@@ -181,6 +182,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     return ProblemView(
         problem_id,
         str(rows[0]["split"]),
+        str(run.config.get("environment", "code")),
         prompt if problem is None else problem.statement,
         _profiled(run.config, problem_id),
         places,
@@ -198,8 +200,8 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
     """The view for people: once for each text what several completions have in common; long texts cut unless `full`."""
 
-    def section(title: str, style: str = "bold") -> None:
-        console.print(Text(f"\n{title}", style=style), soft_wrap=True)
+    def section(title: str) -> None:
+        console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
 
     def block(text: str, label: str = "") -> None:
         shown = printable_lines(text).rstrip("\n")
@@ -211,7 +213,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
         if kept != shown:
             console.print(Text(f"{' ' * width}[cut: --full shows {len(shown):,} characters]", "dim"), soft_wrap=True)
 
-    console.print(Text(f"{view.problem_id}  ({printable(view.split)})", "bold"), soft_wrap=True)
+    console.print(Text(printable(f"{view.problem_id}  ({view.split})"), "bold"), soft_wrap=True)
     if view.profiled is not None:
         console.print(Text(f"profile of the pool: {view.profiled[0]} of {view.profiled[1]} passed"))
     section("Statement")
@@ -227,7 +229,9 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in view.completions:
-        alike.setdefault((row["code"] or row["completion"], row["verdict"]), []).append(row)
+        # A program as it was run; of other environments `code` is no more than the answer.
+        program = row["code"] if view.environment == "code" else None
+        alike.setdefault((program or row["completion"], row["verdict"]), []).append(row)
     # What failed first: it is what one looks for.
     for (text, verdict), rows in sorted(alike.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         numbers = ", ".join(map(number, rows))
@@ -239,11 +243,9 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
                 block(rows[0]["reason"], "error")
             continue
         console.print(Text(f"  test {failed['index']}"))
-        for label, key in (("input", "input"), ("expected", "expected"), ("got", "got"), ("difference", "difference")):
-            if failed[key] is not None:
-                block(failed[key] or "(empty)", label)
-        if failed["error"]:
-            block(failed["error"], "error")
+        for label in ("input", "expected", "got", "difference", "error"):
+            if failed[label] is not None:
+                block(failed[label] or "(empty)", label)
 
 
 def problems_frame(path: Path) -> pl.DataFrame:
@@ -322,14 +324,15 @@ def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
     if len(found) == 1:
         return str(found[0])
     if found:
-        some = [f"{key} {printable(statements.get(key, ''))[:60]}".rstrip() for key in found[:5]]
-        raise ConfigError(
-            f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}{'; ...' * (len(found) > 5)}"
-        )
+        some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in found[:5]]
+        some += ["..."] * (len(found) > len(some))
+        raise ConfigError(printable(f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}"))
     near = difflib.get_close_matches(wanted, ids, n=3)
     raise ConfigError(
-        f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
-        f"{did_you_mean(near)} (coderl show RUN lists the hardest)"
+        printable(
+            f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
+            f"{did_you_mean(near)} (coderl show RUN lists the hardest)"
+        )
     )
 
 

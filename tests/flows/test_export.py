@@ -67,7 +67,7 @@ def test_an_adapter_that_peft_and_transformers_take(export: Export, run: Path, t
         "library_name: peft",
         "license: apache-2.0",
         "| trained | 3 GRPO steps on verifiable rewards: the last checkpoint |",
-        "pool `small`: 12 problems",
+        "pool `small`: 12 problems, measured pass rates 0",
         "| final | after step 2 | 4 |",
         "`final` against `baseline`, paired over 4 problems:",
         "| lora_rank | `32` |",
