@@ -300,7 +300,7 @@ class DeepStack:
     place, in which Python runs signal handlers. Where the C library cannot change stacks, that of the thread."""
 
     def __init__(self) -> None:
-        self.function: Callable[[], None] = int
+        self.function: Callable[[], object] = int
         self.begin = ctypes.CFUNCTYPE(None)(lambda: self.function())
         self.context = (ctypes.c_size_t * CONTEXT_WORDS)()
         self.made = hasattr(library, "makecontext") and any(map(self.make, STACK_BYTES))
@@ -381,7 +381,7 @@ def prepare_streams() -> None:
     for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
         errors = "surrogateescape" if number < 2 else "backslashreplace"
-        stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        stream: Any = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
         stream.buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
