@@ -271,7 +271,7 @@ COUNTING: dict[str, str] = {
     "the recursion limit": "import sys\nn = sys.getrecursionlimit() - 600000 + 1\nsys.setrecursionlimit(600000 + n)",
     "random numbers": "import random\ndrawn = random.random()\nrandom.seed(0)\nn = 1 + (drawn != random.random())\nrandom.random()",
     "random numbers, not seeded": "n = 1 + (randint(0, 10 ** 9) != 906691059)",
-    "a file": "import os\nn = len(os.listdir()) + 1\nopen(f'{n}', 'w')",
+    "a file": "import os\nn = len(os.listdir())\nopen(f'{n}', 'w')",  # one is its own
     "a file, without os": "n = 1\ntry:\n    n += len(open('x').read())\nexcept OSError: pass\nopen('x', 'a').write('x')",
     "the working directory": "import os\nn = len(os.getcwd().split('/x'))\nos.mkdir('x')\nos.chdir('x')",
     "open descriptors": "import os\nfd = os.open('/dev/null', os.O_RDONLY)\nn = fd - 2",

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -66,14 +66,14 @@ async def test_honest_programs_do_what_they_do_on_bare_python(embedded_url: str,
     }
     assert len(idioms) >= 200 and all(len(programs) >= 50 for programs in SOURCES.values())
     with ThreadPoolExecutor(2) as pool:
-        started = {}
+        started: dict[str, Future[tuple[Problem, str, Verdict]]] = {}
         for number, (name, program) in enumerate(idioms.items()):
             source = name.partition(":")[0]
             test_input = (ARGUMENTS if source == "LeetCode" else INPUTS)[number % 2]
             started[name] = pool.submit(expected, tmp_path / str(number), source, program, test_input)
         jobs = {name: future.result() for name, future in started.items()}
     assert {name for name, job in jobs.items() if job[2] is not Verdict.PASSED} == {"Codeforces: stdout detached"}
-    differing = {}
+    differing: dict[str, str] = {}
     async with SandboxClient([embedded_url], max_concurrency=2) as client:
         for isolation in get_args(IsolationPerTest):
             grades = await graded(Judge(client, timeout_s=10.0, isolation_per_test=isolation), jobs)

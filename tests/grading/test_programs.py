@@ -73,7 +73,6 @@ async def test_no_process_outlives_its_test(judge: Judge) -> None:
     marker = "coderl-test-survivor"
     code = (
         "import os, time\n"
-        # The thread's own name, which is what its forks take over: the program does not run in the first thread.
         f"open('/proc/thread-self/comm', 'w').write({marker[:15]!r})\n"
         "for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0: time.sleep(1000)\n"
         "        os._exit(0)\nprint(5)"
@@ -154,7 +153,7 @@ def verdict_of(grade: Grade) -> tuple[Verdict, int, int, int | None]:
 async def test_every_test_runs_in_a_fresh_process(judge: Judge) -> None:
     code = "import builtins, os\nbuiltins.seen = getattr(builtins, 'seen', 0) + 1\nfiles = os.listdir()\n"
     code += "open('left-over', 'w').write('x')\nprint(builtins.seen, len(files))"
-    problem = stdin_problem(*[("", "1 0\n")] * 4)
+    problem = stdin_problem(*[("", "1 1\n")] * 4)  # the one file is its own
     assert (await judge.grade(problem, code)).passed
 
 

@@ -4,7 +4,8 @@ This file is sent to the sandbox as the `code` of a request and never imported, 
 Python 3.10 or later, any isolation, any user. Next to it lie `solution.py` (the program) and `tests.json` (see
 `build_request` in grading/judge.py); it leaves `results.json` (see `reported_tests` there). What it does:
 
-1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. The
+1. Every test runs in a fresh process, forked when the prelude is imported and the program compiled. What it finds there
+   is what `python solution.py < input` would give it, but for a deeper stack and what the prelude imports. The
    driver has one thread, keeps all results in its own memory, and gives a test no descriptor but the three
    standard ones (and, for a call, one for the value). Where the request allows it, a process goes on to further tests
    when it is done with its own, and the report says which these were: see `Company`.
@@ -332,7 +333,7 @@ class DeepStack:
     place, in which Python runs signal handlers. Where the C library cannot change stacks, that of the thread."""
 
     def __init__(self) -> None:
-        self.function: Callable[[], None] = int
+        self.function: Callable[[], object] = int
         self.begin = ctypes.CFUNCTYPE(None)(lambda: self.function())
         self.context = (ctypes.c_size_t * CONTEXT_WORDS)()
         self.made = hasattr(library, "makecontext") and any(map(self.make, STACK_BYTES))
@@ -413,7 +414,7 @@ def prepare_streams() -> None:
     for number, name in enumerate(STREAMS):
         mode = "w" if number else "r"
         errors = "surrogateescape" if number < 2 else "backslashreplace"
-        stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        stream: Any = open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
         stream.buffer.raw.name = f"<{name}>"
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
