@@ -71,7 +71,7 @@ def test_of_the_system_and_of_pythons_prefix_only_what_python_needs_can_be_read(
         "       and os.path.realpath(path) not in (os.path.realpath('/bin/sh'), os.path.realpath(sys.executable))\n"
         "       and not path.endswith('gconv-modules.cache')])"
     )
-    assert any_sandbox.stdout(code) == "[]\n[]\n"
+    assert any_sandbox.stdout(code, run_timeout=60) == "[]\n[]\n"
 
 
 def test_processes_of_the_host_are_out_of_reach(any_sandbox: Sandbox) -> None:
