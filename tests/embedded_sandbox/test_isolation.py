@@ -56,6 +56,24 @@ def test_host_files_are_out_of_reach(any_sandbox: Sandbox, tmp_path: Path) -> No
     assert set(done.values()) == {"refused"}, done
 
 
+def test_of_the_system_and_of_pythons_prefix_only_what_python_needs_can_be_read(any_sandbox: Sandbox) -> None:
+    code = (
+        "import os, sys, zoneinfo\nlibrary = os.path.dirname(os.__file__)\nread = []\n"
+        "for top in ('/usr', '/bin', '/lib', '/lib64', '/etc', '/opt', '/home', '/var', sys.prefix, library):\n"
+        "    for folder, _, names in os.walk(top):\n"
+        "        for path in (os.path.join(folder, name) for name in names):\n"
+        "            try:\n                open(path, 'rb').close()\n                read.append(path)\n"
+        "            except OSError: pass\n"
+        "assert zoneinfo.ZoneInfo('Europe/Paris') and not os.system('exit 0')\n"
+        "known = (library, '/usr/share/zoneinfo', '/usr/lib/locale', sys.prefix + '/share/zoneinfo', '/etc/')\n"
+        "print([path for path in read if '.so' not in path and os.access(path, os.R_OK) and '-packages/' in path])\n"
+        "print([path for path in read if '.so' not in path and not os.path.realpath(path).startswith(known)\n"
+        "       and os.path.realpath(path) not in (os.path.realpath('/bin/sh'), os.path.realpath(sys.executable))\n"
+        "       and not path.endswith('gconv-modules.cache')])"
+    )
+    assert any_sandbox.stdout(code, run_timeout=60) == "[]\n[]\n"
+
+
 def test_processes_of_the_host_are_out_of_reach(any_sandbox: Sandbox) -> None:
     server = any_sandbox.process.pid
     done = attempts(

@@ -27,7 +27,7 @@ from _socket import CMSG_LEN, socket
 from functools import lru_cache
 from typing import Any
 
-from coderl_tasks.embedded.sandbox import isolation, processes, run, submission, worker
+from coderl_tasks.embedded.sandbox import isolation, processes, rootfs, run, submission, worker
 
 _DESCRIPTORS = struct.Struct("3i")
 
@@ -119,7 +119,8 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     """
     # Before the first import of a submission's: nothing of the server's own packages is to be found there.
     sys.path[:] = python_path
-    setting = isolation.Setting(arguments["readable"], arguments["scratch"])
+    readable = rootfs.readable_paths(arguments["library"], arguments["packages"])
+    setting = isolation.Setting(readable, arguments["scratch"])
     level, reason = isolation.choose(setting)
     if arguments.get("probe"):
         print(json.dumps({"level": level, "reason": reason}))
@@ -139,6 +140,6 @@ def main(arguments: dict[str, Any], python_path: list[str]) -> int:
     prepared = None if arguments["prepared"] is None else submission.prepared(arguments["prepared"])
     warm_up(arguments["rich"])
     isolation.enter(level, setting)
-    control.send(json.dumps({"level": level, "reason": reason, "pid": os.getpid()}).encode())
+    control.send(json.dumps({"level": level, "reason": reason, "readable": readable}).encode())
     fork_workers(level, setting, control, prepared)
     return 0

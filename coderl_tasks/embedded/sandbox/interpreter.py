@@ -17,8 +17,9 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # The interpreter of the virtual environment's base, without site: only the standard library and, where it is
 # there, numpy.
 _BOOTSTRAP = """
-import json, sys
+import json, os, sys
 arguments = json.load(sys.stdin)
+arguments["library"] = list(filter(os.path.exists, sys.path))
 python_path = [*sys.path, *arguments["site"]]
 sys.path.insert(0, arguments["package_root"])
 from coderl_tasks.embedded.sandbox.fork_server import main
@@ -53,7 +54,7 @@ def arguments_with(arguments: dict[str, Any]) -> bytes:
     numpy_folders = _numpy_folders()
     paths = {
         "package_root": _PACKAGE_ROOT,
-        "readable": [os.path.realpath(sys.base_prefix), *map(str, numpy_folders)],
+        "packages": list(map(str, numpy_folders)),
         "site": [str(numpy_folders[0].parent)] if numpy_folders else [],
     }
     return json.dumps(arguments | paths).encode()

@@ -8,7 +8,7 @@ Whether a level works is found out by running a program under it, not by asking 
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH102, PTH112, PTH116, PTH118, PTH120, PTH123
 
 import os
 import resource
@@ -83,6 +83,9 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
     """What a worker does once for its level; how it has to confine its submissions."""
     uid: int | None = None
     ordinary = os.getuid() != 0
+    scratch = scratch_of(level, setting)
+    if scratch is not None:
+        os.mkdir(scratch, 0o711)
     if level == NAMESPACES:
         # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
         if os.getuid() == 0:
@@ -102,7 +105,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return submission.Confinement(
         uid=uid,
-        readable=rootfs.readable_paths(setting.readable) if level == "landlock" else None,
+        ruleset=_ruleset(setting, scratch) if level == "landlock" and scratch is not None else None,
         devices=rootfs.DEVICES,
         seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
         base_bytes=base_bytes,
@@ -111,9 +114,23 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
     )
 
 
+def _ruleset(setting: Setting, scratch: str) -> int:
+    """Landlock's rules for a worker: it knows no exception, so a folder in which something is installed is opened entry
+    by entry."""
+    readable, listed = [], []
+    for path in setting.readable:
+        installed = rootfs.installed_in(path)
+        if installed:
+            listed.append(path)
+            readable += [entry.path for entry in os.scandir(path) if entry.path not in installed]
+        else:
+            readable.append(path)
+    return landlock.ruleset(readable, listed, rootfs.DEVICES, scratch)
+
+
 def _closed_to_others(path: str) -> str | None:
     """The folder on the way to `path` that keeps other users out; None if there is none."""
-    folder = path
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
     while folder != "/":
         if not os.stat(folder).st_mode & 0o001:
             return folder

@@ -47,29 +47,46 @@ def confine_signals() -> bool:
     return True
 
 
-def restrict(readable: Sequence[str], devices: Sequence[str], writable: str) -> None:
-    """Confine this process and its descendants for good; no_new_privs must be set.
+def _rights() -> int:
+    """All rights to files that this kernel's version knows."""
+    return (1 << _RIGHTS_OF_VERSION.get(version(), 16)) - 1
 
-    `readable` may be read and executed, `devices` read and written, everything done below `writable`; no TCP,
-    and from interface version 6 on no signal to a process outside.
+
+def ruleset(readable: Sequence[str], listed: Sequence[str], devices: Sequence[str], scratch: str) -> int:
+    """The rules that all runs of a worker have in common, for `restrict`; a descriptor.
+
+    `readable` may be read and executed, folders in `listed` listed, `devices` read and written, everything done below
+    `scratch`; no TCP, and from interface version 6 on no signal to a process outside.
     """
-    abi = version()
-    rights = (1 << _RIGHTS_OF_VERSION.get(abi, 16)) - 1
+    abi, rights = version(), _rights()
     attributes = struct.pack("QQQ", rights, _NET_RIGHTS if abi >= 4 else 0, _SCOPES if abi >= SIGNALS_VERSION else 0)
     # As long as this kernel's version knows: an older one refuses fields that it has no name for.
     size = 24 if abi >= SIGNALS_VERSION else 16 if abi >= 4 else 8
+    allowed = [(path, _READ) for path in readable] + [(path, _READ_DIR) for path in listed]
+    allowed += [(path, _READ_FILE | _WRITE_FILE | _IOCTL_DEV) for path in devices]
+    return _ruleset(attributes[:size], rights, [*allowed, (scratch, rights)])
+
+
+def restrict(common: int, devices: Sequence[str], writable: str) -> None:
+    """Confine this process and its descendants for good, by a `ruleset`, and to write below `writable` alone;
+    no_new_privs must be set."""
+    rights = _rights() & ~_READ
+    allowed = [(path, _WRITE_FILE | _IOCTL_DEV) for path in devices]
+    own = _ruleset(struct.pack("Q", rights), rights, [*allowed, (writable, rights)])
+    for descriptor in (common, own):
+        kernel.syscall(kernel.numbers().landlock_restrict_self, descriptor, 0)
+        os.close(descriptor)
+
+
+def _ruleset(attributes: bytes, rights: int, allowed: Sequence[tuple[str, int]]) -> int:
     calls = kernel.numbers()
-    ruleset = kernel.syscall(calls.landlock_create_ruleset, ctypes.c_char_p(attributes), size, 0)
-    allowed = [(path, _READ) for path in readable]
-    allowed += [(path, _READ_FILE | _WRITE_FILE | (_IOCTL_DEV & rights)) for path in devices]
-    allowed.append((writable, rights))
+    made = kernel.syscall(calls.landlock_create_ruleset, ctypes.c_char_p(attributes), len(attributes), 0)
     for path, access in allowed:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):
             # The kernel refuses rights of folders for a file.
             access &= _FILE_RIGHTS | _TRUNCATE | _IOCTL_DEV
         rule = struct.pack("=Qi", access & rights, parent)
-        kernel.syscall(calls.landlock_add_rule, ruleset, _RULE_PATH_BENEATH, ctypes.c_char_p(rule), 0)
+        kernel.syscall(calls.landlock_add_rule, made, _RULE_PATH_BENEATH, ctypes.c_char_p(rule), 0)
         os.close(parent)
-    kernel.syscall(calls.landlock_restrict_self, ruleset, 0)
-    os.close(ruleset)
+    return made

@@ -14,6 +14,7 @@ import os
 import platform
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -22,9 +23,11 @@ from coderl_tasks.embedded.admission import admission, check_exposure
 from coderl_tasks.embedded.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from coderl_tasks.embedded.sandbox.isolation import UNISOLATED
 from coderl_tasks.embedded.sandbox.job_files import safe_parts
+from coderl_tasks.embedded.sandbox.rootfs import is_below
 from coderl_tasks.embedded.sandbox.worker_link import Job, Outcome, Unplaceable
 from coderl_tasks.embedded.sandbox.worker_pool import Busy, WorkerPool
 from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.paths import coderl_home
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 3600.0
@@ -211,6 +214,17 @@ def _report_isolation(pool: WorkerPool) -> None:
     )
 
 
+def _check_private_folders(readable: list[str]) -> None:
+    """ConfigError where what a submission may read holds a folder of this user's work."""
+    for name, folder in (("the working directory", Path.cwd()), ("CODERL_HOME", coderl_home().resolve())):
+        for path in readable:
+            if is_below(str(folder), path):
+                raise ConfigError(
+                    f"{name} ({folder}) lies below {path}, which programs in the sandbox may read, as Python needs it: "
+                    "a pool or run there would show them the expected outputs. Use a folder outside of it"
+                )
+
+
 async def _serve(
     port: int, host: str, concurrency: int, allow_unisolated: bool, key: str | None, prepared: str | None
 ) -> None:
@@ -222,6 +236,7 @@ async def _serve(
     try:
         await pool.start()
         _report_isolation(pool)
+        _check_private_folders(pool.readable)
         admit = admission(key, host, open_paths=("/v1/ping",))
         app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
         app[_POOL], app[_KNOWN] = pool, KnownCode(prepared or "")

@@ -35,14 +35,14 @@ _LAST_DESCRIPTOR = 4096  # the fork server starts with three and its socket; far
 class Confinement(NamedTuple):
     """How a submission is confined.
 
-    `uid` is the user it becomes, None to stay as it is; `readable` and `devices` are the paths Landlock leaves open
-    (`readable` is None where a root file system of its own takes that part); `seccomp_filter` is None where
+    `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
+    own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where
     it is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
     process limit counts its user's other processes too, and `base_processes` how many those are now.
     """
 
     uid: int | None
-    readable: Sequence[str] | None
+    ruleset: int | None
     devices: Sequence[str]
     seccomp_filter: seccomp.Filter | None
     base_bytes: int
@@ -72,7 +72,10 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     # Nothing of the server's, not its sockets nor another run's pipes, may be reached from the submission.
-    os.closerange(3, _LAST_DESCRIPTOR)
+    kept = 3
+    if confinement.ruleset is not None:
+        kept = os.dup2(confinement.ruleset, 3) + 1
+    os.closerange(kept, _LAST_DESCRIPTOR)
     os.chdir(workdir)
     os.umask(0o022)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -92,8 +95,8 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
         os.close(descriptor)
     _set_limits(confinement, limits)
     kernel.drop_capabilities()
-    if confinement.readable is not None:
-        landlock.restrict(confinement.readable, confinement.devices, workdir)
+    if confinement.ruleset is not None:
+        landlock.restrict(3, confinement.devices, workdir)
     if confinement.seccomp_filter is not None:
         confinement.seccomp_filter.install()
 

@@ -6,7 +6,7 @@ worker outlives the run, cannot be signalled by it, and answers only when none o
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH102, PTH106, PTH116, PTH118, PTH208
+# ruff: noqa: PTH106, PTH116, PTH118, PTH208
 
 import _signal  # `signal` turns every number into an enum and back
 import contextlib
@@ -44,7 +44,6 @@ def serve(slot: run.Slot) -> None:
     """
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _CHILD_SIGNAL)
     if slot.scratch is not None:
-        os.mkdir(slot.scratch, 0o711)
         # Without a pid namespace, what a program leaves behind comes to this process, which can end it.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         _signal.signal(_signal.SIGTERM, _abandon)
@@ -85,7 +84,7 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
         pid = kernel.clone(_RUN_NAMESPACES)
         if pid == 0:
             begin()
-    elif slot.confinement.readable is not None:
+    elif slot.confinement.ruleset is not None:
         pid, killer = processes.start_killer(begin, slot.confinement.uid)
     else:
         pid = os.fork()

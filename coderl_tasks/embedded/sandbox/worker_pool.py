@@ -42,6 +42,7 @@ class ForkServer:
         self._starting = asyncio.Lock()
         self.level = ""
         self.reason = ""
+        self.readable: list[str] = []
 
     @property
     def pid(self) -> int | None:
@@ -85,7 +86,7 @@ class ForkServer:
                     "kernel.apparmor_restrict_unprivileged_userns=0 or user.max_user_namespaces=10000), boot a kernel "
                     "with Landlock, or set SANDBOX_URL to a Sandbox Fusion server; --allow-unisolated runs without"
                 )
-            self.level, self.reason = hello["level"], hello["reason"]
+            self.level, self.reason, self.readable = hello["level"], hello["reason"], hello["readable"]
             return ours
 
     async def fork_worker(self, index: int) -> WorkerLink:
@@ -151,6 +152,11 @@ class WorkerPool:
     @property
     def reason(self) -> str:
         return self._fork_servers[False].reason
+
+    @property
+    def readable(self) -> list[str]:
+        """The host paths that programs may read."""
+        return self._fork_servers[False].readable
 
     @property
     def has_cgroups(self) -> bool:
