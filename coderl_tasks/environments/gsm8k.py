@@ -31,7 +31,6 @@ FORMAT_WEIGHT, ANSWER_WEIGHT = 0.2, 0.8
 BARE_NUMBER = 0.5
 TOLERANCE = 1e-4
 _TRUTH = re.compile(r"####\s*(.+)$")
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\{([^}]+)\}")
 _NUMBER = re.compile(r"-?\d+\.?\d*")
 
@@ -157,10 +156,12 @@ def _wanted(ground_truth: str) -> str | None:
 
 def _answer(response: str) -> tuple[str, float]:
     """What a response gives as its answer, "" where nothing, and the format_reward for how."""
-    if tagged := _TAGGED.search(response):
-        return tagged[1].strip(), 1.0
+    # No pattern that looks for the end from each beginning: a completion that repeats one would take minutes.
+    tagged, closed, _ = response.partition("<answer>")[2].partition("</answer>")
+    if closed:
+        return tagged.strip(), 1.0
     if "\\boxed{" in response:
-        boxed = _BOXED.search(response)
+        boxed = _BOXED.search(response, 0, response.rfind("}") + 1)
         return (boxed[1].strip(), 1.0) if boxed else ("", 0.0)
     numbers = _NUMBER.findall(response)
     return (numbers[-1], BARE_NUMBER) if numbers else ("", 0.0)

@@ -176,7 +176,7 @@ def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:
         value, error = (result.get("reward"), result.get("error")) if isinstance(result, dict) else (None, None)
         if isinstance(error, str):
             rewards.append(Reward(0.0, error))
-        elif isinstance(value, int | float) and math.isfinite(value):
+        elif isinstance(value, int | float) and abs(value) < math.inf:
             rewards.append(Reward(float(value)))
         else:
             return None

@@ -45,6 +45,13 @@ def test_the_reward_is_a_fifth_format_and_four_fifths_answer(response: str, part
     assert math.isclose(reward["reward"], 0.2 * parts[0] + 0.8 * parts[1])
 
 
+@pytest.mark.parametrize("text", ["<answer>5" * 100_000, "\\boxed{" * 100_000])
+def test_a_completion_that_repeats_a_beginning_is_judged_at_once(text: str) -> None:
+    """A search for the end from each beginning takes hours here, and stalls the run; then pytest's time-out ends it."""
+    assert gsm8k_reward_fn(text, "#### 7")["answer_reward"] == 0
+    assert gsm8k_reward_fn(f"{text}}}</answer>", "#### 7")["format_reward"] == 1
+
+
 def test_numbers_with_commas_texts_and_a_truth_without_a_mark() -> None:
     assert gsm8k_reward_fn("<answer>1,250</answer>", "#### 1250")["reward"] == 1.0
     assert gsm8k_reward_fn("<answer>1250</answer>", "#### 1,250")["reward"] == 1.0

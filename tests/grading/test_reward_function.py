@@ -33,13 +33,18 @@ def compute_reward(completion: str, ground_truth: str) -> float:
         socket.create_connection(("192.0.2.1", 80), timeout=1)
     if completion == "kill":
         os.kill(os.getppid(), signal.SIGKILL)
+    if completion == "long":
+        return 10**400
+    found = {"huge": 1e300, "inf": float("-inf")}
+    if completion in found:
+        return found[completion]
     return {"right": 1, "half": 0.5, "nan": float("nan"), "text": "1.0", "none": None, "calls": len(seen)}[completion]
 """
 PROBLEM = PROMPT_ROWS.read({"prompt": "Say it.", "ground_truth": 0}, split="s", source_row=0)
 
 
 async def test_each_completion_has_its_own_reward_or_its_own_error(embedded_judge: Judge) -> None:
-    wrong = ["raise", "loop", "exit", "gone", "network", "nan", "text", "none"]
+    wrong = ["raise", "loop", "exit", "gone", "network", "nan", "text", "none", "huge", "inf", "long"]
     texts = ["right", *wrong, "half", "right", "calls"]
     function = RewardFunction("mine.py", SOURCE)
     rewards = await function.rewards(embedded_judge.client, "0", texts, 0.5)
@@ -56,6 +61,9 @@ async def test_each_completion_has_its_own_reward_or_its_own_error(embedded_judg
         "nan",
         "'1.0'",
         "None",
+        "1e+300: a reward is finite, from -1e+09",
+        "-inf",
+        "OverflowError",
     ]
     assert [part for part, error in zip(said, errors.values(), strict=True) if part not in error] == []
     assert errors["raise"].startswith("Traceback") and errors["raise"].endswith("ZeroDivisionError: division by zero")

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import os
 import socket
 import sqlite3
@@ -22,6 +23,9 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from coderl_tasks.cli.arguments import FLOW_SETTINGS
 from coderl_tasks.cli.doctor import check_prefect
@@ -179,6 +183,31 @@ def test_a_websocket_of_another_page_is_refused(prefect_api: str, headers: dict[
     asks |= {"Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==", "Sec-WebSocket-Protocol": "prefect"}
     with httpx.stream("GET", f"{prefect_api}/events/out", headers=asks | headers) as answer:
         assert answer.status_code == status
+
+
+SOCKETS = ("events/in", "events/out", "logs/out", "task_runs/subscriptions/scheduled", "work_pools/x/workers/connect")
+FIRST_MESSAGES = {
+    "no secret": '{"type": "auth"}',
+    "a wrong secret": '{"type": "auth", "token": "coderl:guess"}',
+    "no login": '{"type": "subscribe", "keys": ["x"], "filter": {}}',
+    "no JSON": "x",
+    "a nested one": '{"a":' * 100_000,
+    "a large one": json.dumps({"type": "auth", "token": "x" * 2**20}),
+}
+
+
+@pytest.mark.parametrize("socket", SOCKETS)
+def test_no_websocket_answers_without_the_secret(prefect_api: str, socket: str) -> None:
+    address = f"{prefect_api.replace('http', 'ws', 1)}/{socket}"
+    with pytest.raises(InvalidStatus, match="403"):  # an older client's way, which has no login
+        connect(address).close()
+    for name, message in FIRST_MESSAGES.items():
+        with connect(address, subprotocols=[Subprotocol("prefect")]) as link:
+            link.send(message)
+            with pytest.raises(ConnectionClosed):
+                answer = link.recv(timeout=60)
+                assert not answer, (name, answer)
+    assert httpx.get(f"{prefect_api}/health").status_code == 200
 
 
 def test_the_ui_is_served_to_its_own_pages_with_a_page_that_logs_in_and_to_no_frame(prefect_api: str) -> None:

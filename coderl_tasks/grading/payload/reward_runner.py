@@ -5,7 +5,6 @@
 """
 
 import json
-import math
 import os
 import select
 import signal
@@ -19,6 +18,8 @@ from typing import Any
 FILE = "reward.py"
 SHOWN_CHARS = 4000
 CHUNK_BYTES = 65536
+MOST = 1e9
+"""More in size is no reward: the squares of a group's deviations overflow, and its advantages are NaN."""
 
 
 def main() -> None:
@@ -104,8 +105,8 @@ def called(compute_reward: Callable[..., Any], text: str, ground_truth: str) -> 
         number = float(value)
     except BaseException as error:
         return {"error": shown(error)}
-    if not math.isfinite(number):
-        return {"error": f"compute_reward returned {number}"}
+    if not abs(number) <= MOST:
+        return {"error": f"compute_reward returned {number}: a reward is finite, from -{MOST:.0e} to {MOST:.0e}"}
     return {"reward": number}
 
 
