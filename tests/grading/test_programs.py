@@ -116,13 +116,13 @@ IGNORED = {
 @pytest.mark.parametrize("way", IGNORED)
 async def test_time_of_children_that_are_not_to_be_collected_counts(judge: Judge, way: str) -> None:
     code = (
-        f"import os, time\nif os.fork() == 0:\n{indent(IGNORED[way], '    ')}\n    for _ in range(5):\n"
-        "        if os.fork() == 0:\n            while time.process_time() < 0.2: pass\n            os._exit(0)\n"
+        f"import os, time\nif os.fork() == 0:\n{indent(IGNORED[way], '    ')}\n    for _ in range(3):\n"
+        "        if os.fork() == 0:\n            while time.process_time() < 0.5: pass\n            os._exit(0)\n"
         "        try: os.wait()\n        except ChildProcessError: pass\n    os._exit(0)\nos.wait()\nprint(1)"
     )
     grade = await judge.grade(stdin_problem(("", "1\n"), time_limit_s=30.0), code)
     assert grade.passed, grade.reason
-    assert grade.run_seconds >= 1.0
+    assert grade.run_seconds >= 1.0  # of 1.5: what each child used after it was last looked at is lost
 
 
 async def test_no_program_keeps_count_of_the_tests(embedded_judge: Judge) -> None:

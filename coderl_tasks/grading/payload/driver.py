@@ -40,14 +40,13 @@ import math
 import os
 import resource
 import stat
-import struct
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 Record = dict[str, Any]
 
@@ -137,10 +136,9 @@ OS_NAMES_IN_COMPANY = frozenset(
 DRIVER_FAILED = "the driver failed"
 DEADLINE_MARGIN_S = 2.0
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
-SECCOMP_MODE_FILTER = 2
-# By machine: how its kernel names it (AUDIT_ARCH), and the number of rt_sigaction.
-SIGACTION = {"x86_64": (0xC000003E, 13), "aarch64": (0xC00000B7, 134)}
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+# How often the processes of a test are looked at: of a test with one, and of one with several.
+ALONE_S, SEVERAL_S = 0.25, 0.02
 STARVED_AT_MOST = 4  # times the CPU limit: so much longer may the wall clock run for a test that waits for a processor
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MAP_STACK = 0x2, 0x20, 0x4000, 0x20000
@@ -199,36 +197,8 @@ def prepare_process(memory_bytes: int) -> None:
     _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_SIGNAL)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)  # so no test of the same user reads or writes this memory, where the results are
-    keep_children_counted()
     lower_limit(resource.RLIMIT_AS, memory_bytes)
     lower_limit(resource.RLIMIT_CORE, 0)
-
-
-def keep_children_counted() -> None:
-    """From here on nobody changes what SIGCHLD does: a call that would has no effect, and says nothing.
-
-    The kernel collects the children of a process that ignores it, and counts their CPU time nowhere. A filter of system
-    calls sees the number of the signal and not what it is to do, so no handler of it is let through either. Without
-    effect where the kernel has no filters (Linux before 4.14), or other numbers than those known here.
-    """
-    machine = os.uname().machine
-    if machine not in SIGACTION:
-        return
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    allow, kill, pretend = 0x7FFF0000, 0x80000000, 0x00050000
-    architecture, sigaction = SIGACTION[machine]
-    steps = (
-        *((load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, kill)),  # another machine's numbers
-        *((load, 0, 0, 0), (at_least, 0, 1, 0x40000000), (give, 0, 0, kill)),  # those of x32
-        *((equal, 1, 0, sigaction), (give, 0, 0, allow)),
-        *((load, 0, 0, 16), (equal, 1, 0, _signal.SIGCHLD), (give, 0, 0, allow)),
-        *((load, 0, 0, 24), (equal, 0, 2, 0), (load, 0, 0, 28), (equal, 1, 0, 0), (give, 0, 0, pretend)),
-        (give, 0, 0, allow),  # it only asks
-    )
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    filter_header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code)))
-    prctl(PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0)))
-    prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(filter_header))
 
 
 def lower_limit(limit: int, value: int) -> None:
@@ -571,7 +541,8 @@ def watch(
     Returns how it ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and
     how many processes it left behind.
     """
-    ended, pause = "exit", min(limits.cpu, limits.wall, COMPANY_ENDS_S if place.kept else math.inf)
+    ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
+    own_s: dict[tuple[int, bytes], float] = {}
     while True:
         woken = _signal.sigtimedwait(CHILD_SIGNAL, max(0.0, min(pause, deadline - time.monotonic())))
         # Looked at and not collected: until the group is killed below, no other process can get this number.
@@ -581,14 +552,15 @@ def watch(
             continue
         now = time.monotonic()
         in_company = place.kept and os.fstat(place.done).st_size > 0
-        cpu_left = (min(limits.cpu, COMPANY_ENDS_S) if in_company else limits.cpu) - cpu_seconds(process)
+        several, used_s = cpu_seconds(process, own_s)
+        cpu_left = (min(limits.cpu, COMPANY_ENDS_S) if in_company else limits.cpu) - used_s
         starved_s = min(starved_seconds(process), STARVED_AT_MOST * limits.cpu)
         wall_left = min(limits.wall - (now - started - starved_s), deadline - now)
         if cpu_left < 0 or wall_left <= 0:
             ended = "cpu" if cpu_left < 0 else "wall"
             os.kill(process, _signal.SIGKILL)
             break
-        pause = max(0.01, min(cpu_left, wall_left))
+        pause = max(0.01, min(cpu_left, wall_left, SEVERAL_S if several else ALONE_S))
     with NO_PROCESS:
         os.killpg(process, _signal.SIGKILL)
     _, exit_status, usage = os.wait4(process, 0)
@@ -596,20 +568,28 @@ def watch(
     orphans = reap_orphans()
     for usage in orphans:
         cpu_s, rss_kb = cpu_s + usage.ru_utime + usage.ru_stime, max(rss_kb, usage.ru_maxrss)
+    cpu_s = max(cpu_s, sum(own_s.values()))
     if ended == "exit" and cpu_s > limits.cpu:
         ended = "cpu"
     return ended, exit_status, cpu_s, rss_kb, len(orphans)
 
 
-def cpu_seconds(process: int) -> float:
-    """CPU seconds of a test so far: of its first process by its CPU clock (clock_getcpuclockid), or of all, whichever
-    is more. Of all, because those of a fork bomb take the processor from each other, none for long."""
-    seconds = 0.0
+def cpu_seconds(process: int, own_s: dict[tuple[int, bytes], float]) -> tuple[bool, float]:
+    """Whether a test has several processes, and its CPU seconds so far: the most that any of three counts shows.
+
+    The first process by its CPU clock (clock_getcpuclockid). All that live, with those that they have collected: the
+    processes of a fork bomb take the processor from each other, none for long. And what each ever had when it was
+    looked at, which `own_s` keeps: the kernel counts a process nowhere that ends while its parent ignores SIGCHLD.
+    """
+    seconds, several = 0.0, False
     with contextlib.suppress(OSError):
         seconds = time.clock_gettime((~process << 3) | 2)
     with contextlib.suppress(OSError):  # where there is no /proc
-        seconds = max(seconds, sum(descendants().values()))
-    return seconds
+        found = descendants()
+        several = len(found) > 1
+        own_s.update((one.identity, one.own_s) for one in found)
+        seconds = max(seconds, sum(one.own_s + one.collected_s for one in found), sum(own_s.values()))
+    return several, seconds
 
 
 def starved_seconds(process: int) -> float:
@@ -648,28 +628,38 @@ def reap_orphans() -> list[resource.struct_rusage]:
             usages.append(usage)
             continue
         # Pid 1 has a namespace to itself, and there one call reaches all at once, however fast they fork.
-        for child in (-1,) if os.getpid() == 1 else descendants():
+        for child in (-1,) if os.getpid() == 1 else [one.process for one in descendants()]:
             with NO_PROCESS:
                 os.kill(child, _signal.SIGKILL)
         _signal.sigtimedwait(CHILD_SIGNAL, 0.01)
     return usages
 
 
-def descendants() -> dict[int, float]:
-    """The processes below this one, by process id, with the CPU seconds of each and of those that it has collected."""
-    below: dict[int, list[int]] = {}
-    cpu_ticks: dict[int, int] = {}
+class Descendant(NamedTuple):
+    """A process below this one; `identity` tells it from a later one of the same id."""
+
+    process: int
+    identity: tuple[int, bytes]
+    own_s: float
+    collected_s: float  # of the processes that it has waited for
+
+
+def descendants() -> list[Descendant]:
+    """The processes below this one."""
+    below: dict[int, list[Descendant]] = {}
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-                below.setdefault(int(fields[1]), []).append(int(name))
-                cpu_ticks[int(name)] = sum(map(int, fields[11:15]))
-    found, waiting, ticks_per_s = {}, [os.getpid()], os.sysconf("SC_CLK_TCK")
+                own, collected = (sum(map(int, fields[first : first + 2])) / ticks_per_s for first in (11, 13))
+                one = Descendant(int(name), (int(name), fields[19]), own, collected)
+                below.setdefault(int(fields[1]), []).append(one)
+    found, waiting = [], [os.getpid()]
     while waiting:
-        for process in below.get(waiting.pop(), ()):
-            found[process] = cpu_ticks[process] / ticks_per_s
-            waiting.append(process)
+        for one in below.get(waiting.pop(), ()):
+            found.append(one)
+            waiting.append(one.process)
     return found
 
 
