@@ -259,7 +259,7 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
 def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
     """Whether `folder` records samples of this `request`; early ones name no renderer or service, and fit any."""
     recorded = read_fingerprint(folder)
-    later = {key: request[key] for key in ("renderer", "served_by") if key in request}
+    later: dict[str, Any] = {key: request[key] for key in ("renderer", "served_by") if key in request}
     return recorded is not None and {**later, **recorded} == request
 
 

@@ -114,8 +114,8 @@ async def test_an_estimate_needs_no_pool(embedded: Services, dataset: Path, monk
     monkeypatch.setenv("TINKER_BASE_URL", str(embedded.tinker_url))
     monkeypatch.setenv("TINKER_API_KEY", str(embedded.tinker_api_key))
     given = {"preset": "nano", "dataset": str(dataset), "test_share": 0.2, "max_steps": 3}
-    train, evaluate = await estimates(TrainSettings.model_validate(given))
+    (train, evaluate), _ = await estimates(TrainSettings.model_validate(given))
     assert train.expected.prompt > 0 and train.high.completion == 3 * 8 * 16 * 128
     assert "at most" in train.by and evaluate.expected.prompt > 0
-    (profile,) = await estimates(CurateSettings(preset="nano", profile_mode="none"))
+    (profile,), _ = await estimates(CurateSettings(preset="nano", profile_mode="none"))
     assert profile.high.counted == 0

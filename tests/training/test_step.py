@@ -119,9 +119,9 @@ async def test_the_base_model_is_asked_where_leaving_it_is_penalised(session: Se
 async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it(
     session: Session, tmp_path: Path
 ) -> None:
-    bad, settings = frozenset({1}), {"model_name": NANO_MODEL, "kl_base_every": "1"}
+    bad = frozenset({1})
     plain = await scored(session, tmp_path / "plain", TEXTS, [3, 2, 1, 0], bad)
-    seen = await scored(session, tmp_path / "seen", TEXTS, [3, 2, 1, 0], bad, **settings)
+    seen = await scored(session, tmp_path / "seen", TEXTS, [3, 2, 1, 0], bad, model_name=NANO_MODEL, kl_base_every="1")
     await session.close()
     assert plain["base_logprobs"].null_count() == 5 and seen["base_logprobs"].is_null().to_list() == [
         False, True, False, False, False,
