@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from dotenv import load_dotenv
+from dotenv import dotenv_values, load_dotenv
 
 from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, is_ours, listeners
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
 from coderl_tasks.server_addresses import SANDBOX_VARIABLE, check_address, sandbox_addresses, without_credentials
 from coderl_tasks.settings import FlowSettings
+from coderl_tasks.untrusted_text import printable
 
 DEFAULT_SANDBOX_URL = "http://localhost:8080"
 DEFAULT_SANDBOX_CONCURRENCY = 34
@@ -58,9 +59,31 @@ class Services:
 _current: ContextVar[Services | None] = ContextVar("services", default=None)
 
 
+CODE_PREFIXES = ("LD_", "PYTHON", "BASH_ENV")
+KEYS_OF_ADDRESSES = {"TINKER_BASE_URL": "TINKER_API_KEY", "PREFECT_API_URL": "PREFECT_API_KEY"}
+
+
 def load_environment() -> None:
-    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for."""
-    load_dotenv(Path.cwd() / ".env")
+    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for.
+
+    The directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or
+    send a key that it does not have itself to a server of its own choice.
+    """
+    file = Path.cwd() / ".env"
+    named = {name: value for name, value in dotenv_values(file).items() if value and name not in os.environ}
+    loaders = [name for name in named if name == "PATH" or name.startswith(CODE_PREFIXES)]
+    if loaders:
+        raise ConfigError(
+            f"{file} sets {printable(loaders[0])}, which changes what code runs: coderl takes no such variable from a "
+            f"file. Remove it there, or export it in the shell"
+        )
+    for address, key in KEYS_OF_ADDRESSES.items():
+        if address in named and key in os.environ:
+            raise ConfigError(
+                f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
+                f"you trust it, export {address} in the shell, or set the key in the file too and unset it in the shell"
+            )
+    load_dotenv(file)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
 
 

@@ -154,3 +154,31 @@ def processes_with(home: str) -> list[int]:
             except OSError:  # ended meanwhile
                 continue
     return found
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("LD_PRELOAD=./evil.so\n", "sets LD_PRELOAD, which changes what code runs"),
+        ("export PYTHONPATH=.\n", "sets PYTHONPATH"),
+        ("TINKER_BASE_URL=http://evil.example\n", "your key would go to that address"),
+        ("SANDBOX_MAX_CONCURRENCY=3\nTINKER_BASE_URL=http://a.example\nTINKER_API_KEY=tml-own\n", "your key would go"),
+    ],
+)
+def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
+    content: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
+    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / ".env").write_text(content)
+    before = dict(os.environ)
+    with pytest.raises(ConfigError, match=says):
+        module.load_environment()
+    assert dict(os.environ) == before
+    # An address that the shell has too is the user's own choice, and wins.
+    monkeypatch.setenv("TINKER_BASE_URL", "http://mine.example")
+    (tmp_path / ".env").write_text("TINKER_BASE_URL=http://evil.example\n")
+    module.load_environment()
+    assert os.environ["TINKER_BASE_URL"] == "http://mine.example"

@@ -66,7 +66,9 @@ def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
 def _load(model: str, *, exact: bool) -> Any:
     try:
         folder = local_model_folder(model)
-        loaded = AutoModelForCausalLM.from_pretrained(str(folder or model), dtype="float32" if exact else "auto")
+        loaded = AutoModelForCausalLM.from_pretrained(
+            str(folder or model), trust_remote_code=False, dtype="float32" if exact else "auto"
+        )
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
@@ -101,7 +103,9 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
         inner.config.tie_word_embeddings = False
     merged: Any = model.merge_and_unload()
     merged.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(str(local_model_folder(base_model) or base_model)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(
+        str(local_model_folder(base_model) or base_model), trust_remote_code=False
+    ).save_pretrained(folder)
 
 
 def require_agreement(what: str, found: Agreement, *, exact: bool) -> None:

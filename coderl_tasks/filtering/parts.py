@@ -79,8 +79,10 @@ def writing(path: Path, schema: pa.Schema, compression: str = "lz4") -> Iterator
     """A table that is at `path` when the block has ended without an error."""
     with replacing(path) as file:
         table = ProblemTable(file, schema, compression)
-        yield table
-        table.close()
+        try:
+            yield table
+        finally:
+            table.close()  # while its file is open, whatever ended the block
 
 
 def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], int]:

@@ -19,7 +19,7 @@ from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.spans import StepSpans
 from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
-from coderl_tasks.journal.atomic import read_rows
+from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import private_folder
@@ -259,6 +259,7 @@ def setup_logging(
     for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
         if project is not None:
             import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
+    require_own(folder / "logs.log")
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine(LOG_FORMAT))
     handler.setLevel(logging.INFO)

@@ -108,12 +108,25 @@ def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = 
             raise
 
 
+def _content(path: Path) -> bytes:
+    """The bytes of the file at `path`. A directory may come from others: a pipe in it would be waited for for ever."""
+    if path.exists() and not path.is_file():
+        raise DamagedFileError(path, "no regular file")
+    return path.read_bytes()
+
+
+def require_own(path: Path) -> None:
+    """Raise DamagedFileError if `path` is a link: in a directory of others it can lead to any file of the user's."""
+    if path.is_symlink():
+        raise DamagedFileError(path, f"a link to {path.readlink()}, which would be written to")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object at `path`. Raises FileNotFoundError, or DamagedFileError if it holds anything else."""
-    data = path.read_bytes()
+    data = _content(path)
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFileError(path, f"not JSON ({error})") from error
     if not isinstance(value, dict):
         raise DamagedFileError(path, f"a JSON object was expected, not {type(value).__name__}")
@@ -133,7 +146,7 @@ def read_parquet(
     With `never_lacking` only these may not be missing: any other missing column is null, and the columns are in the
     order of `schema`. Without `others`, columns that `schema` does not have are not read.
     """
-    data = path.read_bytes()
+    data = _content(path)
     try:
         there = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
         frame = pl.read_parquet(io.BytesIO(data), columns=there)
@@ -203,6 +216,7 @@ def read_rows(path: Path) -> list[Row]:
 def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
     require_in_place(path)
+    require_own(path)
     # A row appended to a torn line would merge with it, and the damage would then lie before the last line, where it
     # is no longer known to be a crash's.
     if not _ends_with_newline(path):
@@ -235,7 +249,7 @@ def recover(path: Path) -> None:
     try:
         repair(path)
     except DamagedFileError as error:
-        lines = path.read_bytes().split(b"\n")
+        lines = _content(path).split(b"\n")
         logger.warning("%s; set aside as %s, the other lines are kept", error, set_aside(path).name)
         write_rows(path, [row for row in map(_row, lines) if row is not None])
 
@@ -244,7 +258,7 @@ def _row(line: bytes) -> Row | None:
     """The object in `line`, None if there is none."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
@@ -268,7 +282,7 @@ def _encode(row: Row) -> bytes:
 def _parse(path: Path) -> tuple[list[Row], bool]:
     """The rows of `path` and whether its last line is torn (no newline at its end, or not JSON)."""
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except FileNotFoundError:
         return [], False
     *lines, tail = data.split(b"\n")
@@ -276,7 +290,7 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             # A power cut can also leave zeros where the row should be, with the newline after them.
             if number == len(lines) and not tail:
                 return rows, True

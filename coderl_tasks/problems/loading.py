@@ -12,7 +12,7 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem
 from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
-from coderl_tasks.problems.raw_row import METADATA_COLUMNS, problem_from_row
+from coderl_tasks.problems.raw_row import MAX_ID_CHARS, MAX_TIME_LIMIT_S, METADATA_COLUMNS, problem_from_row
 from coderl_tasks.problems.raw_tests import as_mapping
 from coderl_tasks.problems.sources import Role, open_source
 from coderl_tasks.problems.trimming import trim_tests
@@ -182,7 +182,34 @@ def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
     ]
     if missing or not row.values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
+    # A pool may be another's, or not be a pool: what it says is checked as what a row says is.
+    wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(row.values[name])]
+    if row.values["kind"] == "call" and not str(row.values["entry_point"]).isidentifier():
+        wrong.append("entry_point")
+    if wrong:
+        raise RowDropped("damaged_problem", f"no values that a problem may have in {', '.join(wrong)}")
     return Problem.from_row(row.values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_tests(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(test, Mapping) and isinstance(test.get("input"), str) and isinstance(test.get("expected"), str)
+        for test in value
+    )
+
+
+_PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
+    "problem_id": lambda value: isinstance(value, str) and len(value) <= MAX_ID_CHARS,
+    **dict.fromkeys(("split", "statement", "starter_code", "kind", "entry_point"), _is_text),
+    **dict.fromkeys(("tests_total", "tests_original", "source_row"), lambda value: isinstance(value, int)),
+    "time_limit_s": lambda value: value is None or (isinstance(value, float) and 0 < value <= MAX_TIME_LIMIT_S),
+    "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
+    "tests": _are_tests,
+}
 
 
 def _is_normalised(values: Any) -> bool:

@@ -17,6 +17,7 @@ import json
 import lzma
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import file_sha256
+from coderl_tasks.untrusted_text import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,8 @@ SUFFIXES: dict[str, Format] = {
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
+MAX_CELL_CHARS = 64 * 2**20
+"""Of a CSV: its reader holds eight bytes for each."""
 ARRAYS_OF_ROWS = ("data", "rows", "problems", "examples", "train", "validation", "test")
 """Where the object of a JSON document may have its rows."""
 MAX_ROW_BYTES = 512 * 2**20
@@ -282,16 +286,19 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
     number = segment.first_row
     # With a buffer size pages are read as they are needed, instead of whole column chunks.
     with _readable(segment.file), pq.ParquetFile(segment.file.path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
+        _require_different(segment.file, file.schema_arrow.names)
         for group in range(segment.start, segment.stop):
-            small = file.metadata.row_group(group).total_byte_size <= SMALL_GROUP_BYTES
-            # In a large group each row may have 200 MB, and a batch is held as a whole.
-            rows_per_batch = ROWS_PER_BATCH if small else 1
+            group_bytes = file.metadata.row_group(group).total_byte_size
+            small = group_bytes <= SMALL_GROUP_BYTES
+            # In a large group each row may have 200 MB, and a batch is held as a whole. A dictionary counts once there,
+            # and each row may be as large as all of it.
+            rows_per_batch = min(max(SMALL_GROUP_BYTES // max(group_bytes, 1), 1), ROWS_PER_BATCH)
             batches = file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False)
             for batch in batches if small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
                 # Sizes are taken in Arrow, before a row becomes Python objects: one over the limit never does.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
-                    Oversized(size) if size > max_row_bytes else batch.slice(index, 1).to_pylist()[0]
+                    Oversized(size) if size > max_row_bytes else _row_values(batch.slice(index, 1))
                     for index, size in enumerate(sizes)
                 ]
                 # From here on only `rows` holds them, and a row leaves it before its taker gets it: what the taker
@@ -300,6 +307,14 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
                 while rows:
                     yield RawRow(split, number, rows.pop(0), sizes.pop(0))
                     number += 1
+
+
+def _row_values(batch: "pa.RecordBatch") -> Any:
+    """The values of the only row of `batch`."""
+    try:
+        return batch.to_pylist()[0]
+    except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that Python has not
+        return Misread(f"a value that cannot be read ({error})")
 
 
 def _by_way_of_a_file(
@@ -368,19 +383,23 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
     """
     file = segment.file
     # Of the whole process, and 128 KB where nobody sets it. A quote that is not closed takes the rest of the file.
-    csv.field_size_limit(max_row_bytes)
+    csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))
     with _readable(file), _opened(file) as handle:
         text = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
         head = text.readline(CHUNK_BYTES)
         separator = max(",;\t", key=head.count)
         names = next(csv.reader([head], delimiter=separator), [])
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise DataError(f"{file.path}: its header names {', '.join(map(repr, repeated))} twice: rename one")
+        _require_different(file, names)
         for number, cells in enumerate(csv.reader(text, delimiter=separator, strict=True), segment.first_row):
             if cells:  # a blank line has none
                 size = sum(map(len, cells))
                 yield RawRow(split, number, _csv_values(names, cells, size, max_row_bytes), size)
+
+
+def _require_different(file: RawFile, names: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise DataError(f"{file.path}: several columns have the name {printable(repeated[0])!r}: rename all but one")
 
 
 def _csv_values(names: Sequence[str], cells: Sequence[str], size: int, max_row_bytes: int) -> Any:

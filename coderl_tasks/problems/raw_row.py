@@ -18,6 +18,7 @@ from coderl_tasks.problems.raw_tests import TestSet, as_mapping, decode_json, pa
 
 MAX_TIME_LIMIT_S = 60.0
 SHOWN_CHARS = 60
+MAX_ID_CHARS = 1000
 ID_HEX_DIGITS = 16
 STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
 """In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
@@ -204,10 +205,14 @@ def content_id(statement: str, starter_code: str, test_set: TestSet) -> str:
 
 
 def row_id(value: Any) -> str | None:
-    """The identity that a row names in its column `problem_id`, None where it names none."""
+    """The identity that a row names in its column `problem_id`, None where it names none. Raises RowDropped."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return value.strip() if isinstance(value, str) and value.strip() else None
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        return None
+    if len(value) > MAX_ID_CHARS:
+        raise RowDropped("id_too_long", f"problem_id has {len(value)} characters, at most {MAX_ID_CHARS}")
+    return value.strip()
 
 
 def _texts(test_set: TestSet) -> Iterator[str]:
@@ -243,13 +248,12 @@ def _time_limit_s(row: Mapping[str, Any]) -> float | None:
 def _seconds(value: Any) -> float | None:
     if isinstance(value, Mapping):
         whole, nanos = value.get("seconds"), value.get("nanos") or 0
-        if isinstance(whole, int | float) and isinstance(nanos, int | float):
-            return float(whole) + float(nanos) / 1e9
-        return None
+        parts = [_seconds(part) if isinstance(part, int | float) else None for part in (whole, nanos)]
+        return None if parts[0] is None or parts[1] is None else parts[0] + parts[1] / 1e9
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if abs(value) < 1e12 else None  # JSON has integers that are no float
     if isinstance(value, str):
         match = re.fullmatch(
             r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*", value.lower()

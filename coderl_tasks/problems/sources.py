@@ -33,6 +33,9 @@ Role = Literal["train", "test"]
 PINNED_REVISIONS = {HUB_DATASET: "177913a7bd43791646ef6a43645caa3c871ab3db"}
 
 
+MAX_SPLIT_CHARS = 200
+
+
 class NoSplitsError(DataError):
     """A source has nothing on the side that was asked for."""
 
@@ -189,4 +192,5 @@ def _files_in(folder: Path) -> str:
 
 def _own_split(values: Any) -> str | None:
     named = values.get("split") if isinstance(values, dict) else None
-    return named if isinstance(named, str) and named.isprintable() and named.strip() else None
+    usable = isinstance(named, str) and named.isprintable() and named.strip() and len(named) <= MAX_SPLIT_CHARS
+    return named if usable else None

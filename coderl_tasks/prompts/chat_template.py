@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jinja2 import TemplateError
-
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.prompts.renderers import (
     THINK_CLOSE,
@@ -100,7 +98,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._switches,
             )
-        except (TemplateError, TypeError) as error:
+        except Exception as error:  # a template is a program of others: what it raises has no common base
             roles = ", ".join(message["role"] for message in messages)
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"the model's chat template does not render messages of {roles}: {reason}") from error

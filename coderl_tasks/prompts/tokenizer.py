@@ -35,7 +35,9 @@ def load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
 
     folder = local_model_folder(model_name)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder or model_name))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder or model_name), trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         where = f"the folder {folder}" if folder else "the Hugging Face hub (no local folder of that name)"
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -77,7 +77,7 @@ def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: p
         ("broken.json", "[\n{},", "broken JSON"),
         ("two.json", '{"train": [], "test": []}', "several arrays of rows (train, test)"),
         ("quote.csv", 'prompt,ground_truth\n"not closed,x\n', "unexpected end of data"),
-        ("twice.csv", "tests,tests\n", "names 'tests' twice"),
+        ("twice.csv", "tests,tests\n", "several columns have the name 'tests'"),
         ("plain.jsonl.gz", "{}", "Cannot read"),
     ],
 )

@@ -1,12 +1,16 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.problems import DROPPED_SCHEMA, load_problems, load_rows, problems_frame, sources
+from coderl_tasks.problems import DROPPED_SCHEMA, RowDropped, load_problems, load_rows, problems_frame, sources
+from coderl_tasks.problems.loading import CODE_ROWS, parse_row
+from coderl_tasks.problems.raw_files import RawRow
+from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.sources import find_source, is_file
 
 OLYMPIAD = PROJECT_ROOT.parent / "shared" / "data" / "olympiad-2024.parquet"
@@ -158,3 +162,26 @@ def test_unreadable_sources_are_data_errors(tmp_path: Path, name: str, monkeypat
         (tmp_path / existing).write_text("not a table")
     with pytest.raises(DataError, match="parquet"):
         load_problems(str(tmp_path / name) if "." in name else name, role="train")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"statement": 1},
+        {"tests": "abc"},
+        {"tests": [1]},
+        {"tests": [{"input": None, "expected": "2"}]},
+        {"time_limit_s": 1e18},
+        {"kind": "call", "entry_point": "__import__('os').system('x')"},
+        {"source_row": "x"},
+        {"problem_id": "i" * 10_000},
+        {"solutions": [1]},
+    ],
+)
+def test_a_row_of_a_pool_of_others_is_checked_as_other_rows_are(damage: dict[str, Any]) -> None:
+    good = problem_from_row(
+        {"statement": "s", "tests": [{"input": "1", "output": "1"}]}, split="a", source_row=0
+    ).to_row()
+    assert parse_row(RawRow("a", 0, good), CODE_ROWS).statement == "s"
+    with pytest.raises(RowDropped, match="damaged_problem"):
+        parse_row(RawRow("a", 0, good | damage), CODE_ROWS)

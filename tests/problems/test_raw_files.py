@@ -16,6 +16,7 @@ import pytest
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.problems.raw_files import (
+    MAX_CELL_CHARS,
     Misread,
     Oversized,
     RawFile,
@@ -179,3 +180,44 @@ def test_a_damaged_parquet_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no table")
     with pytest.raises(DataError, match=r"a\.parquet"):
         index_file(RawFile(tmp_path / "a.parquet", "a.parquet", "parquet"))
+
+
+def test_hostile_parquet_costs_its_rows_or_is_refused_in_one_line(tmp_path: Path) -> None:
+    no_text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")]
+    )
+    tables = {
+        "not_utf8": pa.table({"statement": pa.concat_arrays([pa.array(["a"]), no_text])}),
+        "no_date": pa.table({"statement": ["a", "b"], "day": pa.array([1, 2**30], pa.date32())}),
+    }
+    for name, table in tables.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path)
+        (_, first), (_, second) = read([whole_file(RawFile(path, name, "parquet"))])
+        assert first["statement"] == "a"
+        assert isinstance(second, Misread)
+    twice = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["statement", "statement"])
+    pq.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match="several columns have the name 'statement'"):
+        read([whole_file(RawFile(tmp_path / "twice.parquet", "", "parquet"))])
+
+
+def test_a_dictionary_does_not_multiply_what_a_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coderl_tasks.problems.raw_files.SMALL_GROUP_BYTES", 3_000_000)
+    pq.write_table(pa.table({"statement": ["a" * 2_000_000] * 40}), tmp_path / "a.parquet")
+    before = pa.total_allocated_bytes()
+    most = 0
+    for _ in read_segment(whole_file(RawFile(tmp_path / "a.parquet", "", "parquet")), "s"):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert most < 20_000_000
+
+
+def test_a_csv_of_bombs_is_refused(tmp_path: Path) -> None:
+    for name, content, says in (
+        ("cell", b'a,b\n"' + b"x" * (MAX_CELL_CHARS + 1), "field larger than field limit"),
+        ("head", b"," * 2**20, "several columns have the name ''"),
+    ):
+        path = tmp_path / f"{name}.csv.zst"
+        path.write_bytes(pa.compress(content, codec="zstd", asbytes=True))
+        with pytest.raises(DataError, match=says):
+            read([whole_file(RawFile(path, name, "csv"))])

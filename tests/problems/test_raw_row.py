@@ -297,3 +297,10 @@ def test_rows_of_well_known_data_sets_are_recognised(row: dict[str, Any], says: 
     with pytest.raises(RowDropped) as caught:
         problem_from_row(row, split="s", source_row=0)
     assert re.search(says, caught.value.detail), caught.value.detail
+
+
+def test_numbers_and_ids_beyond_measure_are_no_traceback() -> None:
+    for limit in (10**400, {"seconds": 10**400}, {"seconds": 1, "nanos": 10**400}, float("nan"), float("inf")):
+        assert problem_from_row(ROW | {"time_limit": limit}, split="s", source_row=0).time_limit_s is None
+    with pytest.raises(RowDropped, match="id_too_long"):
+        problem_from_row(ROW | {"problem_id": "../" * 1000}, split="s", source_row=0)

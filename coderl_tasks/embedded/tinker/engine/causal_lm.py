@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -156,9 +157,7 @@ class BaseModel:
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
         require_memory(_parameters(folder) * dtype.itemsize, f"loading {folder} in {name}", device.type)
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="coderl_rows", local_files_only=True
-        ).eval()
+        model = _loaded(folder, dtype).eval()
         model.requires_grad_(False).to(device)  # type: ignore[arg-type]
         self.config: Any = model.config
         self.folder = folder
@@ -284,7 +283,40 @@ class BaseModel:
         return add_low_rank(product(x, weights[UNEMBED]), x, weights, UNEMBED, product)[:rows].float()
 
 
+@contextmanager
+def _loadable(folder: Path) -> Iterator[None]:
+    """Turns what transformers raises of a folder that is no model, or a damaged one, into ConfigError."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if as_out_of_memory(error) is not None:
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"the model in {folder} cannot be loaded: {reason}") from error
+
+
+def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    model: PreTrainedModel
+    with _loadable(folder):
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="coderl_rows",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    if missing := sorted(found["missing_keys"]):
+        # transformers makes up what a file lacks.
+        raise ConfigError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more of the model's")
+    return model
+
+
 def _parameters(folder: Path) -> int:
     """How many parameters the model in the folder has, without loading them."""
-    with torch.device("meta"):
-        return int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).num_parameters())
+    with _loadable(folder), torch.device("meta"):
+        return int(
+            AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(folder, trust_remote_code=False), trust_remote_code=False
+            ).num_parameters()
+        )

@@ -191,4 +191,4 @@ def _load_tokenizer(folder: Path) -> Any | None:
     """The folder's tokenizer, None if it has none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
