@@ -158,7 +158,7 @@ class BaseModel:
         name = str(dtype).removeprefix("torch.")
         require_memory(_parameters(folder) * dtype.itemsize, f"loading {folder} in {name}", device.type)
         model = _loaded(folder, dtype).eval()
-        model.requires_grad_(False).to(device)  # type: ignore[arg-type]
+        model.requires_grad_(False).to(device)
         self.config: Any = model.config
         self.folder = folder
         self.context_length: int = self.config.max_position_embeddings
@@ -296,9 +296,9 @@ def _loadable(folder: Path) -> Iterator[None]:
 
 
 def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    model: PreTrainedModel
+    loaded: Any  # with output_loading_info a pair
     with _loadable(folder):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="coderl_rows",
@@ -306,7 +306,8 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    if missing := sorted(found["missing_keys"]):
+    model: PreTrainedModel = loaded[0]
+    if missing := sorted(loaded[1]["missing_keys"]):
         # transformers makes up what a file lacks.
         raise ConfigError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more of the model's")
     return model
