@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from coderl_tasks.errors import ConfigError
 
 SANDBOX_VARIABLE = "SANDBOX_URL"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CREDENTIALS = re.compile(r"(?<=//)[^/?#]*@")
 _ANY_CREDENTIALS = re.compile(r"^.*@", re.DOTALL)

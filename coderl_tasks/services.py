@@ -22,10 +22,16 @@ from urllib.parse import urlsplit
 
 from dotenv import dotenv_values, load_dotenv
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, is_ours, listeners
+from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, is_ours, listeners, told
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
-from coderl_tasks.server_addresses import SANDBOX_VARIABLE, check_address, sandbox_addresses, without_credentials
+from coderl_tasks.server_addresses import (
+    LOOPBACK,
+    SANDBOX_VARIABLE,
+    check_address,
+    sandbox_addresses,
+    without_credentials,
+)
 from coderl_tasks.settings import FlowSettings
 from coderl_tasks.untrusted_text import printable
 
@@ -54,6 +60,18 @@ class Services:
     def tinker_is_embedded(self) -> bool:
         """Whether this process started the Tinker server."""
         return any(server.url == self.tinker_url for server in self.embedded)
+
+    def require_hidden(self, *paths: Path) -> None:
+        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`: a run, a
+        pool. Other sandboxes do not tell what programs can read."""
+        here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
+        for shown in (folder for url in here for folder in told(f"{url}/v1/info").get("readable", ())):
+            for path in paths:
+                if path.resolve().is_relative_to(shown):
+                    raise ConfigError(
+                        f"{path} lies below {shown}, which programs in the sandbox may read, as Python needs it: they "
+                        "could read expected outputs there. Use a folder outside of it (log_path, name, CODERL_HOME)"
+                    )
 
 
 _current: ContextVar[Services | None] = ContextVar("services", default=None)

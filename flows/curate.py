@@ -104,6 +104,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
+        used.require_hidden(folder)
         async with open_session(settings, used) as session:  # before the data are read: it finds out what is missing
             session.budget = curation_budget(settings, folder)
             with display.reading(f"reading {settings.dataset}") as on_rows:

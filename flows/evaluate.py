@@ -143,6 +143,7 @@ async def _measured(
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
+        used.require_hidden(folder)
         async with open_session(settings, used) as session:
             session.budget = evaluation_budget(settings, folder)
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)

@@ -1,5 +1,6 @@
 """Which service is used is decided from the environment, and an embedded one ends with whoever started it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -182,3 +183,9 @@ def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
     (tmp_path / ".env").write_text("TINKER_BASE_URL=http://evil.example\n")
     module.load_environment()
     assert os.environ["TINKER_BASE_URL"] == "http://mine.example"
+
+
+def test_a_run_that_programs_in_the_sandbox_could_read_is_refused(embedded: Services, tmp_path: Path) -> None:
+    embedded.require_hidden(tmp_path, tmp_path / "pool.parquet")
+    with pytest.raises(ConfigError, match=r"runs lies below .*, which programs in the sandbox may read"):
+        embedded.require_hidden(tmp_path, Path(json.__file__).parent / "runs")

@@ -11,6 +11,7 @@ import errno
 import io
 import logging
 import os
+import resource
 import select
 import sys
 import traceback
@@ -29,6 +30,8 @@ FLOWS = {
     "evaluate": "Pass@1 of a checkpoint on the test splits",
     "pipeline": "curate, train, evaluate in a row",
 }
+OPEN_FILES, FEWEST_OPEN_FILES = 4096, 512
+"""Connections, pipes and shared libraries: a run on the embedded servers has some 150 open."""
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
@@ -100,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for word in words:
             if shown(word) != word:
                 raise ConfigError(f"{shown(word)} is not UTF-8, and such a name cannot be used: rename it")
+        require_open_files()
         if name in FLOWS:
             return _flow(name, rest)
         if name in SUBCOMMANDS:
@@ -115,6 +119,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(name, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:
         return _fail(name, "interrupted", INTERRUPTED)
+
+
+def require_open_files() -> None:
+    """Raise the limit of open files to what a run may take; ConfigError where the system allows too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if allowed < FEWEST_OPEN_FILES:
+        raise ConfigError(
+            f"a process may have {allowed} files open here, and coderl needs {FEWEST_OPEN_FILES}: raise the limit "
+            f"(ulimit -Hn)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _has_lost_its_reader() -> bool:

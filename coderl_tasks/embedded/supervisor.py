@@ -7,6 +7,7 @@ clients which retry find it again under the same address. One that dies `MAX_QUI
 """
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from coderl_tasks.embedded import guard
 from coderl_tasks.embedded.server_keys import new_key
@@ -90,6 +91,17 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
             return response.status == 200 and expected in response.read(1000).decode(errors="replace")
     except (OSError, ValueError):  # refused, timed out, not HTTP
         return False
+
+
+def told(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
+    """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
+    try:
+        request = urllib.request.Request(without_credentials(url), headers=authorization(url))
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            answer = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def processes_with(variable: str, value: str) -> list[int]:

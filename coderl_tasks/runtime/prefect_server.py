@@ -29,12 +29,12 @@ from coderl_tasks.embedded.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.server_addresses import LOOPBACK
 from coderl_tasks.services import log_folder
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
 ANSWER_S = 20.0
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVENTS_KEPT = "PREFECT_SERVER_EVENTS_RETENTION_PERIOD"
 """Events are what the UI's feed shows: some 40 KB per training step, and nothing else reads them."""
 

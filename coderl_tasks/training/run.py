@@ -161,9 +161,10 @@ class TrainingRun:
 async def open_run(settings: TrainSettings, directory: RunDirectory, used: Services) -> AsyncIterator[TrainingRun]:
     """The run in `directory`, ready to work on. `settings.pool` is the pool's file.
 
-    Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, or there is nothing to
-    evaluate on.
+    Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, there is nothing to evaluate
+    on, or programs could read the run or the pool.
     """
+    used.require_hidden(directory.path, Path(settings.pool))
     # First what lies on this machine: a pool or a data set that cannot be used costs no session.
     problems = read_pool(Path(settings.pool))
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())

@@ -37,6 +37,17 @@ def test_a_reader_that_has_gone_is_told_nothing(words: str) -> None:
     assert done.stderr == ""
 
 
+def test_too_few_open_files_are_named_and_more_are_taken() -> None:
+    command = ["sh", "-c", f"ulimit -n 64; exec {sys.executable} -m coderl_tasks.cli pools"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("coderl pools: a process may have 64 files open here, and coderl needs 512")
+    taken = "import resource; from coderl_tasks.cli.entry import require_open_files; require_open_files(); "
+    taken += "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 512)"
+    command = ["sh", "-c", f'ulimit -Sn 64; exec {sys.executable} -c "{taken}"']
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
 @pytest.mark.parametrize("name", FLOWS)
 def test_flow_help_needs_no_server(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0

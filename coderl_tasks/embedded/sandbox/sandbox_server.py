@@ -186,6 +186,7 @@ async def info(request: web.Request) -> web.Response:
             "cgroups": pool.has_cgroups,
             "python": platform.python_version(),
             "numpy": pool.numpy,
+            "readable": pool.readable,
             "concurrency": pool.concurrency,
             "running": pool.running,
             "queued": pool.waiting,
