@@ -88,7 +88,8 @@ def load_environment() -> None:
     send a key that it does not have itself to a server of its own choice.
     """
     file = Path.cwd() / ".env"
-    named = {name: value for name, value in dotenv_values(file).items() if value and name not in os.environ}
+    values = dotenv_values(file)
+    named = [name for name, value in values.items() if value and name not in os.environ]
     loaders = [name for name in named if name == "PATH" or name.startswith(CODE_PREFIXES)]
     if loaders:
         raise ConfigError(
@@ -96,10 +97,10 @@ def load_environment() -> None:
             f"file. Remove it there, or export it in the shell"
         )
     for address, key in KEYS_OF_ADDRESSES.items():
-        if address in named and key in os.environ:
+        if address in named and os.environ.get(key) not in (None, "", values.get(key)):
             raise ConfigError(
                 f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
-                f"you trust it, export {address} in the shell, or set the key in the file too and unset it in the shell"
+                f"you trust it, export {address} in the shell; else remove it from the file"
             )
     load_dotenv(file)
     os.environ.setdefault("TINKER_TELEMETRY", "0")

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.insight.console import render_frame, write_frame
+from coderl_tasks.insight.tables import markdown_text
 from coderl_tasks.untrusted_text import csv_cell, printable, printable_json, printable_lines
 
 HOSTILE = [
@@ -73,3 +74,7 @@ def test_what_is_written_as_csv_and_shown_as_a_table_obeys_nobody() -> None:
         frame.rename({"n": "\x1b]0;n\x07"}), Console(file=table, width=80, force_terminal=True, color_system=None)
     )
     assert "\x1b]0" not in table.getvalue() and r"\x1b[2J" in table.getvalue()
+
+
+def test_text_in_markdown_neither_acts_nor_hides() -> None:
+    assert markdown_text("![x](http://a)\x1b[2J\u202e<b>&lt;~~") == r"!\[x\](http://a)\\x1b\[2J\\u202e\<b\>\&lt;\~\~"

@@ -43,7 +43,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     with ExitStack() as stack:
         stack.enter_context(early_lines())
         if (said := not_joined()) is not None:
-            console.print(said, highlight=False)
+            console.print(said, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
         # The address that logs in is for a person at a terminal, and not for a log.

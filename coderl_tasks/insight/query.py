@@ -214,7 +214,7 @@ def print_query(
             if answer.is_empty():  # a pool and a run may have one name
                 why = ": nothing was profiled" if name in ("pass_rates", "samples") else ""
                 said = f"no rows in {path}{why}; `coderl query` without SQL lists what it has"
-                console.print(said, highlight=False)
+                console.print(said, highlight=False, markup=False)
 
 
 def write_answer(

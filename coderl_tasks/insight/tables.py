@@ -141,7 +141,7 @@ def html_table(table: Table[Row]) -> Markup:
 
 def markdown_text(value: Any) -> str:
     """Text that stays text in markdown, in a table's cell too."""
-    return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", str(value).replace("\n", " "))
+    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", printable(str(value).replace("\n", " ")))
 
 
 def _rich_cell(column: Column[Row], row: Row) -> Text:

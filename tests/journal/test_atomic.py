@@ -1,6 +1,7 @@
 """Atomic files and JSON lines: whole or not at all, and damage is recognised."""
 
 import errno
+import os
 import resource
 import stat
 from pathlib import Path
@@ -172,3 +173,19 @@ def test_files_are_readable_by_the_group(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("{}")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.json", "b.json")}
     assert len(modes) == 1
+
+
+def test_what_a_directory_of_others_may_hold_is_named_and_neither_waited_for_nor_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_json, read_rows, read_parquet):
+        with pytest.raises(DamagedFileError, match="no regular file"):
+            read(tmp_path / "pipe")
+    (tmp_path / "deep").write_text('{"a":' + "[" * 100_000 + "\n{}\n")
+    for read in (read_json, read_rows):
+        with pytest.raises(DamagedFileError, match="not JSON"):
+            read(tmp_path / "deep")
+    (tmp_path / "profile").write_text("mine\n")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "profile")
+    with pytest.raises(DamagedFileError, match="a link to"):
+        append_row(tmp_path / "metrics.jsonl", {"step": 1})
+    assert (tmp_path / "profile").read_text() == "mine\n"

@@ -1,7 +1,10 @@
 """The renderer on models' own templates: their tokens on ordinary text, and plain text for whatever is spelled."""
 
+import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +14,10 @@ from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading import extract_code
+from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.prompts import Message, Renderer, get_renderer
-from coderl_tasks.prompts.chat_template import PROMPT_DATE, find_markers
+from coderl_tasks.prompts.chat_template import PROMPT_DATE, ChatTemplate, find_markers
+from coderl_tasks.prompts.tokenizer import load_tokenizer
 from tests.prompts.template_shapes import CHATML, NO_SYSTEM, SHAPES, Shape, bytes_tokenizer, plain
 
 MODES = [(name, None) for name in SHAPES] + [("opened", True), ("opened", False), ("roles only", False)]
@@ -352,3 +357,36 @@ def test_prompts_are_the_same_on_every_day(tokenizer_of: Callable[[str], PreTrai
     prompt = get_renderer("chat_template", tokenizer).prompt_tokens([QUESTION])
     undated = get_renderer("chat_template", tokenizer_of("chatml")).prompt_tokens([QUESTION])
     assert tokenizer.decode(prompt) == f"Today: {PROMPT_DATE:%d %b %Y}\n{tokenizer.decode(undated)}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(10**12) %}x{% endfor %}",
+        "{{ 1 // 0 }}",
+        "{{ 'a' * 10**13 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{% include '/etc/passwd' %}",
+    ],
+)
+def test_a_hostile_template_is_refused_in_one_line(source: str) -> None:
+    tokenizer = load_tokenizer("data/nano")
+    tokenizer.chat_template = source
+    with pytest.raises(ConfigError, match="the model's chat template does not render"):
+        ChatTemplate(tokenizer)
+
+
+def test_code_of_a_model_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *question: "y")  # what transformers would ask for
+    for file in (PROJECT_ROOT / "data" / "nano").iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    evil = {"auto_map": {"AutoTokenizer": ["evil.Tok", "evil.Tok"]}, "tokenizer_class": "Tok", "model_type": "evil"}
+    for name in ("tokenizer_config.json", "config.json"):
+        config = tmp_path / name
+        config.write_text(json.dumps(json.loads(config.read_text()) | evil))
+    ran = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Tok: pass\n")
+    with pytest.raises(ConfigError, match="contains custom code"):
+        load_tokenizer(str(tmp_path))
+    assert not ran.exists()

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -296,9 +296,8 @@ def _loadable(folder: Path) -> Iterator[None]:
 
 
 def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    loaded: Any  # with output_loading_info a pair
     with _loadable(folder):
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             attn_implementation="coderl_rows",
@@ -306,11 +305,11 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    model: PreTrainedModel = loaded[0]
-    if missing := sorted(loaded[1]["missing_keys"]):
+    model, found = loaded
+    if missing := sorted(found["missing_keys"]):
         # transformers makes up what a file lacks.
         raise ConfigError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more of the model's")
-    return model
+    return cast(PreTrainedModel, model)
 
 
 def _parameters(folder: Path) -> int:
