@@ -36,12 +36,12 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
     """
     signal.signal(signal.SIGTERM, _end)
     load_environment()
-    settings = asyncio.run(plan(settings))
-    flow = getattr(import_module(f"flows.{name}"), name)
-    _show_plain_lines()  # after the import, which sets up Prefect's logging
     console = Console()
     with ExitStack() as stack:
-        stack.enter_context(early_lines())
+        stack.enter_context(early_lines())  # planning repairs a run's files already
+        settings = asyncio.run(plan(settings))
+        flow = getattr(import_module(f"flows.{name}"), name)
+        _show_plain_lines()  # after the import, which sets up Prefect's logging
         if (said := not_joined()) is not None:
             console.print(said, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
