@@ -141,7 +141,7 @@ def test_the_preset_has_the_notebooks_numbers() -> None:
     evaluation = parse_settings(EvaluateSettings, {"preset": "gsm8k"})
     assert (evaluation.temperature, evaluation.eval_limit) == (0.0, 40)
     curation = parse_settings(CurateSettings, {"preset": "gsm8k"})
-    assert (curation.band_low, curation.band_high, curation.min_tests) == (0.0, 1.0, 1)
+    assert (curation.profile_mode, curation.is_profiled, curation.min_tests) == ("none", False, 1)
     environment = environment_of(train)
     assert isinstance(environment, Gsm8kEnvironment) and environment.use_r1_zero_format
     for flow in (CurateSettings, TrainSettings, EvaluateSettings):

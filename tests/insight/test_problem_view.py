@@ -120,7 +120,7 @@ def test_what_is_gone_is_said_and_the_rest_is_shown(run: Path, capsys: pytest.Ca
     """The data set of the evaluation is not there, and later the pool."""
     assert main(["show", str(run), "beta"]) == 0
     said = capsys.readouterr().out
-    assert "Inputs and expected outputs are not shown: " in said and "gone.jsonl" in said
+    assert "Inputs and expected outputs are not shown:" in said and "gone.jsonl" in said.replace("\n", "")  # wrapped
     assert "Completions of evaluation baseline" in said and "got         1" in said
     (run.parent / POOL_FILE).unlink()
     view = view_problem(run, "alpha-1")
