@@ -74,7 +74,7 @@ def test_a_bare_run_trains_what_is_offered_and_is_refused_once_that_is_retired(
     done = coderl_there("train", f"pool={pool}", f"log_path={path}", "max_steps=1", "eval_every=-1", *sizes)
     assert done.returncode == 0, done.stderr
     assert f"Model: {TAKEN} (the service does not offer the default, {DEFAULT};" in done.stdout
-    assert proxy.asked == 2  # to decide, and by the session for the context's length
+    assert proxy.asked == 3  # to decide, and by the session for the context's length and for what serves the model
     assert read_json(path / "config.json")["model_name"] == TAKEN
     assert [row["step"] for row in rows(path / "metrics.jsonl")] == [0]
 
