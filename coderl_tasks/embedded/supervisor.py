@@ -82,12 +82,15 @@ def is_ours(port: int) -> bool:
     return listeners(port) == {os.getuid()}
 
 
+def _request(url: str) -> urllib.request.Request:
+    # In a header: urllib takes what stands before an @ for a part of the host's name.
+    return urllib.request.Request(without_credentials(url), headers=authorization(url))
+
+
 def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
     """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
     try:
-        # In a header: urllib takes what stands before an @ for a part of the host's name.
-        request = urllib.request.Request(without_credentials(url), headers=authorization(url))
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
             return response.status == 200 and expected in response.read(1000).decode(errors="replace")
     except (OSError, ValueError):  # refused, timed out, not HTTP
         return False
@@ -96,8 +99,7 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
 def told(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
     """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
     try:
-        request = urllib.request.Request(without_credentials(url), headers=authorization(url))
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
             answer = json.load(response)
     except (OSError, ValueError):
         return {}

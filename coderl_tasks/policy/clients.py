@@ -41,7 +41,7 @@ from tinker.types import RequestErrorCategory, SupportedModel
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.server_addresses import without_credentials
+from coderl_tasks.server_addresses import LOOPBACK, without_credentials
 
 logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -284,7 +284,7 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
     if not told or not isinstance(told[0], str):
         return address
     host = urlsplit(address).hostname
-    return told[0] if host in ("127.0.0.1", "localhost", "::1") else f"{told[0]}, at {host}"
+    return told[0] if host in LOOPBACK else f"{told[0]}, at {host}"
 
 
 async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:
