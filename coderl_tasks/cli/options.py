@@ -15,6 +15,7 @@ from coderl_tasks.errors import ConfigError
 LAST_PORT = 65535
 RECORDS = "a run or a pool: its name (coderl runs, coderl pools), its directory, or latest (the newest run)"
 FORMATS = ("table", "csv", "json")
+ESTIMATE_OPTIONS = ("-h", "--help", "--probe", "--no-probe")
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
 
@@ -43,7 +44,11 @@ def run_subcommand(name: str, words: Sequence[str]) -> int:
     subcommand = SUBCOMMANDS[name]
     parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
     subcommand.add_options(parser)
-    options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
+    if name == "estimate":  # the command's own settings may begin with dashes too
+        own = [word for word in words if word in ESTIMATE_OPTIONS]
+        options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
+    else:
+        options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
     work: Callable[[argparse.Namespace], int] = getattr(import_module(f"coderl_tasks.cli.{subcommand.module}"), name)
     return work(options)
 
@@ -100,7 +105,9 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 def _estimate(parser: argparse.ArgumentParser) -> None:
     """What a command with these settings will take in tokens, cost and time."""
     parser.add_argument("flow", choices=("curate", "train", "evaluate", "pipeline"))
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="as for the command itself")
+    parser.add_argument(
+        "settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms"
+    )
     parser.add_argument(
         "--probe",
         action=argparse.BooleanOptionalAction,

@@ -49,7 +49,7 @@ def train_row(values: TrainSettings, pool: Path, path: Path | None) -> Estimate:
 def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     estimated: Says, run: Path, pool: Path
 ) -> None:
-    said = estimated("train", "preset=nano", f"pool={pool}", "max_steps=9", *TINY, ENDS)
+    said = estimated("train", "--preset=nano", f"pool={pool}", "--max_steps", "9", *TINY, ENDS)
     assert "train: by the profile of 12 problems" in said and "prices: not known" in said
     prices = {"prefill": 1.0, "sample": 1.0, "train": 1.0}
     profile = pl.read_parquet(pool / "profile.parquet")

@@ -106,7 +106,7 @@ def test_logs_log_has_all_that_the_console_says_and_that_no_checkpoint_was_found
     assert done.returncode == 0, done.stderr
     log = (path / "logs.log").read_text()
     assert f"{path / 'checkpoints.jsonl'} is damaged: " in log and "set aside as checkpoints.jsonl.damaged" in log
-    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 2, " in log
+    assert f"{path / 'checkpoints.jsonl'} is missing or empty: the policy comes from the state after step 0, " in log
     said = [line for line in done.stdout.splitlines() if line and not line.startswith("Prefect UI: ")]
     steps = [line for line in said if re.match(r"step +\d+/4 ", line)]  # those also say how far the run is
     assert len(steps) == 1 and "INFO    coderl_tasks: step    3  reward" in log
