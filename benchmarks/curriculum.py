@@ -66,7 +66,7 @@ SIZES = ("problems_per_step=8", f"completions_per_problem={WHOLE}")
 EVAL_EVERY, VALIDATION = 3, 100
 PILOT_SEED = 1000
 MINI_TOKENS = 45
-"""Of a completion on data/mini, where each was not recorded: 206,068 in 4,618 (docs/measurements.md)."""
+"""Of a completion on data/mini, where each was not recorded: 206,068 in 4,618 (benchmarks/learning.md)."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ problem has one round (profile_round) at most, and what is missing comes from th
    ended, those below `drop_below` are not kept.
 
 Two samples hardly tell a problem that is never solved from one that seldom is, so probabilities are too high where they
-are low: at the default limits far less is lost than they say (docs/measurements.md). What is not sampled tells nothing
-of others, so they are a little higher still than where all is: hence two limits.
+are low: at the default limits far less is lost than they say (benchmarks/curation.md). What is not sampled tells
+nothing of others, so they are a little higher still than where all is: hence two limits.
 
 All of it is a function of the problems and of the recorded samples: a curation that was killed, or is started again,
 decides the same. Similarities are of whole numbers, and so are the same on every machine; weights are rounded.

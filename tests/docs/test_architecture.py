@@ -1,4 +1,5 @@
-"""docs/architecture.md names files and functions that there are, and imports point down its list of directories."""
+"""docs/architecture.md and docs/contributing.md name files and functions that exist, and imports point down the list
+of directories."""
 
 import re
 
@@ -6,7 +7,8 @@ import pytest
 
 from coderl_tasks.paths import PROJECT_ROOT
 
-TEXT = (PROJECT_ROOT / "docs" / "architecture.md").read_text()
+ARCHITECTURE = (PROJECT_ROOT / "docs" / "architecture.md").read_text()
+TEXT = ARCHITECTURE + (PROJECT_ROOT / "docs" / "contributing.md").read_text()
 FILES = sorted(set(re.findall(r"`((?:\w+/)*\w+\.py)`", TEXT)))
 NAMED = [
     (file, name)
@@ -35,7 +37,7 @@ def test_the_functions_are_there(file: str, name: str) -> None:
 
 def rooms() -> dict[str, int]:
     """The line of the table of directories that each directory or file of coderl_tasks/ is in, and flows/."""
-    table = TEXT.split("## The directories")[1].split("\n## ")[0]
+    table = ARCHITECTURE.split("## The directories")[1].split("\n## ")[0]
     lines = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     found = [(path, number) for number, line in enumerate(lines) for path in re.findall(r"`([\w/.]+)`", line)]
     return {path.rstrip("/").removeprefix("coderl_tasks/").removesuffix(".py"): number for path, number in found}

@@ -1,4 +1,5 @@
-"""The pages of docs/ and the README: their commands are taken by the command line, and their links lead somewhere."""
+"""The README and the pages of docs/ and benchmarks/: the command line takes their commands, and their links lead
+somewhere."""
 
 import argparse
 import re
@@ -18,7 +19,8 @@ from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.server_addresses import sandbox_addresses
 from coderl_tasks.settings.parsing import parse_settings
 
-PAGES = sorted([PROJECT_ROOT / "README.md", *(PROJECT_ROOT / "docs").glob("*.md")])
+DOCS = sorted((PROJECT_ROOT / "docs").glob("*.md"))
+PAGES = [PROJECT_ROOT / "README.md", *DOCS, *sorted((PROJECT_ROOT / "benchmarks").glob("*.md"))]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -60,7 +62,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(CODE.sub("", page.read_text())):
         found = (page.parent / target).resolve() if target else page
@@ -73,8 +75,21 @@ def test_the_site_is_built_and_has_every_page(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
     subprocess.run(command, cwd=PROJECT_ROOT, check=True)
     named = yaml.safe_load((PROJECT_ROOT / "mkdocs.yml").read_text())["nav"]
-    assert sorted(re.findall(r"[\w-]+\.md", str(named))) == sorted(page.name for page in PAGES[1:])
+    assert sorted(re.findall(r"[\w-]+\.md", str(named))) == [page.name for page in DOCS]
     assert "score_group" in (tmp_path / "reference.html").read_text()
+
+
+def test_every_benchmark_is_on_a_page_of_its_folder() -> None:
+    folder = PROJECT_ROOT / "benchmarks"
+    pages = {page.name: page.read_text() for page in folder.glob("*.md")}
+    index = pages.pop("README.md")
+    for script in folder.glob("*.py"):
+        assert re.search(rf"\b{script.name}\b", index), f"benchmarks/README.md does not name {script.name}"
+    rows = re.findall(r"^\| \[(\w+\.md)\]\(\1\) \|.*\| ([\w.]+\.py(?:, [\w.]+\.py)*) \|$", index, re.M)
+    assert {name for name, _ in rows} == pages.keys()
+    for name, scripts in rows:
+        for script in scripts.split(", "):
+            assert f"python benchmarks/{script}" in pages[name], f"{name} does not have the command of {script}"
 
 
 def test_the_manifests_are_valid() -> None:
