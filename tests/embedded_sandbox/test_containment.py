@@ -260,6 +260,7 @@ def test_without_isolation_it_refuses_unless_told() -> None:
         text=True,
         cwd="/",
         env=installation.environment(),
+        timeout=300,  # a process that it left behind would hold its streams open
     )
     assert done.returncode == 1
     assert done.stdout == ""

@@ -370,9 +370,9 @@ def test_prompts_are_the_same_on_every_day(tokenizer_of: Callable[[str], PreTrai
         "{% include '/etc/passwd' %}",
     ],
 )
-def test_a_hostile_template_is_refused_in_one_line(source: str) -> None:
+def test_a_hostile_template_is_refused_in_one_line(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load_tokenizer("data/nano")
-    tokenizer.chat_template = source
+    monkeypatch.setattr(tokenizer, "chat_template", source)  # others load the same one
     with pytest.raises(ConfigError, match="the model's chat template does not render"):
         ChatTemplate(tokenizer)
 

@@ -74,6 +74,8 @@ def _mapped_files(library: Sequence[str], packages: Sequence[str]) -> set[str]:
     pid = os.fork()
     if pid == 0:
         try:
+            # Else it waits for ever to write what nobody reads, where the server ends before it has read it.
+            os.close(report_read)
             os.dup2(report_write, 1)
             for folder in library:
                 names = os.listdir(folder) if os.path.isdir(folder) else []
