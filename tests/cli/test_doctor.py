@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coderl_tasks.cli import doctor, main
-from coderl_tasks.embedded.sandbox import interpreter
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services
+from local_servers.sandbox import interpreter
 from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 from tests.faults.sampling_faults import SamplingFaults
