@@ -268,7 +268,9 @@ def tree(root: Path) -> dict[str, Any]:
     places = [root / place for place in SERVERS]
     servers = [file for place in places for file in sorted(place.rglob("*.py"))]
     files = [file for file in sources(root) if file not in servers]
-    counts, of_servers = (sum((measures(file.read_text()) for file in some), Counter[str]()) for some in (files, servers))
+    counts, of_servers = (
+        sum((measures(file.read_text()) for file in some), Counter[str]()) for some in (files, servers)
+    )
     whole = {str(file.relative_to(root)): len(file.read_text().splitlines()) for file in files}
     names = Counter(file.name for file in files if file.name != "__init__.py")
     longest = max(whole, key=lambda file: whole[file])

@@ -78,9 +78,11 @@ def isolation_level() -> tuple[str | None, str]:
 def checkpoints(root: Path) -> "list[CheckpointRecord]":
     """The Tinker server's checkpoints below `root`, expired ones too: each has `path`, `size` in bytes, `created_at`,
     `expires_at` and `expired()`. Empty where there is no such folder."""
+    if not root.is_dir():
+        return []
     from local_servers.tinker.checkpoint_store import CheckpointStore
 
-    return CheckpointStore(root).all_checkpoints() if root.is_dir() else []
+    return CheckpointStore(root).all_checkpoints()
 
 
 def remove_checkpoint(root: Path, checkpoint: "CheckpointRecord") -> None:

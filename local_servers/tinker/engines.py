@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from local_servers.memory import importing
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
-from local_servers.tinker.refusal import Refusal, not_found
+from local_servers.tinker.refusal import not_found
 from local_servers.tinker.served_model import served_model
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class EnginePool:
         for host in self.hosts.values():
             if host.folder == folder:
                 return host
-        raise unknown_model(name, self.hosts)
+        offered = ", ".join(sorted(self.hosts))
+        raise not_found(f"model {name!r} is not served here; the models of this server are: {offered}")
 
     def close(self) -> None:
         """Close every host."""
@@ -126,11 +127,6 @@ def usable_device(wanted: str) -> str:
         f"--device cuda: PyTorch {torch.__version__} sees no GPU here. Install a build for CUDA and the GPU's driver "
         "(nvidia-smi shows whether it works), or serve with --device cpu"
     )
-
-
-def unknown_model(name: str, offered: dict[str, EngineHost]) -> Refusal:
-    """The refusal of a model that is not served."""
-    return not_found(f"model {name!r} is not served here; the models of this server are: {', '.join(sorted(offered))}")
 
 
 def _load_engine(folder: Path, device: str, dtype: str) -> "tuple[Engine, SamplingScheduler]":

@@ -30,7 +30,7 @@ PROTOBUF = "application/x-protobuf"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger(__name__)
-Category = Literal["user", "server", "unknown"]
+Category = Literal["user", "server"]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import json
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import pydantic
@@ -37,11 +36,6 @@ class ServerState:
 
     def __post_init__(self) -> None:
         self.samplers = SamplerRegistry(self.store)
-
-    @classmethod
-    def open(cls, root: Path, engines: EnginePool, gap_timeout_s: float = GAP_TIMEOUT_S) -> "ServerState":
-        """A fresh process over the store at `root`."""
-        return cls(engines, CheckpointStore(root), gap_timeout_s)
 
     def end_session(self, session_id: str, reason: str) -> None:
         """Free the session's models, samplers and recorded sequences; answers not yet fetched stay."""

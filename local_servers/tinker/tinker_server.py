@@ -34,6 +34,7 @@ from local_servers.tinker import (
     service_routes,
     training_routes,
 )
+from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EnginePool
 from local_servers.tinker.ordering import GAP_TIMEOUT_S
 from local_servers.tinker.promises import PROTOBUF, machine_fault
@@ -133,7 +134,7 @@ async def running(
     `key` is the one that callers need (None: any of the right form). Raises SetupError for a port in use, and for
     another host than loopback without a key."""
     check_exposure(host, key)
-    state = ServerState.open(root, engines, gap_timeout_s)
+    state = ServerState(engines, CheckpointStore(root), gap_timeout_s)
     for served in engines.hosts.values():
         logger.info("%s runs on %s in %s", served.name, served.device, served.dtype)
     listener = _listen(host, port)

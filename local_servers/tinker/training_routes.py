@@ -37,6 +37,7 @@ from local_servers.tinker.wire_format import (
 )
 
 Work = Callable[[], Awaitable[Answer]]
+SaveRequest = types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest
 MAX_WAITING = 10_000
 """Requests that one model may have waiting."""
 routes = web.RouteTableDef()
@@ -204,17 +205,12 @@ async def optim_step(request: web.Request) -> web.Response:
 
 
 def _save_work(
-    state: ServerState,
-    model: TrainingModel,
-    kind: CheckpointKind,
-    answer_type: str,
-    path: str | None,
-    ttl_seconds: int | None,
-    user_metadata: dict[str, str] | None,
-    overwrite: bool = False,
+    state: ServerState, model: TrainingModel, kind: CheckpointKind, answer_type: str, body: SaveRequest
 ) -> Work:
-    name = check_name(path)
+    name, ttl_seconds = check_name(body.path), body.ttl_seconds
     expiry(ttl_seconds)
+    overwrite = isinstance(body, types.SaveWeightsRequest) and body.overwrite
+    user_metadata = None if isinstance(body, types.SaveWeightsExternalRequest) else body.user_metadata
     if not overwrite and state.store.exists(model.run.run_id, kind, name):
         raise clash(f"tinker://{model.run.run_id}/{kind}/{name} exists: choose another name, or overwrite it")
 
@@ -231,23 +227,12 @@ async def save_weights(request: web.Request) -> web.Response:
     state = state_of(request)
     body = await read(request, types.SaveWeightsRequest)
     model = state.models.find(body.model_id)
-    return submit(
-        state,
-        model,
-        body.seq_id,
-        "save_weights",
-        body,
-        lambda: _save_work(
-            state,
-            model,
-            "weights",
-            "save_weights",
-            body.path,
-            body.ttl_seconds,
-            body.user_metadata,
-            body.overwrite,
-        ),
-    )
+    answer_type = "save_weights"
+
+    def prepare() -> Work:
+        return _save_work(state, model, "weights", answer_type, body)
+
+    return submit(state, model, body.seq_id, answer_type, body, prepare)
 
 
 @routes.post("/api/v1/save_weights_for_sampler")
@@ -263,9 +248,7 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 
     def prepare() -> Work:
         if body.path is not None:
-            return _save_work(
-                state, model, "sampler_weights", answer_type, body.path, body.ttl_seconds, body.user_metadata
-            )
+            return _save_work(state, model, "sampler_weights", answer_type, body)
         if body.sampling_session_seq_id is None:
             raise BadRequest("give a path, or a sampling_session_seq_id for weights without a name")
         sampler_id = sampler_name(model.run.session_id, body.sampling_session_seq_id)
@@ -295,7 +278,7 @@ async def save_weights_external(request: web.Request) -> web.Response:
     def prepare() -> Work:
         if body.age_encryption_recipients:
             raise BadRequest("age encryption of exports is not offered here")
-        return _save_work(state, model, "external_weights", answer_type, body.path, body.ttl_seconds, None)
+        return _save_work(state, model, "external_weights", answer_type, body)
 
     return submit(state, model, body.seq_id, answer_type, body, prepare)
 

@@ -1,6 +1,6 @@
 """Starts a sandbox server for the tests, under conditions that `serve` itself has no business with.
 
-Options: --concurrency=N, --queue=N, --allow-unisolated, --key=KEY, --prepared=TEXT,
+Options: --concurrency=N, --queue=N, --allow-unisolated, --key=KEY, --prepared=TEXT, --hidden=FOLDER,
 --as-ordinary-user (from root), --forbid-namespaces (as a distribution or a container runtime would), --forbid-landlock.
 """
 
@@ -67,6 +67,7 @@ def main(options: list[str]) -> None:
             allow_unisolated="--allow-unisolated" in values,
             key=values.get("--key"),
             prepared=values.get("--prepared"),
+            hidden={"a hidden folder": Path(values["--hidden"])} if "--hidden" in values else None,
         )
     except ServerError as error:
         sys.exit(f"refused: {error}")

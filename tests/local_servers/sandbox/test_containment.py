@@ -271,17 +271,18 @@ def test_without_isolation_it_refuses_unless_told() -> None:
         assert server.stdout("print(1)") == "1\n"
 
 
-@pytest.mark.parametrize("which", ["the working directory", "CODERL_HOME"])
+@pytest.mark.parametrize("which", ["the working directory", "a hidden folder"])
 @pytest.mark.parametrize("forbidden", [False, True])
 def test_a_folder_of_work_that_programs_could_read_is_refused(which: str, forbidden: bool) -> None:
     options, installation = refusing_namespaces() if forbidden else ([], Installation())
     library = subprocess.check_output([installation.python, "-c", "import json; print(json.__path__[0])"], text=True)
+    is_hidden = which == "a hidden folder"
     done = subprocess.run(
-        installation.command(*options),
+        installation.command(*options, *([f"--hidden={library.strip()}"] if is_hidden else [])),
         capture_output=True,
         text=True,
-        cwd=library.strip() if which != "CODERL_HOME" else "/",
-        env=installation.environment() | {"CODERL_HOME": library.strip() if which == "CODERL_HOME" else "/nowhere"},
+        cwd="/" if is_hidden else library.strip(),
+        env=installation.environment(),
     )
     assert done.returncode == 1
     assert f"refused: {which} ({library.strip()}) lies below " in done.stderr
