@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python tools/install.py
 # What is imported once is compiled, for commands outside make too, where Python may not be allowed to keep that. In two
 # processes, side by side: what both need, the first imports last.
 IMPORTS := prefect.server.api.server, flows.pipeline
-ENGINE_IMPORTS := coderl_tasks.embedded.tinker.engine.causal_lm, transformers.models.qwen3.modeling_qwen3
+ENGINE_IMPORTS := local_servers.tinker.engine.causal_lm, transformers.models.qwen3.modeling_qwen3
 # What the demo needs, and the rest that tests need.
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed

@@ -36,7 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 PACKAGES = ("flows", "coderl_tasks")
-EMBEDDED = ("coderl_tasks/local/", "coderl_tasks/embedded/")
+SERVERS = ("local_servers/", "coderl_tasks/local/", "coderl_tasks/embedded/")
+"""Where the embedded servers are, here and in earlier checkouts: counted apart, and traced nowhere."""
 POOL = ("preset=nano", "limit=24", "profile_samples=2", "max_tests=1", "band_low=0", "band_high=1")
 TRAIN = (
     "preset=nano",
@@ -115,7 +116,7 @@ class Tracer:
         """The file that the code is in, from the root, if it is the project's."""
         if code not in self._places:
             file = code.co_filename.removeprefix(self._root)
-            ours = file.startswith(tuple(f"{package}/" for package in PACKAGES)) and not file.startswith(EMBEDDED)
+            ours = file.startswith(tuple(f"{package}/" for package in PACKAGES)) and not file.startswith(SERVERS)
             self._places[code] = file if ours else None
         return self._places[code]
 
@@ -193,7 +194,8 @@ def defined(root: Path, name: str) -> Any:
     """The function of that name, from whichever file defines it."""
     for file in sources(root):
         if re.search(rf"^(async )?def {name}\b", file.read_text(), re.MULTILINE):
-            return getattr(import_module(".".join(file.relative_to(root).with_suffix("").parts)), name)
+            module = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            return getattr(import_module(module), name)
     raise SystemExit(f"no function {name} in {root}")
 
 
@@ -263,14 +265,21 @@ def upward_imports(root: Path) -> list[str]:
 
 def tree(root: Path) -> dict[str, Any]:
     """What can be counted without running anything."""
-    files = sources(root)
-    counts = sum((measures(file.read_text()) for file in files), Counter[str]())
+    places = [root / place for place in SERVERS]
+    servers = [file for place in places for file in sorted(place.rglob("*.py"))]
+    files = [file for file in sources(root) if file not in servers]
+    counts, of_servers = (
+        sum((measures(file.read_text()) for file in some), Counter[str]()) for some in (files, servers)
+    )
     whole = {str(file.relative_to(root)): len(file.read_text().splitlines()) for file in files}
     names = Counter(file.name for file in files if file.name != "__init__.py")
     longest = max(whole, key=lambda file: whole[file])
     return {
         "files": len(files),
         "code_lines": counts["code"],
+        "server_files": len(servers),
+        "server_code_lines": of_servers["code"],
+        "server_lines": sum(len(file.read_text().splitlines()) for file in servers),
         "median_lines": median(whole.values()),
         "longest_lines": whole[longest],
         "longest": longest,
@@ -295,6 +304,10 @@ def figures(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     numbers = found["tree"]
     yield "files", str(numbers["files"])
     yield "lines of code", str(numbers["code_lines"])
+    if "server_files" in numbers:  # not in what earlier versions wrote, which counted the servers among the above
+        yield "files of the embedded servers, apart", str(numbers["server_files"])
+        yield "lines of code of these", str(numbers["server_code_lines"])
+        yield "lines of these, docstrings and blank ones among them", str(numbers["server_lines"])
     yield "lines of the median file", f"{numbers['median_lines']:g}"
     yield "lines of the longest file", f"{numbers['longest_lines']} ({numbers['longest']})"
     yield "comment lines per 100 lines of code", str(numbers["comments_per_100"])

@@ -28,8 +28,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from coderl_tasks.embedded.tinker.engine import Engine
-from coderl_tasks.embedded.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
+from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 
 RANK = 32
 LEARNING_RATE = 4e-5

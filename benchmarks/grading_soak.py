@@ -29,11 +29,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from sandbox_throughput import family, resident_mib
 
-from coderl_tasks.embedded.sandbox import kernel
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, embedded_sandbox
+from local_servers.sandbox import kernel
 
 ROWS = 10
 SETTLED_S, LONGEST_SETTLING_S = 0.5, 15.0

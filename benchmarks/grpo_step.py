@@ -19,9 +19,9 @@ import tinker
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.embedded.tinker.engine import Engine
-from coderl_tasks.embedded.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 from coderl_tasks.paths import NANO_MODEL, local_model_folder
+from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
 
 LEARNING_RATE = 1e-4
 VOCABULARY = 800  # token ids used in prompts: below every nano model's vocabulary size

@@ -36,7 +36,6 @@ from overlap import servers
 from sampling_gateway import Gateway
 from tinker.proto import tinker_public_pb2 as pb
 
-from coderl_tasks.embedded.tinker.promises import PROTOBUF
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.journal.atomic import append_row, read_rows, write_parquet
 from coderl_tasks.journal.rollout_index import index_step
@@ -46,6 +45,7 @@ from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import load_problems, problems_frame
 from coderl_tasks.prompts.tokenizer import load_tokenizer
+from local_servers.tinker.promises import PROTOBUF
 
 LOOK_S = 0.1
 CONTEXT = 32_768

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.embedded.supervisor import processes_with
 from coderl_tasks.filtering.stages import FilterRequest, filter_dataset
 from coderl_tasks.insight.listing import tree_bytes
 from coderl_tasks.journal.run_directory import committed_steps
+from coderl_tasks.services.supervisor import processes_with
 
 LOOK_S = 5.0
 PAGE = os.sysconf("SC_PAGE_SIZE")

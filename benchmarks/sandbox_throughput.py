@@ -25,7 +25,7 @@ from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY
 
 PROGRAM = "print(sum(map(int, '1 2 3'.split())))"
 NUMPY_PROGRAM = "import numpy\nprint(numpy.arange(4).sum())"
-SERVER = "from coderl_tasks.embedded.sandbox.sandbox_server import serve; serve(0)"
+SERVER = "from local_servers.sandbox.sandbox_server import serve; serve(0)"
 
 
 def bare_fork() -> None:

@@ -52,9 +52,6 @@ from rich.console import Console
 from rich.table import Table
 from sampling_gateway import Gateway
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer
-from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
-from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
@@ -64,7 +61,10 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.rollouts.budget import run_budget
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
+from coderl_tasks.services.supervisor import EmbeddedServer
 from coderl_tasks.settings import TrainSettings
+from local_servers.tinker.checkpoint_store import CheckpointStore
+from local_servers.tinker.records import CheckpointRecord
 
 SETTINGS = (
     "preset=nano",

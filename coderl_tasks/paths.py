@@ -23,8 +23,6 @@ NANO_MODEL = "data/nano"
 MINI_DATASET = "data/mini"
 NANO_WORDS_MODEL = "data/nano_words"
 WORDS_DATASET = "data/words"
-SAMPLED_BYTES = 2**20
-"""Of each end of a file of weights: what tells it from another one."""
 BUNDLED_MODELS = {NANO_MODEL: MINI_DATASET, NANO_WORDS_MODEL: WORDS_DATASET}
 """The bundled base models, and the data set that has problems of the only kind that each can solve."""
 
@@ -32,6 +30,11 @@ BUNDLED_MODELS = {NANO_MODEL: MINI_DATASET, NANO_WORDS_MODEL: WORDS_DATASET}
 def coderl_home() -> Path:
     """The cache shared by all runs of this user (embedded servers' checkpoints, Prefect's database): `CODERL_HOME`."""
     return Path(os.environ.get("CODERL_HOME") or "~/.cache/coderl").expanduser()
+
+
+def tinker_store() -> Path:
+    """The runs and checkpoints of the embedded Tinker server."""
+    return coderl_home() / "tinker"
 
 
 def private_folder(folder: Path) -> Path:
@@ -67,21 +70,6 @@ def local_model_folder(name: str) -> Path | None:
     """The local Hugging Face model folder that `name` means, or None if `name` can only be a hub model."""
     folder = find_local(name)
     return folder if folder is not None and (folder / "config.json").is_file() else None
-
-
-def served_model(folder: Path, device: str = "cpu", dtype: str = "float32") -> str:
-    """What coderl's own server answers with from a model folder, by default as a run starts it: the same text means
-    the same numbers, at whatever address."""
-    digest = hashlib.sha256()
-    for file in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
-        # Both ends and not the whole, which takes minutes of a large model: other weights are others everywhere.
-        with file.open("rb") as content:
-            size = content.seek(0, os.SEEK_END)
-            digest.update(f"{file.name} {size} ".encode())
-            for place in (0, max(0, size - SAMPLED_BYTES)):
-                content.seek(place)
-                digest.update(content.read(SAMPLED_BYTES))
-    return f"coderl serve tinker, {device} {dtype}, weights {digest.hexdigest()[:12]}"
 
 
 def same_model(one: str, other: str) -> bool:

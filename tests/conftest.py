@@ -22,7 +22,6 @@ import hypothesis
 import pytest
 from aiohttp import web
 
-from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.runtime.prefect_server import embedded_prefect, used
 from coderl_tasks.services import (
@@ -31,6 +30,7 @@ from coderl_tasks.services import (
     embedded_sandbox,
     embedded_tinker,
 )
+from coderl_tasks.services.supervisor import free_port
 
 Serve = Callable[[web.Application], str]
 Found = Any

@@ -185,6 +185,15 @@ def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
     assert os.environ["TINKER_BASE_URL"] == "http://mine.example"
 
 
+def test_a_sandbox_whose_programs_could_read_the_home_is_refused() -> None:
+    library = str(Path(json.__file__).parent)
+    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "sandbox"]
+    environment = os.environ | {"CODERL_HOME": library}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"CODERL_HOME ({library}) lies below " in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_run_that_programs_in_the_sandbox_could_read_is_refused(embedded: Services, tmp_path: Path) -> None:
     embedded.require_hidden(tmp_path, tmp_path / "pool.parquet")
     with pytest.raises(ConfigError, match=r"runs lies below .*, which programs in the sandbox may read"):

@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
-from coderl_tasks.embedded.tinker.records import CheckpointRecord
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
 from coderl_tasks.journal.atomic import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
@@ -32,8 +31,12 @@ from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
-from coderl_tasks.paths import POOLS, coderl_home
+from coderl_tasks.paths import POOLS, tinker_store
 from coderl_tasks.services import load_environment
+from local_servers.interface import checkpoints, remove_checkpoint
+
+if TYPE_CHECKING:
+    from local_servers.interface import CheckpointRecord
 
 POOL_PARTS = ("screening", "solutions", "shards")
 UNRECORDED_S = 24 * 3600.0
@@ -55,7 +58,7 @@ def clean(options: Namespace) -> int:
     """Say what nothing needs, and remove it, once the answer to the question is y. Raises ConfigError where nobody can
     answer."""
     load_environment()  # which may set CODERL_HOME
-    root, tinker = runs_root(), coderl_home() / "tinker"
+    root, tinker = runs_root(), tinker_store()
     missing = [str(folder) for folder in options.runs if not folder.is_dir()]
     if missing:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
@@ -136,12 +139,12 @@ def pool_parts(pools: Path) -> list[Removal]:
 
 def expired_checkpoints(tinker: Path) -> list[Removal]:
     """The embedded Tinker server's checkpoints whose time is over; it would remove them when it is started next."""
-    return [_checkpoint(tinker, record, "expired") for record in _records(tinker) if record.expired()]
+    return [_checkpoint(tinker, record, "expired") for record in checkpoints(tinker) if record.expired()]
 
 
 def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
     """The embedded Tinker server's checkpoints that no run in `roots` needs."""
-    old = [r for r in _records(tinker) if not r.expired() and time.time() - r.created_at > UNRECORDED_S]
+    old = [r for r in checkpoints(tinker) if not r.expired() and time.time() - r.created_at > UNRECORDED_S]
     named = {path for root in roots for path in _named_in(root)} if old else set()
     return [_checkpoint(tinker, record, "named by no run") for record in old if record.path not in named]
 
@@ -164,16 +167,12 @@ def _is_finished(run: Path) -> bool:
         return False  # whoever mends it needs all that it names
 
 
-def _records(tinker: Path) -> list[CheckpointRecord]:
-    return CheckpointStore(tinker).all_checkpoints() if tinker.is_dir() else []
-
-
-def _checkpoint(tinker: Path, record: CheckpointRecord, why: str) -> Removal:
+def _checkpoint(tinker: Path, record: "CheckpointRecord", why: str) -> Removal:
     def remove() -> bool:
-        CheckpointStore(tinker).delete(record)
+        remove_checkpoint(tinker, record)
         return True
 
-    return Removal(f"checkpoint {why}: {record.path}", sum(file.size for file in record.files.values()), remove)
+    return Removal(f"checkpoint {why}: {record.path}", record.size, remove)
 
 
 def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str = RUN_LOCK) -> bool:

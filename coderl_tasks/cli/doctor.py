@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coderl_tasks.disk import GIB, free_bytes, needed_by_states
-from coderl_tasks.embedded.supervisor import answers
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder
+from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, tinker_store
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
@@ -32,7 +31,9 @@ from coderl_tasks.services import (
     uses_tinker_service,
     why_no_sandbox,
 )
+from coderl_tasks.services.supervisor import answers
 from coderl_tasks.settings import TrainSettings
+from local_servers.interface import ServerError, checkpoints, isolation_level
 
 if TYPE_CHECKING:  # the SDK takes seconds to import
     from tinker.types import SupportedModel
@@ -181,11 +182,9 @@ def check_programs(_: str | None) -> Finding:
 
 
 def check_isolation(_: str | None) -> Finding:
-    from coderl_tasks.embedded.sandbox.interpreter import isolation_level
-
     try:
         level, reason = isolation_level()
-    except CoderlError as error:
+    except ServerError as error:
         level, reason = None, str(error)
     if level is not None:
         return Finding("isolation", True, f"{level} ({reason})" if reason else level)
@@ -267,11 +266,8 @@ def check_checkpoints(_: str | None) -> Finding:
 def _expiries() -> dict[str, datetime]:
     """When checkpoints expire, by path, those that do: the named service's, else those of the embedded server."""
     if not uses_tinker_service():
-        from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
-
-        store = coderl_home() / "tinker"
-        records = CheckpointStore(store).all_checkpoints() if store.is_dir() else []
-        return {r.path: datetime.fromtimestamp(r.expires_at, UTC) for r in records if r.expires_at is not None}
+        dated = ((one.path, one.expires_at) for one in checkpoints(tinker_store()))
+        return {path: datetime.fromtimestamp(expires, UTC) for path, expires in dated if expires is not None}
     return asyncio.run(asyncio.wait_for(_service_expiries(), DEADLINE_S))
 
 

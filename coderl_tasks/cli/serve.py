@@ -1,31 +1,45 @@
-"""`coderl serve`: an embedded server until it is stopped. Each imports only what it needs itself."""
+"""`coderl serve`: a local server until it is stopped. Each imports only what it needs itself."""
 
 from argparse import Namespace
 
-from coderl_tasks.embedded.memory import importing
-from coderl_tasks.embedded.server_keys import read_key
-from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.paths import (
+    GRADING_DRIVER,
+    NANO_MODEL,
+    coderl_home,
+    local_model_folder,
+    private_folder,
+    tinker_store,
+)
+from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
 
 
 def serve(options: Namespace) -> int:
-    key = None if options.key is None else read_key(options.key)
-    if options.server == "tinker":
-        with importing():
-            from coderl_tasks.embedded.tinker.tinker_server import (
-                serve as serve_tinker,  # needs PyTorch, which may be missing
+    try:
+        key = None if options.key is None else read_key(options.key)
+        if options.server == "tinker":
+            serve_tinker(
+                options.port,
+                options.host,
+                options.model or [NANO_MODEL],
+                folder_of=local_model_folder,
+                root=private_folder(tinker_store()),
+                key=key,
+                device=options.device,
+                dtype=options.dtype,
             )
-
-        models = options.model or [NANO_MODEL]
-        serve_tinker(options.port, options.host, models, key=key, device=options.device, dtype=options.dtype)
-    else:
-        from coderl_tasks.embedded.sandbox.sandbox_server import serve as serve_sandbox
-
-        serve_sandbox(
-            options.port,
-            options.host,
-            options.concurrency,
-            options.allow_unisolated,
-            key=key,
-            prepared=GRADING_DRIVER.read_text(),
-        )
+        else:
+            serve_sandbox(
+                options.port,
+                options.host,
+                options.concurrency,
+                options.allow_unisolated,
+                key=key,
+                prepared=GRADING_DRIVER.read_text(),
+                hidden={"CODERL_HOME": coderl_home()},
+            )
+    except SetupError as error:
+        raise ConfigError(str(error)) from error
+    except ServerError as error:
+        raise InfraError(str(error)) from error
     return 0

@@ -21,7 +21,7 @@ from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
-from coderl_tasks.paths import POOLS, find_local, local_model_folder, served_model
+from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import Dates
@@ -37,7 +37,7 @@ from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.runtime.training_plan import check_training, plan_training, run_record, training_path
-from coderl_tasks.services import for_this_machine, tinker_credentials, uses_tinker_service
+from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 
 INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if about(field).inherited)
@@ -149,8 +149,7 @@ async def _served_by(model_name: str) -> str:
     """What will answer for the model, before the server that a run starts itself is there."""
     if uses_tinker_service():
         return await served_by(*tinker_credentials(), model_name)
-    folder = local_model_folder(model_name)
-    return served_model(folder) if folder is not None else ""  # which no server could be started for
+    return embedded_tinker_serves(model_name)
 
 
 def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -25,12 +25,12 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from coderl_tasks.embedded.prefect_app import LOGIN_PATH, own_origins
-from coderl_tasks.embedded.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK
 from coderl_tasks.services import log_folder
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, free_port, is_ours, listeners
 
 DEFAULT_PORT = 4200
 DEFAULT_API_URL = f"http://127.0.0.1:{DEFAULT_PORT}/api"
@@ -186,7 +186,7 @@ def _started(port: int) -> Iterator[str]:
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
             EVENTS_KEPT: os.environ.get(EVENTS_KEPT) or "PT6H",
         }
-        command = [sys.executable, "-m", "coderl_tasks.embedded.prefect_app"]
+        command = [sys.executable, "-m", "coderl_tasks.runtime.prefect_app"]
         log_file = log_folder() / "prefect.log"
         with EmbeddedServer("Prefect", command, "/api/health", log_file, port=port, environment=environment):
             yield api_url

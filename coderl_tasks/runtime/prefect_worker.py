@@ -16,12 +16,12 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from coderl_tasks.embedded import guard
-from coderl_tasks.embedded.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 from coderl_tasks.errors import CoderlError, InfraError
 from coderl_tasks.paths import CODE_ROOT, PROJECT_ROOT
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import QUIET
+from coderl_tasks.services import guard
+from coderl_tasks.services.supervisor import MAX_QUICK_DEATHS, QUICK_S, processes_with
 
 WORK_POOL = "local-pool"
 FIXED_VARIABLES = ("command", "env", "working_dir")

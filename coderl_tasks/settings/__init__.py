@@ -6,9 +6,7 @@ An unknown key, a wrong type or sizes that contradict each other are a `ConfigEr
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import (
-    COLDEST,
     DEFAULT_MODEL,
-    HOTTEST,
     HUB_DATASET,
     FlowSettings,
     Setting,
@@ -16,14 +14,11 @@ from coderl_tasks.settings.flow_settings import (
 )
 from coderl_tasks.settings.parsing import parse_settings
 from coderl_tasks.settings.pipeline_settings import PipelineSettings
-from coderl_tasks.settings.train_settings import MAX_LORA_RANK, SERVICE_STEPS, TrainSettings
+from coderl_tasks.settings.train_settings import SERVICE_STEPS, TrainSettings
 
 __all__ = [
-    "COLDEST",
     "DEFAULT_MODEL",
-    "HOTTEST",
     "HUB_DATASET",
-    "MAX_LORA_RANK",
     "SERVICE_STEPS",
     "CurateSettings",
     "EvaluateSettings",

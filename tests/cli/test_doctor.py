@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from coderl_tasks.cli import doctor, main
-from coderl_tasks.embedded.sandbox import interpreter
-from coderl_tasks.errors import ConfigError
 from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import Services
+from local_servers.sandbox import interpreter
+from local_servers.server_errors import SetupError
 from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 from tests.faults.sampling_faults import SamplingFaults
@@ -120,7 +120,7 @@ def test_the_python_that_runs_programs_is_named(
 
 
 def cannot_start() -> tuple[str | None, str]:
-    raise ConfigError("the sandbox's Python did not start")
+    raise SetupError("the sandbox's Python did not start")
 
 
 @pytest.mark.parametrize("level", [lambda: (None, "no namespaces"), cannot_start])

@@ -33,12 +33,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer
-from coderl_tasks.embedded.tinker.checkpoint_store import CheckpointStore
 from coderl_tasks.errors import InfraError
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.paths import DATA, NANO_MODEL, PROJECT_ROOT, coderl_home
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
+from coderl_tasks.services.supervisor import EmbeddedServer
+from local_servers.tinker.checkpoint_store import CheckpointStore
 
 sys.path.append(str(PROJECT_ROOT))  # as pytest has it: known submissions
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import tinker
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.policy import clients
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.prompts import Renderer, get_renderer, problem_messages
 from coderl_tasks.services import embedded_sandbox
+from coderl_tasks.services.supervisor import EmbeddedServer
 
 CONTEXT = 256
 MakeProblem = Callable[..., Problem]

@@ -30,14 +30,14 @@ TESTED = {
     "no answer from Tinker": ("policy/test_reachable.py", "no answer from Tinker at {"),
     "no sandbox has answered": ("grading/test_faults.py", "no sandbox has answered"),
     "…: … of … programs could not": ("training/test_refill.py", "of 12 programs could not be graded"),
-    "no isolation for untrusted": ("embedded_sandbox/test_containment.py", "no isolation for untrusted code here"),
+    "no isolation for untrusted": ("local_servers/sandbox/test_containment.py", "no isolation for untrusted code here"),
     "…: … of … samples came": ("training/test_step.py", "of 8 samples came without a finite log-probability"),
     "…: compute_reward failed": ("training/test_refill.py", "compute_reward failed on 4 of 12"),
     "…/checkpoints.jsonl is missing": ("flows/test_train.py", "is missing or empty: the policy comes from"),
     "the run was started with": ("journal/test_run_directory.py", "the run was started with"),
     "… is in use by": ("journal/test_unfinished.py", "wait for it, stop it, or choose another name"),
     "… MiB are free": ("flows/test_early_checks.py", "free some space, or choose another name"),
-    "… the embedded server is out": ("embedded_tinker_engine/test_validation.py", "OutOfMemory, match="),
+    "… the embedded server is out": ("local_servers/tinker_engine/test_validation.py", "OutOfMemory, match="),
     "… was written by a newer": ("journal/test_run_directory.py", "written by a newer coderl"),
 }
 """Those that need servers or a fault: the test that provokes it, and what it looks for."""

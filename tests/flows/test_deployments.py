@@ -25,7 +25,6 @@ from prefect.deployments import arun_deployment
 from prefect.flow_runs import aresume_flow_run
 from prefect.states import AwaitingRetry
 
-from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import SHARD_SCHEMA
@@ -33,6 +32,7 @@ from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
 from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.runtime.prefect_worker import WORK_POOL, WORKER_VARIABLE
 from coderl_tasks.services import Services
+from coderl_tasks.services.supervisor import free_port
 from tests.faults.fault_proxy import FaultProxy
 
 DEADLINE_S = 300

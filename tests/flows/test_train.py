@@ -17,10 +17,10 @@ from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterName
 
 from coderl_tasks.cli import main
-from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
+from coderl_tasks.services.supervisor import EmbeddedServer
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, start, step_rows, wait_for

@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.services import embedded_sandbox
 from tests.conftest import Serve
-from tests.embedded_sandbox.sandbox_servers import (
+from tests.grading.stock_sandbox import stock_app
+from tests.local_servers.sandbox.sandbox_servers import (
     Installation,
     Sandbox,
     installation_for_anyone,
     refusing_namespaces,
     serving,
 )
-from tests.grading.stock_sandbox import stock_app
 
 
 @pytest.fixture(scope="session")
@@ -53,5 +54,6 @@ def isolated_server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         options, installation = ["--as-ordinary-user"], installation_for_anyone()
     elif request.param == "without namespaces":
         options, installation = refusing_namespaces()
-    with serving("--concurrency=2", *options, installation=installation) as server:
+    options += ["--concurrency=2", f"--prepared={GRADING_DRIVER.read_text()}"]
+    with serving(*options, installation=installation) as server:
         yield server

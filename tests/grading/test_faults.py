@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict, score_group
 from coderl_tasks.grading.judge import require_sandbox
 from coderl_tasks.grading.server_link import RunRequest
 from coderl_tasks.server_addresses import authorization, without_credentials
 from coderl_tasks.services import embedded_sandbox
+from coderl_tasks.services.supervisor import EmbeddedServer
 from tests.conftest import Serve
 from tests.faults.fault_proxy import BAD_GATEWAY, SERVER_ERROR, FaultProxy
 from tests.grading.faulty_servers import FaultyServer, answers, refuses

@@ -9,9 +9,9 @@ from textwrap import indent
 import pytest
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
-from tests.embedded_sandbox.sandbox_servers import Sandbox
 from tests.grading.attacks import CALL_ATTACKS, COMPANY_ATTACKS, COUNTING, HARMFUL_ATTACKS, STDIN_ATTACKS
 from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, stdin_problem
+from tests.local_servers.sandbox.sandbox_servers import Sandbox
 
 # None of its expected outputs is empty, a single number below 100, or alike for two tests.
 SECRET = stdin_problem(("2 3\n", "5 271828\n"), ("4 1\n", "5 314159\n"))

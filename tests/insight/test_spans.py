@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.insight import spans
 from coderl_tasks.insight.logging import setup_logging
+from coderl_tasks.services.supervisor import free_port
 
 pytest.importorskip("opentelemetry.sdk.trace", reason="no OpenTelemetry SDK: pip install 'coderl[otel]'")
 collector_protocol = pytest.importorskip(

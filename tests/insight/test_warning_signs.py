@@ -13,12 +13,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.embedded.memory import OutOfMemory
 from coderl_tasks.insight.warning_signs import RULES, Notice, Remedy, Watch, memory_advice
 from coderl_tasks.policy.advantages import with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.settings import TrainSettings
+from local_servers.memory import OutOfMemory
 from tests.insight.conftest import draw_verdict, rollout
 
 HEALTHY = sorted(Path(__file__).with_name("healthy_runs").glob("*.jsonl"))

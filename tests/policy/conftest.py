@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tinker
 
-from coderl_tasks.embedded.supervisor import EmbeddedServer
 from coderl_tasks.policy import clients
+from coderl_tasks.services.supervisor import EmbeddedServer
 
 VOCABULARY, CONTEXT, END = 64, 256, 1
 API_KEY = "tml-test"

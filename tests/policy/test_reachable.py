@@ -9,12 +9,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from coderl_tasks.embedded.supervisor import free_port
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.paths import NANO_MODEL, local_model_folder, served_model
+from coderl_tasks.paths import NANO_MODEL, local_model_folder
 from coderl_tasks.policy import clients
 from coderl_tasks.policy.clients import lost, require_answer, served_by
 from coderl_tasks.services import Services
+from coderl_tasks.services.supervisor import free_port
+from local_servers.tinker.served_model import served_model
 from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
 

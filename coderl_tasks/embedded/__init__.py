@@ -1,1 +1,0 @@
-"""Embedded stand-ins for a fresh machine; everything else reaches them over HTTP alone."""

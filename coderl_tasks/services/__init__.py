@@ -1,0 +1,249 @@
+"""Which Tinker service and which sandbox a command uses: decided here once, from the environment, and said in a line.
+
+| need    | used                                                                                   |
+|---------|----------------------------------------------------------------------------------------|
+| sandbox | `SANDBOX_URL` (comma-separated list); else ours on localhost:8080; else embedded   |
+| Tinker  | the service if `TINKER_API_KEY` or `TINKER_BASE_URL` is set; else embedded             |
+
+A sandbox that nobody named is used only if it is a process of this user: it decides what is graded right.
+
+An embedded server lives until the `with` block that started it ends. Blocks nest: an inner one uses the outer one's.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from dotenv import dotenv_values, load_dotenv
+
+from coderl_tasks.errors import ConfigError
+from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
+from coderl_tasks.server_addresses import (
+    LOOPBACK,
+    SANDBOX_VARIABLE,
+    check_address,
+    sandbox_addresses,
+    without_credentials,
+)
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, is_ours, listeners, told
+from coderl_tasks.settings import FlowSettings
+from coderl_tasks.untrusted_text import printable
+from local_servers.interface import served_model
+
+DEFAULT_SANDBOX_URL = "http://localhost:8080"
+DEFAULT_SANDBOX_CONCURRENCY = 34
+
+FlowT = TypeVar("FlowT", bound=FlowSettings)
+
+
+@dataclass(frozen=True)
+class Services:
+    """Addresses of the services in use, those of sandboxes with their credentials (`without_credentials` shows them);
+    `tinker_url` None is the SDK's own default; `lines` say the choice.
+
+    `embedded` are the servers among them that this process started and watches.
+    """
+
+    tinker_url: str | None
+    tinker_api_key: str | None = field(repr=False)
+    sandbox_urls: tuple[str, ...] = field(repr=False)
+    sandbox_concurrency: int
+    lines: tuple[str, ...]
+    embedded: tuple[EmbeddedServer, ...] = ()
+
+    @property
+    def tinker_is_embedded(self) -> bool:
+        """Whether this process started the Tinker server."""
+        return any(server.url == self.tinker_url for server in self.embedded)
+
+    def require_hidden(self, *paths: Path) -> None:
+        """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`: a run, a
+        pool. Other sandboxes do not tell what programs can read."""
+        here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
+        for shown in (folder for url in here for folder in told(f"{url}/v1/info").get("readable", ())):
+            for path in paths:
+                if path.resolve().is_relative_to(shown):
+                    raise ConfigError(
+                        f"{path} lies below {shown}, which programs in the sandbox may read, as Python needs it: they "
+                        "could read expected outputs there. Use a folder outside of it (log_path, name, CODERL_HOME)"
+                    )
+
+
+_current: ContextVar[Services | None] = ContextVar("services", default=None)
+
+
+CODE_PREFIXES = ("LD_", "PYTHON", "BASH_ENV")
+KEYS_OF_ADDRESSES = {"TINKER_BASE_URL": "TINKER_API_KEY", "PREFECT_API_URL": "PREFECT_API_KEY"}
+
+
+def load_environment() -> None:
+    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for.
+
+    The directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or
+    send a key that it does not have itself to a server of its own choice.
+    """
+    file = Path.cwd() / ".env"
+    values = dotenv_values(file)
+    named = [name for name, value in values.items() if value and name not in os.environ]
+    loaders = [name for name in named if name == "PATH" or name.startswith(CODE_PREFIXES)]
+    if loaders:
+        raise ConfigError(
+            f"{file} sets {printable(loaders[0])}, which changes what code runs: coderl takes no such variable from a "
+            f"file. Remove it there, or export it in the shell"
+        )
+    for address, key in KEYS_OF_ADDRESSES.items():
+        if address in named and os.environ.get(key) not in (None, "", values.get(key)):
+            raise ConfigError(
+                f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
+                f"you trust it, export {address} in the shell; else remove it from the file"
+            )
+    load_dotenv(file)
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+
+
+def sandbox_concurrency() -> int:
+    """`SANDBOX_MAX_CONCURRENCY`: requests in flight over all sandbox servers."""
+    text = os.environ.get("SANDBOX_MAX_CONCURRENCY") or str(DEFAULT_SANDBOX_CONCURRENCY)
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"SANDBOX_MAX_CONCURRENCY={text!r} is not a positive number")
+    return int(text)
+
+
+def named_sandboxes() -> tuple[str, ...]:
+    """The sandbox servers in `SANDBOX_URL`."""
+    return sandbox_addresses([os.environ.get(SANDBOX_VARIABLE, "")])
+
+
+def configured_sandboxes() -> tuple[str, ...]:
+    """The sandbox servers that the environment names, or ours on localhost; empty if the embedded one is needed."""
+    if urls := named_sandboxes():
+        return urls
+    port = urlsplit(DEFAULT_SANDBOX_URL).port
+    assert port is not None
+    return (DEFAULT_SANDBOX_URL,) if is_ours(port) and answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
+
+
+def why_no_sandbox() -> str:
+    """Why no sandbox is configured, where none is: nobody names one, and what is on localhost is not ours."""
+    port = urlsplit(DEFAULT_SANDBOX_URL).port
+    assert port is not None
+    users = listeners(port) - {os.getuid()}
+    if not users:
+        return "no SANDBOX_URL set"
+    whose = "root's, perhaps a container's" if users == {0} else "another user's"
+    return (
+        f"what listens on port {port} is {whose}, and so not used: if it is your sandbox, only "
+        f"SANDBOX_URL={DEFAULT_SANDBOX_URL} uses it"
+    )
+
+
+def uses_tinker_service() -> bool:
+    """Whether the environment names a Tinker service (a key or an address), so that the embedded one is not started."""
+    return bool(os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_BASE_URL"))
+
+
+def for_this_machine(settings: FlowT) -> FlowT:
+    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named.
+
+    So that a bare command works on a fresh machine; the model in use is said at start.
+    """
+    load_environment()
+    if uses_tinker_service() or settings.preset is not None or "model_name" in settings.given:
+        return settings
+    return settings.with_preset("nano")
+
+
+def tinker_credentials() -> tuple[str | None, str]:
+    """Address (None: the SDK's default) and key of the Tinker service; `ConfigError` without a key that can be one."""
+    key = os.environ.get("TINKER_API_KEY")
+    if not key:
+        raise ConfigError("TINKER_BASE_URL is set but TINKER_API_KEY is not: set both")
+    if not key.startswith("tml-"):
+        raise ConfigError("a Tinker API key starts with tml-: check TINKER_API_KEY")
+    url = os.environ.get("TINKER_BASE_URL") or None
+    if url is not None:
+        check_address("TINKER_BASE_URL", url)
+    return url, key
+
+
+def check_environment(model_name: str | None = None) -> None:
+    """Raise ConfigError for what is wrong with the environment, or with `model_name` in it. Asks no service."""
+    load_environment()
+    sandbox_concurrency()
+    named_sandboxes()
+    if uses_tinker_service():
+        tinker_credentials()
+    elif model_name is not None:
+        embedded_tinker(model_name)
+
+
+def log_folder() -> Path:
+    """Where embedded servers write what they have to say."""
+    return coderl_home() / "logs"
+
+
+@contextmanager
+def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
+    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
+    says why it is that model.
+
+    Raises `ConfigError` for a hub model without a Tinker service, naming both ways out.
+    """
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    load_environment()
+    with ExitStack() as stack:
+        started: list[EmbeddedServer] = []
+        lines = [f"Model: {model_name}{f' ({reason})' if reason else ''}"] if model_name is not None else []
+        tinker_url, api_key = None, None
+        if uses_tinker_service():
+            tinker_url, api_key = tinker_credentials()
+            lines.append(f"Tinker: {without_credentials(tinker_url) if tinker_url else 'the service'} (TINKER_API_KEY)")
+        elif model_name is not None:
+            started.append(stack.enter_context(embedded_tinker(model_name)))
+            tinker_url, api_key = started[-1].url, started[-1].key
+            lines.append(f"Tinker: embedded server, {tinker_url} (no TINKER_API_KEY set)")
+        urls = configured_sandboxes()
+        if urls:
+            lines.append(f"Sandbox: {', '.join(map(without_credentials, urls))}")
+        else:
+            started.append(stack.enter_context(embedded_sandbox()))
+            urls = (started[-1].address,)
+            lines.append(f"Sandbox: embedded server, {started[-1].url} ({why_no_sandbox()})")
+        chosen = Services(tinker_url, api_key, urls, sandbox_concurrency(), tuple(lines), tuple(started))
+        token = _current.set(chosen)
+        try:
+            yield chosen
+        finally:
+            _current.reset(token)
+
+
+def embedded_tinker(model_name: str) -> EmbeddedServer:
+    """The embedded Tinker server for a local model folder (not yet started)."""
+    if local_model_folder(model_name) is None:
+        raise ConfigError(
+            f"{model_name!r} is not a local model folder, and the embedded Tinker server serves nothing else: "
+            f"set TINKER_API_KEY to use the Tinker service, or model_name={NANO_MODEL} (preset=nano) to stay local"
+        )
+    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "tinker", "--model", model_name]
+    return EmbeddedServer("Tinker", command, "/api/v1/healthz", log_folder() / "tinker.log", closed=True)
+
+
+def embedded_tinker_serves(model_name: str) -> str:
+    """What the embedded Tinker server would say that it serves for a model; "" where it could not be started for it."""
+    folder = local_model_folder(model_name)
+    return served_model(folder) if folder is not None else ""
+
+
+def embedded_sandbox() -> EmbeddedServer:
+    """The embedded sandbox server (not yet started)."""
+    command = [sys.executable, "-m", "coderl_tasks.cli", "serve", "sandbox"]
+    return EmbeddedServer("sandbox", command, "/v1/ping", log_folder() / "sandbox.log", closed=True)

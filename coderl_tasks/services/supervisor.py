@@ -1,0 +1,291 @@
+"""Starts an embedded server, watches it, restarts it on the same port, and ends it with its starter.
+
+A server belongs to the process that started it. It runs under `guard`, which ends it when the starter's pipe closes.
+A server that dies by itself, or does not answer its health check for `SILENT_S`, is restarted on its port, so that
+clients which retry find it again under the same address. One that dies `MAX_QUICK_DEATHS` times in a row within
+`QUICK_S` of its start, or does not come up again, stays down: `down` is set, and `fault` says why.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from coderl_tasks.errors import InfraError
+from coderl_tasks.paths import private_folder
+from coderl_tasks.server_addresses import authorization, without_credentials
+from coderl_tasks.services import guard
+from local_servers.interface import new_key
+
+QUICK_S = 20.0
+MAX_QUICK_DEATHS = 3
+SILENT_S = 60.0
+PROBE_S = 5.0
+POLL_S = 0.05
+PARENT_POLL_S = 0.5
+TCP_LISTEN = "0A"
+LOOPBACK_ADDRESSES = {
+    "0100007F",  # 127.0.0.1, as /proc writes it on a little-endian machine
+    "00000000",
+    "00000000000000000000000001000000",  # ::1
+    "00000000000000000000000000000000",
+    "0000000000000000FFFF00000100007F",  # ::ffff:127.0.0.1
+}
+logger = logging.getLogger(__name__)
+
+
+def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
+    """`preferred` if nothing listens there, else any free port of `host`."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            # As servers do: else a port whose last connections are still winding down would count as taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise InfraError(f"no free port on {host}")
+
+
+def listeners(port: int) -> set[int]:
+    """The users (uids) whose processes listen on this port of loopback, read in /proc/net/tcp{,6}; none if nobody does.
+
+    A process can only be told by its owner: one that answers as ours would may be anybody's.
+    """
+    uids = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not Path(table).exists():  # a kernel without IPv6
+            continue
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_rest = fields = line.split()
+            address, _, number = local.rpartition(":")
+            if state == TCP_LISTEN and int(number, 16) == port and address in LOOPBACK_ADDRESSES:
+                uids.add(int(fields[7]))
+    return uids
+
+
+def is_ours(port: int) -> bool:
+    """Whether somebody listens on this port of loopback, and nobody but this user does."""
+    return listeners(port) == {os.getuid()}
+
+
+def _request(url: str) -> urllib.request.Request:
+    # In a header: urllib takes what stands before an @ for a part of the host's name.
+    return urllib.request.Request(without_credentials(url), headers=authorization(url))
+
+
+def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
+    """Whether a GET of `url` is answered with 200 and `expected` in the first 1,000 bytes of its body."""
+    try:
+        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
+            return response.status == 200 and expected in response.read(1000).decode(errors="replace")
+    except (OSError, ValueError):  # refused, timed out, not HTTP
+        return False
+
+
+def told(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
+    """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
+    try:
+        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
+            answer = json.load(response)
+    except (OSError, ValueError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Ids of this user's live processes that were started with this environment variable, their children's included."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [pid for pid in pids if _was_given(pid, variable, value)]
+
+
+def _was_given(pid: int, variable: str, value: str) -> bool:
+    try:
+        return f"{variable}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # ended meanwhile, or another user's
+        return False
+
+
+def end_with_parent(variable: str) -> None:
+    """Kill this process when its parent ends, or at once if it has ended: a parent that lives was given `variable` too.
+
+    For a process that another library starts for us, from a thread that we do not know: PR_SET_PDEATHSIG would fire
+    when that thread ends.
+    """
+    parent = os.getppid()
+    if not _was_given(parent, variable, os.environ[variable]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+class EmbeddedServer:
+    """One server process, as a context manager: entered when `health_path` answers; `url` is stable over restarts.
+
+    `command` is without its port, which is appended as `--port N`; what the server writes goes to `log_file`. Where it
+    is `closed`, `--key -` is appended too, and it answers to nobody without `key`, which it is told through a pipe: a
+    command line is there for all users to read, and an environment is inherited.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        health_path: str,
+        log_file: Path,
+        *,
+        port: int | None = None,
+        closed: bool = False,
+        environment: Mapping[str, str] | None = None,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        self.name = name
+        # Once, and kept over restarts: clients that retry have the address.
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.key = new_key() if closed else ""
+        self.restarts = 0
+        self.down = threading.Event()
+        self.fault = ""
+        self._health_url = self.url + health_path
+        options = ["-i", *command, "--key", "-"] if closed else command
+        self._command = [sys.executable, guard.__file__, *options, "--port", str(self.port)]
+        self._log_file = log_file
+        self._environment = {**os.environ, **(environment or {})}
+        self._start_timeout_s = start_timeout_s
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        private_folder(self._log_file.parent)
+        self._start()
+        self._watcher = threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()  # first, or the watcher would take the end for a crash and restart the server
+        self._end_process()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    @property
+    def address(self) -> str:
+        """`url` with the key in it, for clients that take it from there. Not to be shown."""
+        return self.url.replace("//", f"//coderl:{self.key}@") if self.key else self.url
+
+    @property
+    def pid(self) -> int:
+        """Process id of the guard that holds the server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _start(self) -> None:
+        # Appended: what the one before it said of its end is what people look for.
+        with self._log_file.open("ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+            )
+        self._process = process
+        if self.key:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which is found out below
+                process.stdin.write(f"{self.key}\n".encode())
+        deadline = time.monotonic() + self._start_timeout_s
+        while not answers(self._health_url) or process.poll() is not None:  # another's answer on our port is not ours
+            if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():
+                self._end_process()
+                raise InfraError(
+                    f"the embedded {self.name} server did not start: see {self._log_file}{self._last_words()}"
+                )
+            time.sleep(POLL_S)
+
+    def _last_words(self) -> str:
+        lines = [line for line in self._log_file.read_text(errors="replace").splitlines() if line.strip()]
+        return f" ({lines[-1].strip()})" if lines else ""
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        assert process.stdin is not None
+        # The guard sees it and ends the server, just as if this process had been killed: there is one way down.
+        process.stdin.close()
+        try:
+            # The guard itself kills after GRACE_S: this ends a guard that hangs, and its server with it.
+            process.wait(guard.GRACE_S + 2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _watch(self) -> None:
+        quick_deaths = 0
+        while True:
+            started = time.monotonic()
+            reason = self._wait_for_trouble()
+            if self._stopping.is_set():
+                return
+            # Only those in a row count: a server that lived in between has worked, and may be restarted for days.
+            quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
+            if quick_deaths >= MAX_QUICK_DEATHS:
+                self._give_up(f"the embedded {self.name} server keeps dying: see {self._log_file}{self._last_words()}")
+                return
+            logger.warning("the embedded %s server %s: restarting it on port %d", self.name, reason, self.port)
+            try:
+                self._start()
+            except InfraError as error:
+                self._give_up(str(error))
+                return
+            self.restarts += 1
+            if self._stopping.is_set():  # stopped while it was coming up
+                self._end_process()
+                return
+
+    def _wait_for_trouble(self) -> str:
+        """Wait until the process has ended, by itself or because it was silent for too long; what happened."""
+        process = self._process
+        assert process is not None
+        answered = time.monotonic()
+        while True:
+            try:
+                return f"ended (exit {process.wait(PROBE_S)})"
+            except subprocess.TimeoutExpired:
+                # Silent once is busy, a training pass can hold it for seconds; silent for long it hangs.
+                if answers(self._health_url, timeout_s=PROBE_S):
+                    answered = time.monotonic()
+                elif time.monotonic() - answered > SILENT_S and not self._stopping.is_set():
+                    self._end_process()
+                    return f"did not answer for {SILENT_S:.0f} s"
+
+    def _give_up(self, fault: str) -> None:
+        if not self._stopping.is_set():
+            logger.error("%s", fault)
+            self.fault = fault
+            # After `fault`: who sees it set reads why.
+            self.down.set()

@@ -1,0 +1,115 @@
+"""Whom the embedded servers answer. Loopback is no border: other users of the machine reach it, and so does every web
+page that its owner opens.
+
+| request                                    | answer | keeps out                                                  |
+|--------------------------------------------|--------|------------------------------------------------------------|
+| `Host` other than localhost or 127.0.0.1   | 400    | a page whose own name was made to resolve to this machine  |
+| `Origin`, whatever it says                 | 403    | a page: browsers send it with every POST                   |
+| no key or another, where there is one      | 401    | other users, other machines                                |
+| a body of a type that the server reads not | 415    | forms and `text/plain`, which a page may send unasked      |
+
+A server that a run starts for itself has a key (`EmbeddedServer`). One that a user starts on loopback is open to
+all of the machine until `--key` closes it; for other machines, and for a sandbox without isolation, it must.
+"""
+
+import base64
+import ipaddress
+import secrets
+import sys
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from local_servers.server_errors import SetupError
+
+JSON_BODY = "application/json"
+
+
+@lru_cache(maxsize=64)  # asked for each request
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address means this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(host: str, key: str | None) -> None:
+    """Refuse to listen for other machines without a key; with one, say on stderr what it means."""
+    if is_loopback(host):
+        return
+    if key is None:
+        raise SetupError(
+            f"--host {host} lets other machines in, and whoever reaches the port would run programs and train as you: "
+            "add --key FILE, so that only those who have the key are answered"
+        )
+    print(
+        f"listening on {host}, for other machines: whoever has the key is served as you are. Requests, the key among "
+        "them, are not encrypted: on a network that you share, let them come through an SSH tunnel or a TLS proxy",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def admission(
+    key: str | None, host: str, *, bodies: Collection[str] = (JSON_BODY,), open_paths: tuple[str, ...] = ()
+) -> Middleware:
+    """The middleware of a server that listens on `host`; paths that begin with one of `open_paths` need no key."""
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        # A page cannot have the key, so a server for other machines need not know the names they call it by.
+        if is_loopback(host) and not is_loopback(_host_name(request)):
+            name = request.headers.get("Host", "")
+            return _refused(400, f"this server answers to localhost and 127.0.0.1 only, not to the name {name!r}")
+        if "Origin" in request.headers:
+            return _refused(403, "requests of web pages (with an Origin header) are not answered")
+        if key is not None and not request.path.startswith(open_paths) and not _shows(request, key):
+            return _refused(
+                401,
+                "this server wants its key: as TINKER_API_KEY (the X-API-Key header), "
+                "or in SANDBOX_URL (http://coderl:KEY@host:port)",
+            )
+        if request.body_exists and request.content_type not in bodies:
+            return _refused(415, f"Content-Type is {request.content_type}; it has to be {' or '.join(bodies)}")
+        return await handler(request)
+
+    return admit
+
+
+def _refused(status: int, detail: str) -> web.Response:
+    return web.json_response({"detail": detail}, status=status)
+
+
+def _host_name(request: web.Request) -> str:
+    """The name in the Host header, without its port; empty if there is none."""
+    try:
+        return urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+    except ValueError:  # a bracket without its other half
+        return ""
+
+
+def _shows(request: web.Request, key: str) -> bool:
+    return any(
+        # Not ==, whose time says how much of a guess is right.
+        secrets.compare_digest(shown.encode(errors="surrogateescape"), key.encode())
+        for shown in _shown_keys(request)
+    )
+
+
+def _shown_keys(request: web.Request) -> Iterator[str]:
+    # A token that the Tinker server gave out ends in the key, where others have a signature.
+    yield request.headers.get("X-API-Key", "").rpartition(".")[2]
+    scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield value
+    elif scheme.lower() == "basic":
+        try:
+            yield base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except ValueError:  # neither base64 nor text
+            return

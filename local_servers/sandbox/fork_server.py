@@ -1,0 +1,145 @@
+"""The fork server: a Python with the usual modules loaded, from which everything else here is forked.
+
+    server --control socket--> fork server --fork--> worker, one per slot --clone--> run --fork--> its program
+
+It holds nothing secret and never sees a job. With "probe" in the arguments it prints the level that works here and
+exits.
+
+Each loaded module slows every fork: its memory is copied page by page as it is written to, and a compiled one adds five
+mappings. So there are two fork servers: one with what most programs and a grading driver use (USUAL), and one that has
+as well what takes long to import and few programs use (RARE). `threading` is in neither: its work at every fork costs
+too much.
+"""
+
+import gc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import resource
+import signal
+import site
+import struct
+import sys
+import types
+from _socket import CMSG_LEN, socket
+from functools import lru_cache
+from typing import Any
+
+from local_servers.sandbox import isolation, processes, rootfs, run, submission, worker
+
+_DESCRIPTORS = struct.Struct("3i")
+
+USUAL = """
+    __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
+    itertools json math operator os re resource select signal stat string struct sys time types typing warnings weakref
+""".split()  # noqa: SIM905
+
+RARE = "array cmath dataclasses datetime decimal fractions numpy random statistics".split()  # noqa: SIM905
+
+_IMPORTS_RARE = re.compile(rb"\b(?:import|from)\b[^\n]*\b(?:" + "|".join(RARE).encode() + rb")\b")
+
+
+@lru_cache(maxsize=4)  # a grading driver comes with every request, and looking through it takes 0.2 ms
+def imports_rare(text: bytes) -> bool:
+    """Whether a program seems to import one of RARE; a wrong answer costs the time of an import, nothing else."""
+    return _IMPORTS_RARE.search(text) is not None
+
+
+def warm_up(rich: bool) -> None:
+    """Load what submissions import, what few of them do only if `rich`, and the names that an interpreter started
+    without `site` lacks (exit, quit, help)."""
+    for name in (*USUAL, *(RARE if rich else ())):
+        if importlib.util.find_spec(name) is not None:  # numpy need not be there
+            importlib.import_module(name)
+    site.setquit()
+    site.setcopyright()
+    site.sethelper()
+    # Lists the folder now: Landlock lets a submission into numpy, but not list what else is installed beside it.
+    importlib.machinery.PathFinder.find_spec("numpy")
+    sys.orig_argv[:] = sys.orig_argv[:1]
+    os.environ.pop("LD_BIND_NOW", None)
+    # Submissions have no use for these; the functions at work keep what they need.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "local_servers"]:
+        del sys.modules[name]
+    # A collection writes to the header of every object, and so would copy every page that forks share. The submission
+    # enables it again for its own objects.
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+
+
+def work(
+    level: str,
+    setting: isolation.Setting,
+    index: int,
+    ends: tuple[socket, socket, socket],
+    prepared: types.ModuleType | None,
+) -> None:
+    """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
+    parent = os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    scratch = isolation.scratch_of(level, setting)
+    confinement = isolation.enter_worker(level, setting, index)
+    # Here, because a change of user forgets it.
+    isolation.die_with(parent, isolation.ending(level))
+    ends[1].send(json.dumps({"pid": os.getpid()}).encode())
+    worker.serve(run.Slot(confinement, scratch, *ends, prepared))
+
+
+def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: types.ModuleType | None) -> None:
+    """Fork a worker for each message {"index": n} with its three sockets attached, until the control socket closes."""
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # the kernel collects dead workers; the server notices by their socket
+    while True:
+        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(_DESCRIPTORS.size))
+        if not message:
+            return
+        [(_, _, descriptors)] = rights
+        first, second, third = _DESCRIPTORS.unpack(descriptors)
+        ends = (socket(fileno=first), socket(fileno=second), socket(fileno=third))
+        if os.fork() == 0:
+            try:
+                control.close()
+                work(level, setting, json.loads(message)["index"], ends, prepared)
+            except BaseException as error:
+                print(f"sandbox: a worker failed: {error!r}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(0)
+        for end in ends:
+            end.close()
+
+
+def main(arguments: dict[str, Any], python_path: list[str]) -> int:
+    """Take on the best level that works, say so on the control socket, and fork workers; the exit status.
+
+    `python_path` is the module search path for submissions.
+    """
+    # Before the first import of a submission's: nothing of the server's own packages is to be found there.
+    sys.path[:] = python_path
+    readable = rootfs.readable_paths(arguments["library"], arguments["packages"])
+    setting = isolation.Setting(readable, arguments["scratch"])
+    level, reason = isolation.choose(setting)
+    if arguments.get("probe"):
+        print(json.dumps({"level": level, "reason": reason}))
+        return 0
+    processes.set_command_line(b"coderl-sandbox")
+    # The server's limit follows what is free, and a program's verdict must not: it has limits of its own.
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    isolation.die_with(arguments["parent"], signal.SIGKILL)
+    control = socket(fileno=arguments["control"])
+    if level is None and arguments["allow_unisolated"]:
+        level = isolation.UNISOLATED
+    if level is None:
+        control.send(json.dumps({"level": None, "reason": reason}).encode())
+        return 1
+    # While the whole file system is there: in the submissions' own there is only what they may read.
+    prepared = None if arguments["prepared"] is None else submission.prepared(arguments["prepared"])
+    warm_up(arguments["rich"])
+    isolation.enter(level, setting)
+    control.send(json.dumps({"level": level, "reason": reason, "readable": readable}).encode())
+    fork_workers(level, setting, control, prepared)
+    return 0

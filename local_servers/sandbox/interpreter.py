@@ -1,0 +1,108 @@
+"""Which Python runs the submissions, what it has to see of the host, and how the fork server is started with
+it."""
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from local_servers.sandbox.scratch import Scratch
+from local_servers.server_errors import SetupError
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+# The interpreter of the virtual environment's base, without site: only the standard library and, where it is
+# there, numpy.
+_BOOTSTRAP = """
+import json, os, sys
+arguments = json.load(sys.stdin)
+arguments["library"] = list(filter(os.path.exists, sys.path))
+python_path = [*sys.path, *arguments["site"]]
+sys.path.insert(0, arguments["package_root"])
+from local_servers.sandbox.fork_server import main
+sys.exit(main(arguments, python_path))
+"""
+_PROBE_SECONDS = 60
+
+
+def _numpy_folders() -> list[Path]:
+    spec = importlib.util.find_spec("numpy")
+    if spec is None or spec.origin is None:
+        return []
+    package = Path(spec.origin).resolve().parent
+    return [folder for folder in (package, package.with_name("numpy.libs")) if folder.is_dir()]
+
+
+def has_numpy() -> bool:
+    """Whether submissions can import numpy."""
+    return bool(_numpy_folders())
+
+
+def command() -> list[str]:
+    """The command line of the fork server, which reads `arguments_with` from standard input: every submission can read
+    its command line, and nobody else's business stands there."""
+    base: str = getattr(sys, "_base_executable", None) or sys.executable
+    # Without site: what a virtual environment or a user has installed is no part of a verdict.
+    return [os.path.realpath(base), "-P", "-s", "-S", "-c", _BOOTSTRAP]
+
+
+def arguments_with(arguments: dict[str, Any]) -> bytes:
+    """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the fork server."""
+    numpy_folders = _numpy_folders()
+    paths = {
+        "package_root": _PACKAGE_ROOT,
+        "packages": list(map(str, numpy_folders)),
+        "site": [str(numpy_folders[0].parent)] if numpy_folders else [],
+    }
+    return json.dumps(arguments | paths).encode()
+
+
+def environment() -> dict[str, str]:
+    """The whole environment of the fork server and, but for LD_BIND_NOW, of every submission: no variable of the
+    server's reaches it.
+
+    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every
+    time.
+    """
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # Else each forked process looks up for itself where the functions of libraries are.
+        "LD_BIND_NOW": "1",
+    }
+
+
+@functools.cache
+def isolation_level() -> tuple[str | None, str]:
+    """(level, reason): the level of isolation that works here, found by running a program under it (about 0.1
+    s, cached).
+
+    The level is "namespaces", "landlock", or None where the server would refuse to start; the reason says why
+    it is not a better one and is empty for the best. SetupError if Python itself cannot be started for the
+    trial.
+    """
+    scratch = Scratch()
+    try:
+        done = subprocess.run(
+            command(),
+            env=environment(),
+            cwd="/",
+            input=arguments_with({"probe": True, "scratch": scratch.path}),
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+        )
+    finally:
+        scratch.remove()
+    if done.returncode != 0:
+        raise SetupError(
+            f"the sandbox's Python did not start: {done.stderr.decode(errors='replace').strip().rpartition(chr(10))[2]}"
+        )
+    answer = json.loads(done.stdout)
+    return answer["level"], answer["reason"]

@@ -1,0 +1,235 @@
+"""The levels of isolation, how a process takes one on, and which of them this machine allows.
+
+    namespaces  user, mount, pid, network, ipc and uts namespaces, a read-only root file system, seccomp, limits
+    landlock    Landlock for files and signals, seccomp without sockets, limits; another user where the server is root
+    none        limits only; submissions can read what the server can
+
+Whether a level works is found out by running a program under it, not by asking for versions.
+"""
+
+# Plain `os` calls on these paths: they are made for every run.
+# ruff: noqa: PTH102, PTH112, PTH116, PTH118, PTH120, PTH123
+
+import os
+import resource
+import signal
+from _socket import AF_UNIX, CMSG_LEN, SOCK_SEQPACKET, sethostname, socketpair
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from local_servers.sandbox import frames, kernel, landlock, rootfs, run, seccomp, submission, worker
+
+NAMESPACES = "namespaces"
+LEVELS = (NAMESPACES, "landlock")
+UNISOLATED = "none"
+_FIRST_UID = 1_900_000_000  # one user per worker where the server is root, far from those that people and services have
+_SLOT_NAMESPACES = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS
+_PROBE_CODE = b"import os, sys\nopen(os.__file__).close()\nopen('out', 'w').close()\nprint(sys.stdin.read(), end='')\n"
+
+
+class Setting(NamedTuple):
+    """What the server tells the fork server: host paths that submissions may read, and the folder for the working
+    directories of the level "landlock"."""
+
+    readable: Sequence[str]
+    scratch: str
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _map_user(inside: int, uid: int, gid: int) -> None:
+    # First: without it the kernel refuses an ordinary user's gid_map.
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{inside} {uid} 1")
+    _write("/proc/self/gid_map", f"{inside} {gid} 1")
+
+
+def enter(level: str, setting: Setting) -> None:
+    """What the fork server does once for its level: with namespaces, move into the submissions' root file system."""
+    if level == NAMESPACES:
+        uid, gid = os.getuid(), os.getgid()
+        kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid != 0 else 0))
+        if uid != 0:
+            _map_user(uid, uid, gid)
+        rootfs.enter(setting.readable)
+
+
+def _become_unprivileged(index: int) -> None:
+    """From root to a user of this worker's own, so that limits hold and no other worker's process can be
+    signalled."""
+    # While it is still root: afterwards nobody may.
+    os.setgroups([])
+    for uid in (_FIRST_UID + index, rootfs.NOBODY):
+        try:
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            return
+        except OSError as error:
+            # Inside a container with few user ids only the customary one may exist.
+            if uid == rootfs.NOBODY:
+                raise OSError(f"cannot become another user: {error}") from error
+
+
+def _limits_per_namespace() -> bool:
+    """Whether the kernel counts processes against RLIMIT_NPROC in each user namespace by itself (Linux 5.14)."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(filter(str.isdigit, minor)))) >= (5, 14)
+
+
+def enter_worker(level: str, setting: Setting, index: int) -> submission.Confinement:
+    """What a worker does once for its level; how it has to confine its submissions."""
+    uid: int | None = None
+    ordinary = os.getuid() != 0
+    scratch = scratch_of(level, setting)
+    if scratch is not None:
+        os.mkdir(scratch, 0o711)
+    if level == NAMESPACES:
+        # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
+        if os.getuid() == 0:
+            _become_unprivileged(index)
+        # A change of user makes /proc/self root's; the maps can only be written by a dumpable process.
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+        outer_uid, outer_gid = os.getuid(), os.getgid()
+        # The namespace takes the limit in force as its own ceiling.
+        hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+        kernel.unshare(_SLOT_NAMESPACES)
+        _map_user(rootfs.NOBODY, outer_uid, outer_gid)
+        sethostname("sandbox")
+    elif not ordinary:
+        uid = _FIRST_UID + index
+    with open("/proc/self/statm") as file:
+        base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return submission.Confinement(
+        uid=uid,
+        ruleset=_ruleset(setting, scratch) if level == "landlock" and scratch is not None else None,
+        devices=rootfs.DEVICES,
+        seccomp_filter=None if level == UNISOLATED else seccomp.Filter(seccomp.build_program(level == NAMESPACES)),
+        base_bytes=base_bytes,
+        base_processes=0,
+        shares_user=ordinary and (level != NAMESPACES or not _limits_per_namespace()),
+    )
+
+
+def _ruleset(setting: Setting, scratch: str) -> int:
+    """Landlock's rules for a worker: it knows no exception, so a folder in which something is installed is opened entry
+    by entry."""
+    readable, listed = [], []
+    for path in setting.readable:
+        installed = rootfs.installed_in(path)
+        if installed:
+            listed.append(path)
+            readable += [entry.path for entry in os.scandir(path) if entry.path not in installed]
+        else:
+            readable.append(path)
+    return landlock.ruleset(readable, listed, rootfs.DEVICES, scratch)
+
+
+def _closed_to_others(path: str) -> str | None:
+    """The folder on the way to `path` that keeps other users out; None if there is none."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    while folder != "/":
+        if not os.stat(folder).st_mode & 0o001:
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def _missing(level: str, setting: Setting) -> str | None:
+    """Why the level cannot even be tried here; None if it can."""
+    if not kernel.supported_machine():
+        return f"this processor ({os.uname().machine}) is not supported"
+    if level == "landlock":
+        version = landlock.version()
+        if version == 0:
+            return "the kernel has no Landlock (Linux 5.13 with lsm=landlock)"
+        if version < landlock.SIGNALS_VERSION and os.getuid() != 0:
+            return f"Landlock is version {version} here; to confine an ordinary user's signals takes version 6"
+        closed = [folder for path in setting.readable if (folder := _closed_to_others(path))]
+        if closed and os.getuid() == 0:
+            return f"Python lies behind {closed[0]}, closed to other users: run the server as its owner"
+    return None
+
+
+def ending(level: str) -> signal.Signals:
+    """What ends a worker and its run: without namespaces it is asked to, as nothing else ends all of the run."""
+    return signal.SIGKILL if level == NAMESPACES else signal.SIGTERM
+
+
+def scratch_of(level: str, setting: Setting) -> str | None:
+    """The folder for the runs of the worker that this process is; None where each has a file system of its own."""
+    return None if level == NAMESPACES else os.path.join(setting.scratch, f"worker-{os.getpid()}")
+
+
+def attempt(level: str, setting: Setting) -> str | None:
+    """Run a small program under the level in a process of its own; why it does not work, None if it does."""
+    reason = _missing(level, setting)
+    if reason is not None:
+        return reason
+    jobs, their_jobs = socketpair()
+    replies, their_replies = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    handles, their_handles = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    report_read, report_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for end in (jobs, replies, handles):
+                end.close()
+            enter(level, setting)
+            confinement = enter_worker(level, setting, 9_999)
+            ends = (their_jobs, their_replies, their_handles)
+            worker.serve(run.Slot(confinement, scratch_of(level, setting), *ends, None))
+        except BaseException as error:
+            os.write(report_write, str(error).encode())
+        finally:
+            os._exit(0)
+    for end in (their_jobs, their_replies, their_handles):
+        end.close()
+    os.close(report_write)
+    said = b""
+    try:
+        jobs.sendall(frames.Terms(20, 512, 1 << 20, prepared=False).message([], _PROBE_CODE, b"probe", []))
+        _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
+        for _, _, descriptors in rights:
+            folder, *pipes = run.DESCRIPTORS.unpack(descriptors)
+            said = b"".join(_read_to_end(pipe) for pipe in pipes)
+            os.close(folder)
+    except OSError:
+        pass  # it has ended, and what it reported says why
+    finally:
+        for end in (jobs, replies, handles):
+            end.close()
+    with open(report_read, "rb") as file:
+        reason = file.read().decode(errors="replace")
+    os.waitpid(pid, 0)
+    if said == b"probe":
+        return None
+    return reason or said.decode(errors="replace").strip().rpartition("\n")[2] or "a trial run under it failed"
+
+
+def _read_to_end(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()
+
+
+def choose(setting: Setting) -> tuple[str | None, str]:
+    """The best level that works here, and a line about why not a better one; None if neither works."""
+    reasons: list[str] = []
+    for level in LEVELS:
+        reason = attempt(level, setting)
+        if reason is None:
+            return level, "; ".join(reasons)
+        reasons.append(f"no {level}: {reason}")
+    return None, "; ".join(reasons)
+
+
+def die_with(parent_pid: int, ending: int) -> None:
+    """Ask the kernel for this signal when the thread that forked this process ends; exit at once if that has happened
+    already."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, ending)
+    # The parent may have ended before the request was made, and then nothing would fire.
+    if os.getppid() != parent_pid:
+        os._exit(1)

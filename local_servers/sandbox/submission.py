@@ -1,0 +1,199 @@
+"""The submission's process: takes on the limits, gives up every right, then runs the code as `__main__`.
+
+It descends from the fork server, so Python and the usual modules are there already. What follows `exec`
+imitates the end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit handlers,
+flushing. One thing differs: globals are not destroyed one by one at exit, so a `__del__` of an object still
+alive then does not run.
+"""
+
+# Plain `os` calls on these paths: they are made for every run.
+# ruff: noqa: PTH118
+
+import _signal  # `signal` turns every number into an enum and back
+import atexit
+import builtins
+import gc
+import os
+import resource
+import sys
+import types
+from collections.abc import Sequence
+from typing import IO, NamedTuple
+
+from local_servers.sandbox import kernel, landlock, seccomp
+from local_servers.sandbox.frames import Terms
+
+MAIN_FILE = "__main__.py"
+_MIB = 1 << 20
+_STACK_BYTES = 120 * _MIB  # the kernel leaves 128 MiB below the main stack, whatever the limit was at exec
+_MAX_PROCESSES = 128
+_MAX_FILE_BYTES = 128 * _MIB
+_MAX_DESCRIPTORS = 512
+_LAST_DESCRIPTOR = 4096  # the fork server starts with three and its socket; far more than it ever holds
+
+
+class Confinement(NamedTuple):
+    """How a submission is confined.
+
+    `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
+    own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where
+    it is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
+    process limit counts its user's other processes too, and `base_processes` how many those are now.
+    """
+
+    uid: int | None
+    ruleset: int | None
+    devices: Sequence[str]
+    seccomp_filter: seccomp.Filter | None
+    base_bytes: int
+    base_processes: int
+    shares_user: bool
+
+
+def prepared(source: str) -> types.ModuleType:
+    """A trusted program with all that it defines, for runs that call its `main`.
+
+    What it does at the end, `if __name__ == "__main__"`, it has not done.
+    """
+    module = types.ModuleType("prepared")
+    exec(compile(source, MAIN_FILE, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int]) -> None:
+    """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no
+    rights.
+
+    The order matters: another user can be taken on while there are capabilities, and /proc written before Landlock
+    closes it; Landlock and seccomp need no_new_privs where there are none.
+    """
+    # Its own session: signals to its group reach its own processes only.
+    os.setsid()
+    for target, descriptor in enumerate(streams):
+        os.dup2(descriptor, target)
+    # Nothing of the server's, not its sockets nor another run's pipes, may be reached from the submission.
+    kept = 3
+    if confinement.ruleset is not None:
+        kept = os.dup2(confinement.ruleset, 3) + 1
+    os.closerange(kept, _LAST_DESCRIPTOR)
+    os.chdir(workdir)
+    os.umask(0o022)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if confinement.uid is not None:
+        os.setgroups([])
+        os.setresgid(confinement.uid, confinement.uid, confinement.uid)
+        os.setresuid(confinement.uid, confinement.uid, confinement.uid)
+    # Its own /proc/self and /dev/stdin belong to it only while it is dumpable.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    # Where /proc is empty the kernel chooses its victim by size alone.
+    try:
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except FileNotFoundError:
+        pass
+    else:
+        os.write(descriptor, b"1000")
+        os.close(descriptor)
+    _set_limits(confinement, limits)
+    kernel.drop_capabilities()
+    if confinement.ruleset is not None:
+        landlock.restrict(3, confinement.devices, workdir)
+    if confinement.seccomp_filter is not None:
+        confinement.seccomp_filter.install()
+
+
+def _set_limits(confinement: Confinement, limits: Terms) -> None:
+    # A backstop above the wall clock's limit: whoever measures CPU time, as a grading driver does, comes first.
+    cpu_seconds = int(limits.timeout_s) + 2
+    wanted = {
+        resource.RLIMIT_CPU: cpu_seconds,
+        resource.RLIMIT_AS: confinement.base_bytes + limits.memory_mib * _MIB,
+        resource.RLIMIT_FSIZE: _MAX_FILE_BYTES,
+        resource.RLIMIT_NPROC: confinement.base_processes + _MAX_PROCESSES,
+        resource.RLIMIT_NOFILE: _MAX_DESCRIPTORS,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 64 * 1024,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_STACK: _STACK_BYTES,
+    }
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        # Programs ask for a larger stack, which gains them nothing: what lies below it ends it.
+        resource.setrlimit(kind, (allowed, hard if kind == resource.RLIMIT_STACK else allowed))
+
+
+def _open_streams() -> None:
+    """Fresh text streams over the three descriptors, as an interpreter opens them for pipes."""
+
+    def stream(descriptor: int, mode: str, errors: str, buffering: int) -> IO[str]:
+        return open(descriptor, mode, buffering, "utf-8", errors, closefd=False)
+
+    sys.stdin = sys.__stdin__ = stream(0, "r", "strict", -1)  # type: ignore[misc,assignment]
+    sys.stdout = sys.__stdout__ = stream(1, "w", "strict", -1)  # type: ignore[misc,assignment]
+    sys.stderr = sys.__stderr__ = stream(2, "w", "backslashreplace", 1)  # type: ignore[misc,assignment]
+
+
+def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> None:
+    """Make the warm interpreter look like one that was just started with `main_path` as the module `main`."""
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    if os.environ["HOME"] != workdir:
+        os.environ.update(HOME=workdir, TMPDIR=workdir)
+    sys.argv = [main_path]
+    sys.path.insert(0, workdir)
+    main.__dict__.update(__name__="__main__", __file__=main_path, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+    _open_streams()
+    # The fork server turned it off for its own objects, which are frozen and stay shared.
+    gc.enable()
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """The exit status that CPython derives from a SystemExit, printing its message where it carries one."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def run_main(workdir: str, program: bytes | types.ModuleType) -> int:
+    """Execute a program (its source, or one that is `prepared`) as the main program of this process; the exit status an
+    interpreter would end with."""
+    main_path = os.path.join(workdir, MAIN_FILE)
+    main = types.ModuleType("__main__") if isinstance(program, bytes) else program
+    _fresh_interpreter(workdir, main_path, main)
+    status = 0
+    try:
+        if isinstance(program, bytes):
+            exec(compile(program, main_path, "exec", dont_inherit=True), main.__dict__)
+        else:
+            program.main()
+    except SystemExit as leaving:
+        status = _exit_code(leaving)
+    except BaseException as error:
+        status = 1
+        # The first frame is this function.
+        own = error.__traceback__
+        error.__traceback__ = None if own is None else own.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:
+        sys.__excepthook__(*sys.exc_info())
+    # At the very end, as CPython does: exit handlers and threads may still have written.
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None or getattr(stream, "closed", False):
+            continue
+        try:
+            stream.flush()
+        except BaseException:
+            # The status CPython ends with when the last flush fails.
+            status = 120
+    return status

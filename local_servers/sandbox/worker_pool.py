@@ -1,0 +1,232 @@
+"""The server's side of the workers: starts fork servers, hands jobs to free slots, replaces what died.
+
+A slot runs one job at a time. Its workers (one of each fork server) are forked when first needed and serve for as long
+as they live. A job whose worker vanished is run once more on a new one, which is safe: a run has no effect outside
+itself.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+
+from local_servers.sandbox import fork_server, interpreter, isolation
+from local_servers.sandbox.cgroups import SlotGroup
+from local_servers.sandbox.scratch import Scratch
+from local_servers.sandbox.worker_link import Job, Outcome, Unplaceable, WorkerLink
+from local_servers.server_errors import ServerError, SetupError
+
+_START_SECONDS = 60
+_GRACE_SECONDS = 30  # how much longer than its time limit a job may take before its worker counts as hung
+
+
+class Busy(ServerError):
+    """All slots are taken and the queue is full."""
+
+
+class ForkServer:
+    """The server's end of a fork server; started on first use and again when it has died."""
+
+    def __init__(self, rich: bool, scratch: str, allow_unisolated: bool, prepared: str | None) -> None:
+        self._arguments = {
+            "rich": rich,
+            "scratch": scratch,
+            "allow_unisolated": allow_unisolated,
+            "prepared": prepared,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._starting = asyncio.Lock()
+        self.level = ""
+        self.reason = ""
+        self.readable: list[str] = []
+
+    @property
+    def pid(self) -> int | None:
+        """None while it is not running."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    async def start(self) -> socket.socket:
+        """The control socket of a live fork server. SetupError where no isolation is to be had."""
+        async with self._starting:
+            if self._process is not None and self._process.poll() is None and self._control is not None:
+                return self._control
+            self.stop()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.setblocking(False)
+            arguments = self._arguments | {"parent": os.getpid(), "control": theirs.fileno()}
+            self._process = subprocess.Popen(
+                interpreter.command(),
+                bufsize=0,
+                env=interpreter.environment(),
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=sys.stderr,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C is the server's to answer: it ends its workers in order.
+                start_new_session=True,
+            )
+            theirs.close()
+            self._control = ours
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # one that has ended says no hello
+                stdin.write(interpreter.arguments_with(arguments))
+            async with asyncio.timeout(_START_SECONDS):
+                raw = await asyncio.get_running_loop().sock_recv(ours, 65536)
+            if not raw:
+                raise ServerError("the sandbox's Python ended while it started; its last words are on stderr")
+            hello = json.loads(raw)
+            if hello["level"] is None:
+                raise SetupError(
+                    f"no isolation for untrusted code here ({hello['reason']}). Allow user namespaces (sysctl "
+                    "kernel.apparmor_restrict_unprivileged_userns=0 or user.max_user_namespaces=10000), boot a kernel "
+                    "with Landlock, or set SANDBOX_URL to a Sandbox Fusion server; --allow-unisolated runs without"
+                )
+            self.level, self.reason, self.readable = hello["level"], hello["reason"], hello["readable"]
+            return ours
+
+    async def fork_worker(self, index: int) -> WorkerLink:
+        """A new worker. EOFError or ConnectionError if the fork server died meanwhile."""
+        control = await self.start()
+        jobs, their_jobs = socket.socketpair()
+        replies, their_replies = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        handles, their_handles = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        link = WorkerLink(jobs, replies, handles, cleans=self.level != isolation.NAMESPACES)
+        try:
+            with their_jobs, their_replies, their_handles:
+                theirs = [end.fileno() for end in (their_jobs, their_replies, their_handles)]
+                socket.send_fds(control, [json.dumps({"index": index}).encode()], theirs)
+            async with asyncio.timeout(_START_SECONDS):
+                return await link.greeted()
+        except BaseException:
+            self.end(link)
+            raise
+
+    def end(self, link: WorkerLink) -> None:
+        """End a worker and whatever it runs."""
+        link.end(isolation.ending(self.level))
+
+    def stop(self) -> None:
+        """End the fork server and, as they die with it, its workers; returns when the fork server is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._control is not None:
+            self._control.close()
+        self._process = self._control = None
+
+
+class WorkerPool:
+    """Slots that run jobs, at most `concurrency` at a time; at most `queue_limit` more may wait."""
+
+    def __init__(self, concurrency: int, queue_limit: int, allow_unisolated: bool, prepared: str | None = None) -> None:
+        """`prepared` is the text of a trusted program with a `main`, which finds its definitions loaded."""
+        self.concurrency = concurrency
+        self.queue_limit = queue_limit
+        self.waiting = 0
+        self._scratch = Scratch()
+        self.numpy = interpreter.has_numpy()
+        self._fork_servers = {
+            rich: ForkServer(rich, self._scratch.path, allow_unisolated, prepared) for rich in (False, True)
+        }
+        self._prepared = None if prepared is None else prepared.encode()
+        self._workers: dict[tuple[int, bool], WorkerLink] = {}
+        self._groups = [SlotGroup.create(index) for index in range(concurrency)]
+        # Last in, first out: under a light load few slots do all the work, and the others' workers need not be forked.
+        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
+        for index in reversed(range(concurrency)):
+            self._free.put_nowait(index)
+
+    @property
+    def running(self) -> int:
+        return self.concurrency - self._free.qsize()
+
+    @property
+    def level(self) -> str:
+        return self._fork_servers[False].level
+
+    @property
+    def reason(self) -> str:
+        return self._fork_servers[False].reason
+
+    @property
+    def readable(self) -> list[str]:
+        """The host paths that programs may read."""
+        return self._fork_servers[False].readable
+
+    @property
+    def has_cgroups(self) -> bool:
+        return all(group.active for group in self._groups)
+
+    @property
+    def fork_server_pids(self) -> list[int]:
+        return [server.pid for server in self._fork_servers.values() if server.pid is not None]
+
+    async def start(self) -> None:
+        """Start the fork servers; SetupError where no isolation is to be had."""
+        # Both now: the first job is not to wait seconds for imports, and a machine without isolation is told at once.
+        await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
+
+    def stop(self) -> None:
+        """End every process and remove every trace."""
+        for index, rich in list(self._workers):
+            self._discard(index, rich)
+        for server in self._fork_servers.values():
+            server.stop()
+        for group in self._groups:
+            group.remove()
+        self._scratch.remove()
+
+    async def _worker(self, index: int, rich: bool) -> WorkerLink:
+        worker = self._workers.get((index, rich))
+        if worker is None:
+            worker = self._workers[index, rich] = await self._fork_servers[rich].fork_worker(index)
+            self._groups[index].add(worker.pid)
+        return worker
+
+    def _discard(self, index: int, rich: bool) -> None:
+        worker = self._workers.pop((index, rich), None)
+        if worker is not None:
+            self._fork_servers[rich].end(worker)
+
+    async def run(self, job: Job) -> Outcome:
+        """Run a job in the next free slot; cancelling it ends the run.
+
+        Busy if the queue is full; Unplaceable for a file name that is impossible; ServerError if the job could not be
+        run, twice.
+        """
+        if self._free.empty() and self.waiting >= self.queue_limit:
+            raise Busy(f"all {self.concurrency} slots are busy and {self.waiting} requests wait")
+        self.waiting += 1
+        try:
+            index = await self._free.get()
+        finally:
+            self.waiting -= 1
+        rich = any(map(fork_server.imports_rare, (job.code, *job.files.values())))
+        try:
+            for _ in range(2):
+                try:
+                    worker = await self._worker(index, rich)
+                    # Before each job: the group is the slot's, and the limit was the last job's.
+                    self._groups[index].limit_memory(job.memory_mib, job.payload_bytes)
+                    # Not wait_for: until Python 3.12 it could lose the cancellation.
+                    async with asyncio.timeout(job.timeout_s + _GRACE_SECONDS):
+                        return await worker.run(job, prepared=job.code == self._prepared)
+                except (EOFError, ConnectionError) as error:
+                    failure = f"the worker died: {error!r}"
+                except Unplaceable:  # the worker is none the worse for it
+                    raise
+                except TimeoutError:
+                    failure = "the worker hung"
+                except BaseException:  # the worker is in the middle of something, and nobody waits for it
+                    self._discard(index, rich)
+                    raise
+                print(f"sandbox: {failure}; replacing it", file=sys.stderr, flush=True)
+                self._discard(index, rich)
+            raise ServerError(f"{failure}, twice")
+        finally:
+            self._free.put_nowait(index)

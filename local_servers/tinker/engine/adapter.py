@@ -1,0 +1,261 @@
+"""LoRA adapters: the trainable state of one model, its merge into the base weights, Adam's step, and its files.
+
+W' = W + (alpha / rank) B A with alpha 32 and A uniform in +-1/sqrt(in), B zero, as Tinker does ("LoRA Without
+Regret", Schulman et al. 2025, https://thinkingmachines.ai/blog/lora/).
+
+Unlike textbook LoRA, both training and sampling run the merged matrix W' where the base is float32: dA and dB follow
+from dW' = dY^T X by the chain rule. On small models that costs no more than the low-rank products, needs a third of
+the operations, and makes the learner and the sampler use the very same weights.
+
+A bfloat16 base is not merged: its weights are bfloat16 numbers, so a delta below half a unit of theirs, as most of it
+is after the first steps, would be rounded away as a whole. The factors stand beside the matrix, rounded to bfloat16
+by themselves for the products; parameters, gradients and moments are float32 in any case.
+
+Adam has bias correction and decoupled weight decay (Loshchilov and Hutter, https://arxiv.org/abs/1711.05101).
+
+On disk an adapter has PEFT's LoRA format, with the optimizer's state in files beside it:
+
+    adapter_model.safetensors   base_model.model.<matrix>.lora_A.weight and lora_B.weight, float32
+    adapter_config.json         PEFT's configuration (rank, alpha 32, target modules)
+    training_state.json         LoRA shape, seed, Adam's step count
+    optimizer.safetensors       Adam's moments, <key>.first and <key>.second; only where the optimizer is saved
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from local_servers.memory import require_memory
+from local_servers.tinker.engine.causal_lm import UNEMBED, Weights
+from local_servers.tinker.engine_types import AdamSettings
+from local_servers.tinker.refusal import BadRequest
+
+ALPHA = 32.0
+MAX_RANK = 512
+_PREFIX = "base_model.model."
+_LARGEST = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True)
+class LoraShape:
+    """Rank and which parts of the model carry a LoRA."""
+
+    rank: int
+    train_mlp: bool = True
+    train_attn: bool = True
+    train_unembed: bool = True
+
+    def targets(self, base: Weights) -> list[str]:
+        """Names of the adapted matrices, in a fixed order."""
+
+        def wanted(name: str) -> bool:
+            if name == UNEMBED:
+                return self.train_unembed
+            return self.train_mlp if ".mlp." in name else self.train_attn
+
+        return sorted(name for name in base if wanted(name))
+
+    def nbytes(self, base: Weights) -> int:
+        """The least memory that a model of this shape is trained in: A and B with their gradients and two moments, and
+        the merged matrices and a gradient of theirs where the base is float32, else the rounded factors."""
+        low_rank = sum(self.rank * sum(base[name].shape) for name in self.targets(base))
+        full = sum(base[name].numel() for name in self.targets(base))
+        return 4 * (4 * low_rank + 2 * full) if _merges(base) else (4 * 4 + 2) * low_rank
+
+
+@dataclass
+class Adapter:
+    """LoRA parameters with gradients, Adam moments and step count. Keys are `<matrix name>.lora_A` and
+    `.lora_B`.
+
+    `grads` is None until a backward pass; `version` counts changes of the parameters.
+    """
+
+    shape: LoraShape
+    seed: int
+    params: dict[str, torch.Tensor]
+    grads: dict[str, torch.Tensor] | None = None
+    moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    step: int = 0
+    version: int = 0
+    _applied: tuple[int, Weights] | None = None
+
+    @property
+    def scale(self) -> float:
+        return ALPHA / self.shape.rank
+
+    def targets(self) -> list[str]:
+        """Names of the adapted matrices."""
+        return [key.removesuffix(".lora_A") for key in self.params if key.endswith(".lora_A")]
+
+    @torch.no_grad()
+    def applied(self, base: Weights) -> Weights:
+        """The weights with this adapter: merged where the base is float32, else A and `scale` B beside them. Fresh
+        tensors that later optimizer steps do not change."""
+        if self._applied is None or self._applied[0] != self.version:
+            own: Weights = {}
+            for name in self.targets():
+                a, b = self.params[f"{name}.lora_A"], self.params[f"{name}.lora_B"]
+                if _merges(base):
+                    own[name] = torch.addmm(base[name], b, a, alpha=self.scale)
+                else:
+                    own[f"{name}.lora_A"] = a.to(base[name].dtype)
+                    own[f"{name}.lora_B"] = (self.scale * b).to(base[name].dtype)
+            self._applied = (self.version, base | own)
+        return self._applied[1]
+
+    @torch.no_grad()
+    def add_grads(self, parts: list[Weights]) -> None:
+        """Adds the gradients that the sum of `parts`, gradients of what `applied` made, means for A and B."""
+        grads = self.grads or {key: torch.zeros_like(value) for key, value in self.params.items()}
+        for name in sorted({name for part in parts for name in part}):
+            found = [part[name] for part in parts if name in part]
+            grad = sum(found[1:], start=found[0])
+            if name in grads:
+                grads[name].add_(grad, alpha=self.scale if name.endswith(".lora_B") else 1.0)
+                continue
+            a, b = f"{name}.lora_A", f"{name}.lora_B"
+            grads[a].addmm_(self.params[b].t(), grad, alpha=self.scale)
+            grads[b].addmm_(grad, self.params[a].t(), alpha=self.scale)
+        self.grads = grads
+
+
+def _merges(base: Weights) -> bool:
+    """Whether adapters of this base are merged into it."""
+    return base[UNEMBED].dtype == torch.float32
+
+
+def create_adapter(base: Weights, shape: LoraShape, seed: int) -> Adapter:
+    """An adapter with zero delta, the same for the same seed. Raises BadRequest if nothing would be trained."""
+    if shape.rank < 1:
+        raise BadRequest(f"LoRA rank must be at least 1, not {shape.rank}")
+    targets = shape.targets(base)
+    if not targets:
+        raise BadRequest("nothing to train: train_mlp, train_attn and train_unembed are all off")
+    largest = max(max(base[name].shape) for name in targets)
+    if shape.rank > min(MAX_RANK, largest):
+        raise BadRequest(
+            f"LoRA rank is {shape.rank}; it can be {min(MAX_RANK, largest)} at most: a rank beyond a layer's own "
+            f"size (the largest here is {largest}) adds nothing, and one beyond {MAX_RANK} trains as many "
+            "parameters as the layers themselves"
+        )
+    device = base[UNEMBED].device
+    require_memory(shape.nbytes(base), f"training with LoRA rank {shape.rank}", device.type)
+    params = {}
+    for name in targets:
+        out_features, in_features = base[name].shape
+        # one generator per matrix: what one matrix starts with does not depend on which others are trained
+        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        uniform = torch.rand(shape.rank, in_features, generator=generator)
+        # drawn on the CPU: the same numbers on every device
+        params[f"{name}.lora_A"] = ((2 * uniform - 1) * in_features**-0.5).to(device)
+        params[f"{name}.lora_B"] = torch.zeros(out_features, shape.rank, device=device)
+    return Adapter(shape, seed, params)
+
+
+def check_settings(settings: AdamSettings) -> None:
+    """Raises BadRequest for settings that Adam cannot run with."""
+    for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
+        value = getattr(settings, name)
+        if not 0 <= value <= _LARGEST:
+            raise BadRequest(f"{name} must be finite in float32 and not negative, not {value}")
+    if settings.learning_rate * settings.weight_decay > 1:
+        raise BadRequest("learning_rate times weight_decay is above 1: the weights would change their signs and grow")
+    for name in ("beta1", "beta2"):
+        value = getattr(settings, name)
+        if not 0 <= value < 1:
+            raise BadRequest(f"{name} must be in [0, 1), not {value}")
+
+
+@torch.no_grad()
+def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
+    """One step on the adapter's gradients, which it clears. Returns the gradient's norm before and after
+    clipping.
+
+    Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before,
+    gradients dropped.
+    """
+    check_settings(settings)
+    grads, adapter.grads = adapter.grads, None
+    if grads is None:
+        raise BadRequest("optim_step without a successful forward_backward since the last one: there are no gradients")
+    norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in grads.values()))
+    if not math.isfinite(norm):
+        raise BadRequest("the gradients are not finite: no step was taken, and they were dropped")
+    clip = settings.grad_clip_norm / norm if 0 < settings.grad_clip_norm < norm else 1.0
+    adapter.step += 1
+    adapter.version += 1
+    correction1 = 1 - settings.beta1**adapter.step
+    correction2 = 1 - settings.beta2**adapter.step
+    for name, param in adapter.params.items():
+        grad = grads[name] * clip
+        if name not in adapter.moments:
+            adapter.moments[name] = (torch.zeros_like(param), torch.zeros_like(param))
+        first, second = adapter.moments[name]
+        first.mul_(settings.beta1).add_(grad, alpha=1 - settings.beta1)
+        second.mul_(settings.beta2).addcmul_(grad, grad, value=1 - settings.beta2)
+        param.mul_(1 - settings.learning_rate * settings.weight_decay)
+        step = (first / correction1) / ((second / correction2).sqrt() + settings.eps)
+        # where there never was a gradient, 0 / (0 + eps) is 0 also for eps 0
+        param.sub_(step.nan_to_num_(0.0), alpha=settings.learning_rate)
+    return {"grad_norm": norm, "grad_norm_clipped": norm * clip}
+
+
+def write_adapter(adapter: Adapter, folder: Path, base_model: Path, *, optimizer: bool) -> None:
+    """Writes the adapter into an existing or new folder; not atomic by itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {f"{_PREFIX}{key}.weight": value.contiguous() for key, value in adapter.params.items()}
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base_model),
+        "r": adapter.shape.rank,
+        "lora_alpha": ALPHA,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+        "target_modules": sorted({name.rsplit(".", 1)[-1] for name in adapter.targets()}),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    state = {"shape": asdict(adapter.shape), "seed": adapter.seed, "step": adapter.step if optimizer else 0}
+    (folder / "training_state.json").write_text(json.dumps(state, indent=2) + "\n")
+    if optimizer:
+        moments = {}
+        for key, (first, second) in adapter.moments.items():
+            moments[f"{key}.first"], moments[f"{key}.second"] = first, second
+        save_file(moments, folder / "optimizer.safetensors")
+
+
+def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:
+    """The adapter saved in `folder`, for the base matrices `base`.
+
+    Raises BadRequest if the folder holds none, has no optimizer state although it is asked for, or does not
+    fit the base model.
+    """
+    files = ["adapter_model.safetensors", "training_state.json"] + (["optimizer.safetensors"] if optimizer else [])
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise BadRequest(f"checkpoint {folder.name} has no {', '.join(missing)}")
+    state = json.loads((folder / "training_state.json").read_text())
+    device = str(base[UNEMBED].device)
+    stored = load_file(folder / "adapter_model.safetensors", device)
+    params = {key.removeprefix(_PREFIX).removesuffix(".weight"): value for key, value in stored.items()}
+    adapter = Adapter(LoraShape(**state["shape"]), state["seed"], params)
+    for name in adapter.targets():
+        a, b = params[f"{name}.lora_A"], params[f"{name}.lora_B"]
+        if name not in base or base[name].shape != (b.shape[0], a.shape[1]):
+            raise BadRequest(f"checkpoint {folder.name} does not fit the base model at {name}")
+    if optimizer:
+        moments = load_file(folder / "optimizer.safetensors", device)
+        adapter.step = state["step"]
+        adapter.moments = {
+            key: (moments[f"{key}.first"], moments[f"{key}.second"]) for key in params if f"{key}.first" in moments
+        }
+    return adapter

@@ -1,0 +1,159 @@
+"""Attention of a sampling step, over the key-value cache of each request by itself.
+
+The shapes depend on the request's own tokens only, so that its bits do not depend on what runs beside it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from local_servers.memory import require_memory
+
+_GROW = 64
+
+
+class GroupCache:
+    """Keys and values of a prompt shared by G samples, and of what each sample has generated so far.
+
+    Per layer: prompt (KV, P, d); samples (G, KV, capacity, d), of which the first `generated` positions are filled.
+    A request for one sample keeps what it generates behind its prompt instead, in prompt (KV, capacity, d).
+    The tensors' shapes depend on the request's own tokens only.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        prompt_length: int,
+        n_samples: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.single = n_samples == 1
+        self.prompt_length = prompt_length
+        self.prompt_filled = 0
+        self.generated = 0
+        prompt = (n_kv_heads, prompt_length, head_dim)
+        samples = (n_samples, n_kv_heads, 0, head_dim)
+        self.prompt_k, self.prompt_v, self.sample_k, self.sample_v = (
+            [torch.empty(shape, device=device, dtype=dtype) for _ in range(n_layers)]
+            for shape in (prompt, prompt, samples, samples)
+        )
+
+    def reserve(self) -> None:
+        """Makes room for one more position per sample. Raises OutOfMemory if there is none."""
+        filled = self.prompt_length + self.generated if self.single else self.generated
+        caches = [*self.prompt_k, *self.prompt_v] if self.single else [*self.sample_k, *self.sample_v]
+        short = [cache for cache in caches if cache.shape[-2] <= filled]
+        if not short:
+            return
+        position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
+        require_memory(
+            _GROW * position_bytes, "the cache of the completions that are being sampled", short[0].device.type
+        )
+        keys, values = (self.prompt_k, self.prompt_v) if self.single else (self.sample_k, self.sample_v)
+        _grow(keys, filled)
+        _grow(values, filled)
+
+    def keep(self, samples: list[int]) -> None:
+        """Drops every sample but those at these places, keeping their order."""
+        index = torch.tensor(samples, device=self.sample_k[0].device)
+        for caches in (self.sample_k, self.sample_v):
+            for layer, old in enumerate(caches):
+                caches[layer] = old.index_select(0, index)
+
+
+def _grow(caches: list[torch.Tensor], filled: int) -> None:
+    """Gives those of the caches (..., capacity, d) that are filled to the end some more capacity."""
+    for layer, old in enumerate(caches):
+        if filled < old.shape[-2]:  # also where memory ended on the way to this layer, and the step is run again
+            continue
+        new = old.new_empty(*old.shape[:-2], filled + _GROW, old.shape[-1])
+        new[..., :filled, :] = old
+        caches[layer] = new
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows `start:stop` of a step that belong to one request: a chunk of its prompt, or one new token per
+    sample."""
+
+    start: int
+    stop: int
+    cache: GroupCache
+    prefill: bool
+
+
+class SampleAttention:
+    """Attention over the packed rows of one step; also fills the caches. Rows outside all segments are
+    padding, left zero."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.segments = segments
+
+    def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        out = torch.zeros_like(q, memory_format=torch.contiguous_format)
+        for segment in self.segments:
+            rows = slice(segment.start, segment.stop)
+            attend = prefill if segment.prefill else decode_one if segment.cache.single else decode
+            out[rows] = attend(segment.cache, layer, q[rows], k[rows], v[rows], scale)
+        return out
+
+
+def prefill(
+    cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """A chunk of C prompt tokens attends to the prompt up to itself: q (C, H, d), k and v (C, KV, d) -> (C, H, d)."""
+    start, stop = cache.prompt_filled, cache.prompt_filled + q.shape[0]
+    cache.prompt_k[layer][:, start:stop] = k.transpose(0, 1)
+    cache.prompt_v[layer][:, start:stop] = v.transpose(0, 1)
+    keys, values = cache.prompt_k[layer][None, :, :stop], cache.prompt_v[layer][None, :, :stop]
+    mask = None if start == 0 else torch.ones(stop - start, stop, dtype=torch.bool, device=q.device).tril(start)
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
+    )
+    return out[0].transpose(0, 1)
+
+
+def decode_one(
+    cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """One token of the only sample attends to all before it: q (1, H, d), k and v (1, KV, d) -> (1, H, d)."""
+    now = cache.prompt_length + cache.generated
+    cache.prompt_k[layer][:, now] = k[0]
+    cache.prompt_v[layer][:, now] = v[0]
+    keys, values = cache.prompt_k[layer][None, :, : now + 1], cache.prompt_v[layer][None, :, : now + 1]
+    # the query heads that share a key head stand in its query positions
+    out = F.scaled_dot_product_attention(q.view(1, k.shape[1], -1, q.shape[2]), keys, values, scale=scale)
+    return out.reshape(q.shape)
+
+
+def decode(
+    cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """One token of each of G samples attends to the shared prompt and its own past: q (G, H, d), k, v (G, KV,
+    d).
+
+    The prompt's keys are read once for all samples: scores over the prompt and over the sample's own part are
+    computed apart and normalised together.
+    """
+    n_samples, n_heads, d = q.shape
+    kv = k.shape[1]
+    group = n_heads // kv
+    now = cache.generated
+    cache.sample_k[layer][:, :, now] = k
+    cache.sample_v[layer][:, :, now] = v
+    own_k, own_v = cache.sample_k[layer][:, :, : now + 1], cache.sample_v[layer][:, :, : now + 1]
+    q = (q * scale).view(n_samples, kv, group, d)
+    shared = torch.bmm(
+        q.transpose(0, 1).reshape(kv, n_samples * group, d), cache.prompt_k[layer].transpose(1, 2)
+    )  # (KV, G * group, P)
+    own = torch.matmul(q, own_k.transpose(2, 3))  # (G, KV, group, now + 1)
+    prompt_length = shared.shape[2]
+    own = own.transpose(0, 1).reshape(kv, n_samples * group, now + 1)
+    weights = torch.cat([shared, own], dim=2).softmax(dim=2, dtype=torch.float32).to(q.dtype)
+    out = torch.bmm(weights[:, :, :prompt_length], cache.prompt_v[layer]).view(kv, n_samples, group, d)
+    own_weights = weights[:, :, prompt_length:].reshape(kv, n_samples, group, now + 1).transpose(0, 1)
+    return (out.transpose(0, 1) + torch.matmul(own_weights, own_v)).reshape(n_samples, n_heads, d)

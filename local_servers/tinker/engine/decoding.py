@@ -1,0 +1,114 @@
+"""Decoding one request: from its logits and uniform numbers to tokens with log-probabilities, and when one ends."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from local_servers.tinker.engine_types import SampleSpec
+from local_servers.tinker.refusal import BadRequest
+
+_BLOCK = 64
+_SLACK_TOKENS = 8
+
+
+class UniformDraws:
+    """Uniform numbers in [0, 1): sample i's t-th depends on (seed, i, t) alone."""
+
+    def __init__(self, seed: int, n_samples: int) -> None:
+        self._generators = [
+            np.random.Generator(np.random.Philox(np.random.SeedSequence([seed % 2**64, sample])))
+            for sample in range(n_samples)
+        ]
+        self._block = np.empty((n_samples, 0))
+        self._first = 0
+
+    def at(self, step: int) -> np.ndarray:
+        """The numbers (num_samples,) of a step; steps must be asked for in order."""
+        if step >= self._first + self._block.shape[1]:
+            self._first = step
+            self._block = np.stack([generator.random(_BLOCK) for generator in self._generators])
+        return self._block[:, step - self._first]
+
+
+def draw_tokens(logits: torch.Tensor, spec: SampleSpec, uniforms: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (G,) drawn from logits (G, V), or (1, V) shared by all, with their log-probabilities (G,) in the
+    distribution scaled by the temperature.
+
+    Temperature 0 takes the likeliest token; its log-probability is the one at temperature 1, as the limit, 0 for
+    every token, would say nothing. Otherwise the scaled distribution is cut to `top_k` tokens, then to the smallest set
+    that holds `top_p`, renormalised, and inverted at `uniforms` (G,); the log-probabilities are those before the cut.
+    Raises BadRequest for logits that are no numbers.
+    """
+    n_samples = len(uniforms)
+    if spec.temperature == 0:
+        tokens = logits.argmax(dim=1).expand(n_samples)
+    else:
+        logits = logits / spec.temperature
+        if not logits.isfinite().all():  # or a token outside the vocabulary would be drawn
+            raise BadRequest(
+                "the weights give logits that are not finite: training has diverged. Continue from an earlier "
+                "checkpoint with a lower learning rate"
+            )
+        probs = logits.softmax(dim=1)
+        order = None
+        if 0 < spec.top_k < logits.shape[1] or spec.top_p < 1:
+            # Stable: equal probabilities, as rare tokens have, keep their order, and a uniform number its token.
+            probs, order = probs.sort(dim=1, descending=True, stable=True)
+            probs = _truncate(probs, spec)
+        ranks = _invert(probs, torch.from_numpy(uniforms).to(probs.device))
+        tokens = ranks if order is None else order.expand(n_samples, -1).gather(1, ranks[:, None])[:, 0]
+    logprobs = logits.log_softmax(dim=1)
+    return tokens, logprobs.expand(n_samples, -1).gather(1, tokens[:, None])[:, 0]
+
+
+def _truncate(probs: torch.Tensor, spec: SampleSpec) -> torch.Tensor:
+    """Descending probabilities (G, V) with those outside top_k and top_p set to zero."""
+    if spec.top_k > 0:
+        probs = probs[:, : spec.top_k]
+    if spec.top_p < 1:
+        before = probs.double().cumsum(dim=1) - probs
+        target = spec.top_p * probs.double().sum(dim=1, keepdim=True)
+        keep = before < target
+        # However small top_p is: of an empty set nothing can be drawn.
+        keep[:, 0] = True
+        probs = probs * keep
+    return probs
+
+
+def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """The index (G,) at which the cumulative sum of probs (G or 1, V) passes each uniform (G,) times its total."""
+    # Double: float32 sums over a large vocabulary are too coarse for tokens of small probability.
+    cdf = probs.double().cumsum(dim=1)
+    total = cdf[:, -1:]
+    target = uniforms[:, None] * total
+    cdf = cdf.expand(len(uniforms), -1).contiguous()
+    found = torch.searchsorted(cdf, target, right=True)
+    # uniform * total can round up to total: stay on the last token that has any probability
+    last = torch.searchsorted(cdf, total.expand(len(uniforms), 1).contiguous())
+    return torch.minimum(found, last)[:, 0]
+
+
+class StopRule:
+    """Decides after each token whether a sequence ends; the token that completes a stop string is kept, as a
+    stop token is."""
+
+    def __init__(self, spec: SampleSpec, limit: int, tokenizer: Any | None) -> None:
+        """`limit` is the number of tokens allowed; a tokenizer is needed only for stop strings."""
+        self._tokens = frozenset(spec.stop_tokens)
+        self._strings = [string for string in spec.stop_strings if string]
+        self._limit = limit
+        self._tokenizer = tokenizer
+        # a token holds at least one byte, so a stop string lies within this many tokens of the end
+        self._window = max((len(string.encode()) for string in self._strings), default=0) + _SLACK_TOKENS
+
+    def reason(self, tokens: list[int]) -> Literal["stop", "length"] | None:
+        """Why the sequence ends with its last token, None if it goes on."""
+        if tokens[-1] in self._tokens or (self._strings and self._ends_with_string(tokens)):
+            return "stop"
+        return "length" if len(tokens) >= self._limit else None
+
+    def _ends_with_string(self, tokens: list[int]) -> bool:
+        assert self._tokenizer is not None
+        text = self._tokenizer.decode(tokens[-self._window :], skip_special_tokens=False)
+        return any(string in text for string in self._strings)

@@ -1,0 +1,246 @@
+"""Continuous batching: every step runs one token of each running sample and a chunk of each waiting prompt.
+
+1. All rows of a step go through the linear layers together, in row-exact tiles; attention and draws are per
+   request. So a request's result does not depend on what runs beside it.
+2. A prompt is prefilled once, whatever its number of samples, in chunks cut at multiples of `PREFILL_CHUNK`.
+3. Where more samples run than fit in a step, requests take turns, the one that waited longest first.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
+from local_servers.tinker.engine.causal_lm import BaseModel, Weights
+from local_servers.tinker.engine.decoding import StopRule, UniformDraws, draw_tokens
+from local_servers.tinker.engine.row_exact import padded_rows
+from local_servers.tinker.engine_types import SampledSequence, SampleResult, SamplerTopK, SampleSpec
+
+PREFILL_CHUNK = 512
+PREFILL_ROWS = 4 * PREFILL_CHUNK
+"""Prompt tokens in one step; more would make running samples wait."""
+
+
+class RunningRequest:
+    """One sampling request on its way: its cache, its draws, and the samples that still run."""
+
+    def __init__(self, model: BaseModel, weights: Weights, spec: SampleSpec, tokenizer: Any | None) -> None:
+        self.weights = weights
+        self.spec = spec
+        self.last_turn = -1
+        self.error: Exception | None = None
+        n, length = spec.num_samples, len(spec.prompt)
+        limit = min(spec.max_tokens, model.context_length - length)
+        self._stop = StopRule(spec, limit, tokenizer)
+        self._draws = UniformDraws(spec.seed, n)
+        self._cache = GroupCache(model.n_layers, model.n_kv_heads, model.head_dim, length, n, model.device, model.dtype)
+        self._tokens: list[list[int]] = [[] for _ in range(n)]
+        self._logprobs: list[list[float]] = [[] for _ in range(n)]
+        self._recorded: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(n)]
+        self._reasons: list[str | None] = [None if limit > 0 else "length"] * n
+        self._running = list(range(n)) if limit > 0 else []
+        self._prompt_logprobs: list[float | None] = [None]
+        self._topk: list[list[tuple[int, float]] | None] = [None]
+
+    @property
+    def prefilling(self) -> bool:
+        return self._cache.prompt_filled < len(self.spec.prompt)
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or (not self.prefilling and not self._running)
+
+    @property
+    def rows(self) -> int:
+        """How many rows its next step takes."""
+        if self.prefilling:
+            return min(PREFILL_CHUNK, len(self.spec.prompt) - self._cache.prompt_filled)
+        return len(self._running)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.spec.prompt_logprobs or self.spec.topk_prompt_logprobs > 0
+
+    def inputs(self) -> tuple[list[int], list[int]]:
+        """Tokens and positions of its next step's rows."""
+        if self.prefilling:
+            start = self._cache.prompt_filled
+            positions = list(range(start, start + self.rows))
+            return [self.spec.prompt[i] for i in positions], positions
+        # As it grows: room for max_tokens at once would often be refused, and few completions get that long.
+        self._cache.reserve()
+        position = len(self.spec.prompt) + self._cache.generated
+        return [self._tokens[i][-1] for i in self._running], [position] * len(self._running)
+
+    def segment(self, start: int) -> Segment:
+        """Its rows of the step, beginning at `start`."""
+        return Segment(start, start + self.rows, self._cache, self.prefilling)
+
+    def logit_rows(self) -> slice:
+        """Which of its rows need logits."""
+        if not self.prefilling or self.wants_prompt_logprobs:
+            return slice(0, self.rows)
+        return slice(self.rows - 1, self.rows)
+
+    def advance(self, logits: torch.Tensor) -> None:
+        """Takes the logits of `logit_rows` and goes on: notes prompt log-probabilities, draws the next tokens."""
+        if self.prefilling:
+            self._cache.prompt_filled += self.rows
+            if self.wants_prompt_logprobs:
+                self._note_prompt(logits)
+            if self.prefilling or not self._running:
+                return
+            logits = logits[-1:]
+        else:
+            self._cache.generated += 1
+        self._draw(logits)
+
+    def _draw(self, logits: torch.Tensor) -> None:
+        uniforms = self._draws.at(len(self._tokens[self._running[0]]))[self._running]
+        tokens, logprobs = draw_tokens(logits, self.spec, uniforms)
+        if self.spec.record_top_k > 0:
+            self._record(logits)
+        keep = []
+        for place, (sample, token, logprob) in enumerate(
+            zip(self._running, tokens.tolist(), logprobs.tolist(), strict=True)
+        ):
+            self._tokens[sample].append(token)
+            self._logprobs[sample].append(logprob)
+            self._reasons[sample] = self._stop.reason(self._tokens[sample])
+            if self._reasons[sample] is None:
+                keep.append(place)
+        # Cut as samples end: their part of the cache is what the next step would read in vain.
+        if keep and len(keep) < len(self._running):
+            self._cache.keep(keep)
+        self._running = [self._running[place] for place in keep]
+
+    def _record(self, logits: torch.Tensor) -> None:
+        """Notes the likeliest tokens of the running samples' logits (G, V), or (1, V) shared by all."""
+        best = logits.log_softmax(dim=1).topk(min(self.spec.record_top_k, logits.shape[1]), dim=1)
+        n = len(self._running)
+        ids, values = (part.expand(n, -1).cpu().numpy() for part in (best.indices, best.values))
+        for place, sample in enumerate(self._running):
+            self._recorded[sample].append((ids[place], values[place]))
+
+    def _note_prompt(self, logits: torch.Tensor) -> None:
+        """Log-probabilities of the prompt tokens that follow this chunk's rows."""
+        following = self.spec.prompt[len(self._prompt_logprobs) : self._cache.prompt_filled + 1]
+        logprobs = logits[: len(following)].log_softmax(dim=1)
+        index = torch.tensor(following, dtype=torch.long, device=logits.device)
+        self._prompt_logprobs += logprobs.gather(1, index[:, None])[:, 0].tolist()
+        k = min(self.spec.topk_prompt_logprobs, logits.shape[1])
+        if k > 0:
+            best = logprobs.topk(k, dim=1)
+            self._topk += [
+                list(zip(ids, values, strict=True))
+                for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ]
+
+    def result(self) -> SampleResult:
+        """The finished result."""
+        sequences = [
+            SampledSequence(tokens, logprobs, reason, _top_k(recorded))  # type: ignore[arg-type]
+            for tokens, logprobs, reason, recorded in zip(
+                self._tokens, self._logprobs, self._reasons, self._recorded, strict=True
+            )
+        ]
+        return SampleResult(
+            sequences,
+            self._prompt_logprobs if self.spec.prompt_logprobs else None,
+            self._topk if self.spec.topk_prompt_logprobs > 0 else None,
+        )
+
+
+def _top_k(recorded: list[tuple[np.ndarray, np.ndarray]]) -> SamplerTopK | None:
+    if not recorded:
+        return None
+    ids, values = (np.stack(part) for part in zip(*recorded, strict=True))
+    return SamplerTopK(np.arange(len(recorded)), ids.astype(np.int32), values)
+
+
+class SamplingBatch:
+    """The `requests` that run now. One thread adds them and calls `step`."""
+
+    def __init__(self, model: BaseModel, max_rows: int) -> None:
+        self._model = model
+        self._max_rows = max_rows
+        self._turn = 0
+        self.requests: list[RunningRequest] = []
+
+    def step(self) -> list[RunningRequest]:
+        """Runs one step and returns the requests that it finished, or that failed (`error` is then set)."""
+        self._turn += 1
+        chosen = self._choose()
+        by_weights: dict[int, list[RunningRequest]] = {}
+        for request in chosen:
+            request.last_turn = self._turn
+            by_weights.setdefault(id(request.weights), []).append(request)
+        # Together only where the weights are the same object: a step of the old policy and one of the new may run side
+        # by side.
+        for requests in by_weights.values():
+            self._run(requests)
+        finished = [request for request in chosen if request.done]
+        self.requests = [request for request in self.requests if not request.done]
+        return finished
+
+    def _choose(self) -> list[RunningRequest]:
+        """Requests for the next step: those that waited longest, as many as fit, one of each kind at least."""
+        chosen: list[RunningRequest] = []
+        used = {True: 0, False: 0}
+        budget = {True: PREFILL_ROWS, False: self._max_rows}
+        for request in sorted(self.requests, key=lambda request: request.last_turn):
+            kind = request.prefilling
+            # The first of its kind in any case: one that is larger than the budget would otherwise wait for ever.
+            if used[kind] == 0 or used[kind] + request.rows <= budget[kind]:
+                chosen.append(request)
+                used[kind] += request.rows
+        return chosen
+
+    @torch.inference_mode()
+    def _run(self, requests: list[RunningRequest]) -> None:
+        """One step of requests that share their weights. What fails is handed to the request that it concerns, and to
+        no other: where the pass as a whole fails, each is run by itself, which gives it the same bits."""
+        try:
+            logits = self._forward(requests)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0].error = error
+                return
+            for request in requests:
+                self._run([request])
+            return
+        for request, its_logits in zip(requests, logits, strict=True):
+            try:
+                request.advance(its_logits)
+            except Exception as error:
+                request.error = error
+
+    def _forward(self, requests: list[RunningRequest]) -> tuple[torch.Tensor, ...]:
+        """The logits that each request wants of one forward pass. Changes nothing that a second pass would not change
+        in the same way."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        segments = []
+        logit_rows: list[int] = []
+        spans = []
+        for request in requests:
+            start = len(tokens)
+            segments.append(request.segment(start))
+            wanted = request.logit_rows()
+            spans.append(wanted.stop - wanted.start)
+            logit_rows += range(start + wanted.start, start + wanted.stop)
+            its_tokens, its_positions = request.inputs()
+            tokens += its_tokens
+            positions += its_positions
+        # Whole tiles, so that no row meets a kernel of another size.
+        padding = [0] * (padded_rows(len(tokens)) - len(tokens))
+        weights = requests[0].weights
+        hidden = self._model.hidden(
+            weights,
+            torch.tensor(tokens + padding, device=self._model.device),
+            torch.tensor(positions + padding, device=self._model.device),
+            SampleAttention(segments),
+            row_exact=True,
+        )
+        return self._model.exact_logits(weights, hidden[logit_rows]).split(spans)

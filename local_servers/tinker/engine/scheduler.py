@@ -1,0 +1,108 @@
+"""The sampling loop of a server: a thread that takes requests as they come and runs them together."""
+
+import logging
+import queue
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+from local_servers.tinker.engine.causal_lm import Weights
+from local_servers.tinker.engine.lora_engine import Engine
+from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
+from local_servers.tinker.engine_types import SampleResult, SampleSpec
+from local_servers.tinker.refusal import BadRequest
+
+logger = logging.getLogger(__name__)
+
+_Submitted = tuple[Weights, SampleSpec, Future[SampleResult]]
+
+
+class SamplingScheduler:
+    """Continuous batching: a request joins the running batch at the next step; how they meet changes no
+    result.
+
+    Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`. What they could grow
+    to counts, not what they hold now, so that the limit still holds when all of them are at their longest.
+    """
+
+    def __init__(self, engine: Engine, *, max_cache_bytes: int = 4 << 30) -> None:
+        self._engine = engine
+        self._max_cache_bytes = max_cache_bytes
+        self._incoming: queue.SimpleQueue[_Submitted | None] = queue.SimpleQueue()
+        self._closing = False
+        self._thread = threading.Thread(target=self._loop, name="sampling", daemon=True)
+        self._thread.start()
+
+    def submit(self, weights: Weights, spec: SampleSpec) -> Future[SampleResult]:
+        """Queues a request. Raises BadRequest at once if it is invalid. Cancelling the future stops the request."""
+        if self._closing:
+            raise RuntimeError("the sampling scheduler is closed")
+        self._engine.validate_sample(spec)
+        future: Future[SampleResult] = Future()
+        self._incoming.put((weights, spec, future))
+        return future
+
+    def close(self) -> None:
+        """Ends the loop after its current step; unfinished requests fail with RuntimeError."""
+        self._closing = True
+        self._incoming.put(None)  # wakes a loop that waits for requests
+        self._thread.join()
+
+    def _loop(self) -> None:
+        batch = self._engine.sampling_batch()
+        futures: dict[RunningRequest, Future[SampleResult]] = {}
+        waiting: deque[_Submitted] = deque()
+        while not self._closing:
+            self._receive(waiting, idle=not (batch.requests or waiting))
+            # Before others are admitted: what is cancelled gives up its share of the caches to them.
+            batch.requests = [request for request in batch.requests if not futures[request].cancelled()]
+            futures = {request: futures[request] for request in batch.requests}
+            self._admit(waiting, batch, futures)
+            for request in batch.step():
+                future = futures.pop(request)
+                # From here on it cannot be cancelled. Without this a cancellation just now would make the call below
+                # raise, and end the loop for everybody.
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if request.error is None:
+                    future.set_result(request.result())
+                else:
+                    if not isinstance(request.error, BadRequest):
+                        logger.error("sampling failed", exc_info=request.error)
+                    future.set_exception(request.error)
+        # What came in after the last round has a future too, and somebody waits for it.
+        self._receive(waiting, idle=False)
+        for future in [*futures.values(), *(future for _, _, future in waiting)]:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(RuntimeError("the sampling scheduler was closed"))
+
+    def _receive(self, waiting: deque[_Submitted], *, idle: bool) -> None:
+        """Takes what was submitted; sleeps until something is if there is nothing else to do."""
+        while idle or not self._incoming.empty():
+            submitted = self._incoming.get()
+            idle = False
+            if submitted is not None:
+                waiting.append(submitted)
+
+    def _admit(
+        self, waiting: deque[_Submitted], batch: SamplingBatch, futures: dict[RunningRequest, Future[SampleResult]]
+    ) -> None:
+        """Moves requests into the batch, first come first served, while the caches have room; one runs in any case."""
+        held = sum(self._engine.cache_bytes(request.spec) for request in batch.requests)
+        while waiting:
+            weights, spec, future = waiting[0]
+            held += self._engine.cache_bytes(spec)
+            # In order: a large request that is passed over would wait for ever while small ones keep coming.
+            if batch.requests and held > self._max_cache_bytes:
+                return
+            waiting.popleft()
+            if future.cancelled():
+                continue
+            try:
+                request = self._engine.running_request(weights, spec)
+            except Exception as error:  # this one's alone: the loop serves the others
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
+                continue
+            batch.requests.append(request)
+            futures[request] = future

@@ -1,0 +1,246 @@
+"""Live training models: an adapter, its queue of numbered requests, and the rules of when an optimizer step may run.
+
+1. Requests of a model run in the order of their sequence numbers, each once.
+2. An optimizer step is refused if no forward_backward came since the last step, or if one of them failed: what was
+   accumulated is then thrown away, so the next forward_backward starts from nothing.
+3. An optimizer step that breaks half-way leaves weights of two versions: the model refuses everything after it.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from local_servers.tinker.checkpoint_store import CheckpointStore
+from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, TrainDatum
+from local_servers.tinker.engines import EngineHost
+from local_servers.tinker.ordering import SequencedQueue
+from local_servers.tinker.promises import Answer, Promise, PromiseTable, failure, settle
+from local_servers.tinker.records import CheckpointKind, CheckpointRecord, RunRecord
+from local_servers.tinker.refusal import BadRequest, Refusal, about_datum, gone
+
+if TYPE_CHECKING:
+    from local_servers.tinker.engine import Adapter, Engine, Weights
+
+
+class TrainingModel:
+    """One training run in memory. `adapter` is None until the request that creates or loads it has run."""
+
+    def __init__(
+        self, run: RunRecord, host: EngineHost, table: PromiseTable, store: CheckpointStore, gap_timeout_s: float
+    ) -> None:
+        self.run = run
+        self.host = host
+        self.adapter: Adapter | None = None
+        self.queue = SequencedQueue(run.run_id, gap_timeout_s, first=0)
+        self._table = table
+        self._store = store
+        self._gradient_fault: str | None = None
+        self._has_gradient = False
+        self._broken: str | None = None
+
+    def submit(
+        self, seq: int, promise: Promise, work: Callable[[], Awaitable[Answer]], *, backward: bool = False
+    ) -> None:
+        """Queue `work` as request `seq`; a failed `backward` request spoils the gradient until the next step."""
+
+        async def run() -> None:
+            self.run.last_request_at = time.time()
+            if not await settle(self._table, promise, work) and backward:
+                self._gradient_fault = f"request {seq} (forward_backward) failed"
+
+        def give_up(reason: str) -> None:
+            if backward:
+                self._gradient_fault = f"request {seq} (forward_backward) was {reason}"
+            self._table.resolve(promise, failure(reason, "server"))
+
+        self.queue.put(seq, run, give_up)
+
+    def submit_refused(self, seq: int, kind: str, refusal: Refusal, *, backward: bool) -> None:
+        """Give the number of a request that was refused on arrival its turn, so that later ones are not held back."""
+        promise = self._table.open(f"{self.run.run_id}:{seq}", kind)
+        promise.refusal = refusal
+
+        async def fail() -> Answer:
+            raise refusal
+
+        self.submit(seq, promise, fail, backward=backward)
+
+    async def create(self) -> None:
+        """Make the adapter from the run's LoRA settings and record the run. Raises BadRequest for a bad shape."""
+        lora = self.run.lora
+        self.adapter = await self.host.train(
+            lambda engine: engine.create_adapter(
+                lora.rank,
+                lora.seed,
+                train_mlp=lora.train_mlp,
+                train_attn=lora.train_attn,
+                train_unembed=lora.train_unembed,
+            )
+        )
+        await self.host.train(lambda _: self._store.save_run(self.run))
+
+    async def load(self, record: CheckpointRecord, *, optimizer: bool) -> None:
+        """Take over a training checkpoint's weights, and its optimizer state if asked. Raises Refusal, BadRequest."""
+        self._check_usable(needs_adapter=False)
+        # But for the seed, which only says what the weights were before these.
+        if self.run.lora.model_copy(update={"seed": 0}) != record.lora.model_copy(update={"seed": 0}):
+            raise BadRequest(f"{record.path} has LoRA {record.lora!r}, and this model has {self.run.lora!r}")
+        self.adapter = await self.host.train(
+            lambda engine: engine.load_adapter(self._store.files(record), optimizer=optimizer)
+        )
+        self._drop_gradient()
+        self._gradient_fault = None
+        self.run.loaded_from = record.path
+        self.run.steps_before = record.optimizer_steps
+        self.run.optimizer_steps = 0
+        await self.host.train(lambda _: self._store.save_run(self.run))
+
+    def check_request(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for a setting or the first datum the engine cannot take; nothing is checked before it is
+        loaded."""
+        engine = self.host.loaded
+        if engine is None:
+            return
+        engine.validate_loss(loss, config)
+        for number, datum in enumerate(datums):
+            with about_datum(number):
+                engine.validate_datum(datum, loss)
+
+    async def forward_backward(
+        self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
+    ) -> LossOutput:
+        """Log-probabilities and loss of the datums; `backward` adds their gradient to what is accumulated."""
+        adapter = self._check_usable()
+        if backward:
+            self._has_gradient = True
+        return await self.host.train(
+            lambda engine: engine.forward_backward(adapter, datums, loss, config, backward=backward)
+        )
+
+    async def optim_step(self, settings: AdamSettings) -> dict[str, float]:
+        """Apply the accumulated gradient and clear it; the step's metrics. Raises BadRequest by rules 2 and 3."""
+        adapter = self._check_usable()
+        # The fault goes with the gradient that it is about: what comes after the refusal starts from nothing.
+        fault, self._gradient_fault = self._gradient_fault, None
+        if fault is not None:
+            self._drop_gradient()
+            raise BadRequest(
+                f"optim_step refused: {fault}, so the accumulated gradient is incomplete; it was discarded. "
+                "Send the forward_backward again, or restore from a checkpoint"
+            )
+        if not self._has_gradient:
+            raise BadRequest("optim_step refused: no forward_backward since the last optimizer step")
+        self._has_gradient = False
+
+        def step(engine: "Engine") -> dict[str, float]:
+            try:
+                return engine.optim_step(adapter, settings)
+            except BadRequest:  # nothing was changed: the gradient is lost, and the weights are as before
+                adapter.grads = None
+                raise
+            except Exception as error:
+                # Some tensors may have been updated and others not: no gradient makes that right.
+                self._broken = f"an optimizer step broke off ({type(error).__name__}: {error})"
+                raise
+
+        metrics = await self.host.train(step)
+        self.run.optimizer_steps += 1
+        # A killed server must still show how many steps were applied; a power cut may lose the last ones.
+        await self.host.train(lambda _: self._store.save_run(self.run, durable=False))
+        return metrics
+
+    async def save(
+        self,
+        kind: CheckpointKind,
+        name: str,
+        *,
+        overwrite: bool,
+        ttl_seconds: int | None,
+        user_metadata: dict[str, str] | None,
+    ) -> CheckpointRecord:
+        """Write a checkpoint of the current weights (kind weights: with the optimizer's state). Raises Refusal."""
+        adapter = self._check_usable()
+
+        def write(engine: "Engine") -> CheckpointRecord:
+            def fill(folder: Path) -> None:
+                engine.save_adapter(adapter, folder, optimizer=kind == "weights")
+
+            self._store.save_run(self.run)
+            return self._store.write(
+                self.run,
+                kind,
+                name,
+                fill,
+                overwrite=overwrite,
+                ttl_seconds=ttl_seconds,
+                user_metadata=user_metadata,
+            )
+
+        return await self.host.train(write)
+
+    async def snapshot(self) -> "Weights":
+        """An immutable copy of the current weights for sampling."""
+        adapter = self._check_usable()
+        return await self.host.train(lambda engine: engine.sampler_weights(adapter))
+
+    def close(self, reason: str) -> None:
+        """End the model: what waits is given up and its memory can go."""
+        self.queue.close(reason)
+        self._broken = reason
+        self.adapter = None
+
+    def to_json(self) -> dict[str, object]:
+        """What `/stats` shows of the model."""
+        return {
+            "base_model": self.run.base_model,
+            "optimizer_steps": self.run.optimizer_steps,
+            "steps_before": self.run.steps_before,
+            "loaded_from": self.run.loaded_from,
+            "next_seq": self.queue.next_seq,
+            "waiting": self.queue.waiting,
+        }
+
+    def _check_usable(self, *, needs_adapter: bool = True) -> "Adapter":
+        if self._broken is not None:
+            raise BadRequest(f"model {self.run.run_id} cannot be used: {self._broken}; restore from a checkpoint")
+        if self.adapter is None and needs_adapter:
+            raise BadRequest(f"model {self.run.run_id} has no weights: the request that creates it failed")
+        return self.adapter  # type: ignore[return-value]
+
+    def _drop_gradient(self) -> None:
+        self._has_gradient = False
+        if self.adapter is not None:
+            self.adapter.grads = None
+
+
+class ModelRegistry:
+    """The training models of this server process."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, TrainingModel] = {}
+
+    def add(self, model: TrainingModel) -> None:
+        """Register a model that was just created."""
+        self._models[model.run.run_id] = model
+
+    def get(self, model_id: str) -> TrainingModel | None:
+        """The model, or None if this server process does not have it."""
+        return self._models.get(model_id)
+
+    def find(self, model_id: str) -> TrainingModel:
+        """The model; Refusal 410 if this server process does not have it."""
+        model = self._models.get(model_id)
+        if model is None:
+            raise gone(f"model {model_id}")
+        return model
+
+    def end_session(self, session_id: str, reason: str) -> None:
+        """Close and forget the session's models."""
+        for model in [model for model in self._models.values() if model.run.session_id == session_id]:
+            model.close(reason)
+            del self._models[model.run.run_id]
+
+    def all(self) -> list[TrainingModel]:
+        """Every live model."""
+        return list(self._models.values())

@@ -1,0 +1,186 @@
+"""Recorded sequences, and what training data claim about where their tokens come from.
+
+A sampling request with `record_stability_info` leaves of each sequence its prompt, its tokens, and at every position
+the sampler's `RECORDED_TOP_K` likeliest tokens. A datum of stable_reinforce names the sequences behind its tokens, by
+spans that tile its input and its targets (`Datum.with_provenance`), and gets their distributions here.
+
+1. A record lives for a day after it was sampled or last trained on, and no longer than its session. Where records take
+   more than `MAX_BYTES`, the ones unused for longest go first.
+2. They are in memory alone, as sessions and their models are: what could name them ends with the process.
+3. Other losses use no record: of their spans only the tiling is checked, as clients attach them whatever the loss.
+4. The targets that a prompt's span covers are not compared with the prompt: their advantage is zero, and clients fill
+   them in with zeros.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from local_servers.tinker.engine_types import SampledSequence, SamplerTopK, TrainDatum
+from local_servers.tinker.refusal import BadRequest
+
+RECORDED_TOP_K = 32
+"""Tokens kept per position, 256 bytes together; those beyond count as one (`engine.losses`)."""
+LIFE_S = 24 * 3600.0
+MAX_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Span:
+    """A run of `length` positions that are those from `offset` on of a sequence's sampled tokens, or of its prompt."""
+
+    sampled: bool
+    sequence_id: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The spans that tile a datum's model_input and its target_tokens."""
+
+    model_input: Sequence[Span]
+    targets: Sequence[Span]
+
+
+@dataclass(frozen=True)
+class RecordedSequence:
+    """One sampled sequence: `prompt` and `tokens` int32, and the sampler's distribution at each of the tokens."""
+
+    session_id: str
+    prompt: np.ndarray
+    tokens: np.ndarray
+    top_k: SamplerTopK | None
+    used: float
+
+    @property
+    def nbytes(self) -> int:
+        parts = [] if self.top_k is None else [self.top_k.positions, self.top_k.tokens, self.top_k.logprobs]
+        return sum(part.nbytes for part in (self.prompt, self.tokens, *parts))
+
+
+def check_tiling(datum: TrainDatum, provenance: Provenance | None) -> None:
+    """Raises BadRequest if the spans do not cover the model input and the targets, each position once."""
+    if provenance is None:
+        return
+    targets = datum.loss_inputs.get("target_tokens")
+    for name, spans, tokens in (
+        ("model_input", provenance.model_input, datum.tokens),
+        ("loss_fn_inputs", provenance.targets, datum.tokens if targets is None else targets),
+    ):
+        covered = sum(span.length for span in spans)
+        if covered != len(tokens):
+            raise BadRequest(f"provenance: the {name} spans cover {covered} positions of {len(tokens)}")
+
+
+class RecordedSequences:
+    """The records of one server process."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, RecordedSequence] = OrderedDict()  # the one unused for longest first
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(
+        self, session_id: str, prompt: Sequence[int], sequences: Sequence[SampledSequence], sequence_ids: Sequence[str]
+    ) -> None:
+        """Record the sequences of one sampling request under their ids."""
+        shared = np.asarray(prompt, dtype=np.int32)
+        for sequence_id, sequence in zip(sequence_ids, sequences, strict=True):
+            tokens = np.asarray(sequence.tokens, dtype=np.int32)
+            record = RecordedSequence(session_id, shared, tokens, sequence.top_k, time.monotonic())
+            self._records[sequence_id] = record
+            self.nbytes += record.nbytes
+        self._evict()
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the session's records."""
+        for sequence_id in [key for key, record in self._records.items() if record.session_id == session_id]:
+            self._forget(sequence_id)
+
+    def with_sampler(self, session_id: str, datum: TrainDatum, provenance: Provenance | None) -> TrainDatum:
+        """The datum with the sampler's distributions at its sampled targets.
+
+        `provenance` has passed `check_tiling`. Raises BadRequest if there is none, or if it claims what was not
+        recorded, and for an advantage on a target that was not sampled.
+        """
+        if provenance is None:
+            raise BadRequest("stable_reinforce needs provenance: name the sampled sequences with Datum.with_provenance")
+        targets, advantages = (datum.loss_inputs.get(name) for name in ("target_tokens", "advantages"))
+        if targets is None or advantages is None or not targets.shape == advantages.shape == datum.tokens.shape:
+            raise BadRequest("stable_reinforce needs target_tokens and advantages, one for each token of model_input")
+        self._evict()
+        for where, span, place in _placed("model_input", provenance.model_input):
+            _check_tokens(where, span, datum.tokens[place], self._claimed(session_id, where, span))
+        found = []
+        for where, span, place in _placed("loss_fn_inputs", provenance.targets):
+            record = self._claimed(session_id, where, span)
+            if not span.sampled:
+                _check_tokens(where, span, None, record)
+                if advantages[place].any():
+                    position = place.start + int(np.argmax(advantages[place] != 0))
+                    raise BadRequest(f"{where}: position {position} has a non-zero advantage and was not sampled")
+                continue
+            _check_tokens(where, span, targets[place], record)
+            if span.length > 0:
+                assert record.top_k is not None
+                of = slice(span.offset, span.offset + span.length)
+                found.append((np.arange(place.start, place.stop), record.top_k.tokens[of], record.top_k.logprobs[of]))
+        if not found:
+            raise BadRequest("provenance: no target is a sampled token")
+        return replace(datum, sampler=SamplerTopK(*(np.concatenate(part) for part in zip(*found, strict=True))))
+
+    def _claimed(self, session_id: str, where: str, span: Span) -> RecordedSequence:
+        """The record that the span names, whose day begins anew."""
+        record = self._records.get(span.sequence_id)
+        if record is None or record.session_id != session_id:
+            raise BadRequest(
+                f"{where}: sequence {span.sequence_id!r} is not recorded in this session: sample with "
+                "record_stability_info=True in the session that trains, within a day"
+            )
+        self._records[span.sequence_id] = replace(record, used=time.monotonic())
+        self._records.move_to_end(span.sequence_id)
+        return record
+
+    def _evict(self) -> None:
+        oldest_kept = time.monotonic() - LIFE_S
+        while self._records:
+            sequence_id, record = next(iter(self._records.items()))
+            if record.used > oldest_kept and self.nbytes <= MAX_BYTES:
+                return
+            self._forget(sequence_id)
+
+    def _forget(self, sequence_id: str) -> None:
+        self.nbytes -= self._records.pop(sequence_id).nbytes
+
+
+def _placed(name: str, spans: Sequence[Span]) -> Iterator[tuple[str, Span, slice]]:
+    """Each span with the words for it, and the positions it covers."""
+    start = 0
+    for number, span in enumerate(spans):
+        yield f"provenance, span {number} of {name}", span, slice(start, start + span.length)
+        start += span.length
+
+
+def _check_tokens(where: str, span: Span, tokens: np.ndarray | None, record: RecordedSequence) -> None:
+    """The span must lie within what was recorded, and `tokens`, if given, be those."""
+    what = "sampled tokens" if span.sampled else "prompt tokens"
+    recorded = record.tokens if span.sampled else record.prompt
+    if span.offset + span.length > len(recorded):
+        raise BadRequest(
+            f"{where} ends at {span.offset + span.length}, sequence {span.sequence_id!r} has {len(recorded)} {what}"
+        )
+    if tokens is None:
+        return
+    different = np.flatnonzero(tokens != recorded[span.offset : span.offset + span.length])
+    if len(different):
+        place = int(different[0])
+        raise BadRequest(
+            f"{where}: token {tokens[place]} is not number {span.offset + place} of the {what} of sequence "
+            f"{span.sequence_id!r}, which is {recorded[span.offset + place]}"
+        )

@@ -1,0 +1,256 @@
+"""REST routes of what was made: sessions, training runs, checkpoints and their files."""
+
+import asyncio
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+
+from aiohttp import web
+from tinker import types
+
+from local_servers.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
+from local_servers.tinker.refusal import BadRequest, clash, not_found
+from local_servers.tinker.sessions import Session
+from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
+
+_CHECKPOINT = "/api/v1/training_runs/{run_id}/checkpoints/{kind}/{name}"
+_DOWNLOAD_KEY = secrets.token_urlsafe(24)
+_DOWNLOAD_LIFE_S = 3600
+_MAX_PAGE = 1000
+routes = web.RouteTableDef()
+
+
+def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
+    numbers = []
+    for name, default in (("limit", default_limit), ("offset", 0)):
+        text = request.query.get(name, str(default))
+        if not re.fullmatch("[0-9]{1,12}", text):
+            raise BadRequest(f"{name} is {text[:20]!r}; it has to be a number of 0 or more, of 12 digits at most")
+        numbers.append(int(text))
+    return min(numbers[0], _MAX_PAGE), numbers[1]
+
+
+def _cursor(limit: int, offset: int, total: int) -> dict[str, int]:
+    return {"offset": offset, "limit": limit, "total_count": total}
+
+
+def _live(state: ServerState, stored: RunRecord) -> RunRecord:
+    model = state.models.get(stored.run_id)
+    # What is live is ahead of its record, which is written when a step is done.
+    return model.run if model is not None else stored
+
+
+@routes.get("/api/v1/training_runs")
+async def list_runs(request: web.Request) -> web.Response:
+    """Training runs of every server that used this store, most recently used first."""
+    state = state_of(request)
+    limit, offset = _page(request, 20)
+
+    def collect() -> dict[str, object]:
+        runs = [_live(state, run) for run in state.store.runs()]
+        runs.sort(key=lambda run: -run.last_request_at)
+        page = runs[offset : offset + limit]
+        return {
+            "training_runs": [run_json(run, state.store.checkpoints(run.run_id)) for run in page],
+            "cursor": _cursor(limit, offset, len(runs)),
+        }
+
+    return web.json_response(await asyncio.to_thread(collect))
+
+
+@routes.get("/api/v1/training_runs/{run_id}")
+async def get_run(request: web.Request) -> web.Response:
+    """One training run."""
+    state, run_id = state_of(request), request.match_info["run_id"]
+
+    def collect() -> dict[str, object]:
+        run = _live(state, state.store.run(run_id))
+        return run_json(run, state.store.checkpoints(run_id))
+
+    return web.json_response(await asyncio.to_thread(collect))
+
+
+@routes.delete("/api/v1/training_runs/{run_id}")
+async def delete_run(request: web.Request) -> web.Response:
+    """Remove a run and its checkpoints; a run that is live here stays (409)."""
+    state, run_id = state_of(request), request.match_info["run_id"]
+    if state.models.get(run_id) is not None:
+        raise clash(f"training run {run_id} is in use: close its client first")
+    await asyncio.to_thread(state.store.delete_run, run_id)
+    return no_content()
+
+
+@routes.get("/api/v1/training_runs/{run_id}/checkpoints")
+async def list_run_checkpoints(request: web.Request) -> web.Response:
+    """The checkpoints of one run."""
+    state, run_id = state_of(request), request.match_info["run_id"]
+
+    def collect() -> list[CheckpointRecord]:
+        state.store.run(run_id)
+        return state.store.checkpoints(run_id)
+
+    records = await asyncio.to_thread(collect)
+    return web.json_response({"checkpoints": [checkpoint_json(record) for record in records]})
+
+
+@routes.get("/api/v1/checkpoints")
+async def list_checkpoints(request: web.Request) -> web.Response:
+    """The checkpoints of all runs, newest first."""
+    state = state_of(request)
+    limit, offset = _page(request, 100)
+
+    def collect() -> dict[str, object]:
+        records = [record for run in state.store.runs() for record in state.store.checkpoints(run.run_id)]
+        records.sort(key=lambda record: -record.created_at)
+        return {
+            "checkpoints": [checkpoint_json(record) for record in records[offset : offset + limit]],
+            "cursor": _cursor(limit, offset, len(records)),
+        }
+
+    return web.json_response(await asyncio.to_thread(collect))
+
+
+async def _record(request: web.Request) -> CheckpointRecord:
+    part = request.match_info
+    path = f"tinker://{part['run_id']}/{part['kind']}/{part['name']}"
+    return await asyncio.to_thread(state_of(request).store.find, path)
+
+
+@routes.delete(_CHECKPOINT)
+async def delete_checkpoint(request: web.Request) -> web.Response:
+    """Remove a checkpoint."""
+    await asyncio.to_thread(state_of(request).store.delete, await _record(request))
+    return no_content()
+
+
+@routes.post(_CHECKPOINT + "/publish")
+async def publish(request: web.Request) -> web.Response:
+    """Mark a checkpoint as public; here everyone with a key reads everything anyway."""
+    await asyncio.to_thread(state_of(request).store.set_public, await _record(request), True)
+    return no_content()
+
+
+@routes.delete(_CHECKPOINT + "/publish")
+async def unpublish(request: web.Request) -> web.Response:
+    """Mark a checkpoint as private."""
+    await asyncio.to_thread(state_of(request).store.set_public, await _record(request), False)
+    return no_content()
+
+
+@routes.put(_CHECKPOINT + "/ttl")
+async def set_ttl(request: web.Request) -> web.Response:
+    """Give a checkpoint a time to live from now, or none."""
+    ttl_seconds = (await read_json(request)).get("ttl_seconds")
+    if ttl_seconds is not None and not isinstance(ttl_seconds, int):
+        raise BadRequest(f"ttl_seconds is {ttl_seconds!r}; it has to be a number or null")
+    await asyncio.to_thread(state_of(request).store.set_expiry, await _record(request), ttl_seconds)
+    return no_content()
+
+
+@routes.get(_CHECKPOINT + "/external_weights_urls")
+async def external_weights_urls(request: web.Request) -> web.Response:
+    """Where the files of an export can be fetched without a key, for an hour or until the server ends."""
+    record = await _record(request)
+    if record.kind != "external_weights":
+        raise BadRequest(f"{record.path} is not an export; save one with save_weights_external")
+    base = f"{request.url.origin()}/download/{_DOWNLOAD_KEY}/{record.run_id}/{record.name}"
+    return web.json_response(
+        {
+            "urls": {name: f"{base}/{name}" for name in record.files},
+            "expires": datetime.fromtimestamp(time.time() + _DOWNLOAD_LIFE_S, UTC).isoformat(),
+        }
+    )
+
+
+@routes.get("/download/{key}/{run_id}/{name}/{file}")
+async def download(request: web.Request) -> web.FileResponse:
+    """A file of an export, for whoever was given its address."""
+    part = request.match_info
+    if not secrets.compare_digest(part["key"], _DOWNLOAD_KEY):
+        raise not_found("this download address is not known: the server was restarted; ask for new ones")
+    store = state_of(request).store
+    record = await asyncio.to_thread(store.find, f"tinker://{part['run_id']}/external_weights/{part['name']}")
+    if part["file"] not in record.files:
+        raise not_found(f"{record.path} has no file {part['file']}")
+    return web.FileResponse(await asyncio.to_thread(store.files, record) / part["file"])
+
+
+@routes.post("/api/v1/weights_info")
+async def weights_info(request: web.Request) -> web.Response:
+    """What one needs to know to load a checkpoint."""
+    body = await read_json(request)
+    path = body.get("tinker_path")
+    if not isinstance(path, str):
+        raise BadRequest("tinker_path is missing")
+    record = await asyncio.to_thread(state_of(request).store.find, path)
+    lora = record.lora
+    return web.json_response(
+        {
+            "base_model": record.base_model,
+            "is_lora": True,
+            "lora_rank": lora.rank,
+            "train_unembed": lora.train_unembed,
+            "train_mlp": lora.train_mlp,
+            "train_attn": lora.train_attn,
+            "optimizer_steps": record.optimizer_steps,
+        }
+    )
+
+
+@routes.get("/api/v1/sessions")
+async def list_sessions(request: web.Request) -> web.Response:
+    """The sessions of this server process, newest first."""
+    limit, offset = _page(request, 20)
+    sessions = state_of(request).sessions.newest_first()
+    return web.json_response({"sessions": [s.session_id for s in sessions[offset : offset + limit]]})
+
+
+@routes.get("/api/v1/sessions/{session_id}")
+async def get_session(request: web.Request) -> web.Response:
+    """One session's runs and samplers."""
+    return web.json_response(_session(request).to_json())
+
+
+def _session(request: web.Request) -> Session:
+    session_id = request.match_info["session_id"]
+    session = state_of(request).sessions.find(session_id)
+    if session is None:
+        raise not_found(f"there is no session {session_id} in this server process")
+    return session
+
+
+@routes.post("/api/v1/sessions/search")
+async def search_sessions(request: web.Request) -> web.Response:
+    """The newest sessions of this server process whose id, name and metadata match; statuses are not filtered."""
+    body = await read(request, types.SessionSearchRequest)
+    state = state_of(request)
+    found = []
+    for session in state.sessions.newest_first():
+        metadata = session.user_metadata or {}
+        by_name = body.display_name is not None and all(
+            word in (session.display_name or "").lower() for word in body.display_name.lower().split()
+        )
+        wanted = (body.session_id is None and body.display_name is None) or by_name
+        if (wanted or session.session_id == body.session_id) and all(
+            str(metadata.get(key)) == value for key, value in body.user_metadata.items()
+        ):
+            found.append(session)
+    page = found[: body.limit]
+
+    def collect() -> list[dict[str, object]]:
+        return [
+            session.summary(sum(len(state.store.checkpoints(run)) for run in session.training_run_ids))
+            for session in page
+        ]
+
+    return web.json_response({"sessions": await asyncio.to_thread(collect), "next_cursor": None})
+
+
+@routes.put("/api/v1/sessions/{session_id}/project")
+async def assign_project(request: web.Request) -> web.Response:
+    """Put a session into a project, which is only a label here."""
+    session = _session(request)
+    project_id = (await read_json(request)).get("project_id")
+    session.project_id = None if project_id is None else str(project_id)
+    return no_content()

@@ -1,0 +1,141 @@
+"""Routes of sampling: sampling sessions, samples, cancellation."""
+
+import asyncio
+
+from aiohttp import web
+from tinker import types
+
+from local_servers.tinker.engine_types import SampleSpec
+from local_servers.tinker.promises import PROTOBUF, Answer, Promise, content_of, failure, settle
+from local_servers.tinker.refusal import BadRequest, not_found
+from local_servers.tinker.sessions import CLONE_BLOCK, Sampler, sampler_name
+from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
+from local_servers.tinker.wire_format import sample_response, sample_spec
+
+_RUNNING = web.AppKey("running_samples", dict[str, asyncio.Task[bool]])
+routes = web.RouteTableDef()
+
+
+def prepare(app: web.Application) -> None:
+    """Set up what the handlers keep between requests."""
+    app[_RUNNING] = {}
+
+
+@routes.post("/api/v1/create_sampling_session")
+async def create_sampling_session(request: web.Request) -> web.Response:
+    """A sampler of a base model or of a checkpoint, whose weights are loaded before it is announced."""
+    body = await read(request, types.CreateSamplingSessionRequest)
+    state = state_of(request)
+    session = state.sessions.living(body.session_id)
+    sampler_id = sampler_name(body.session_id, body.sampling_session_seq_id)
+    if (known := state.samplers.get(sampler_id)) is None:
+        sampler = await _new_sampler(state, sampler_id, body)
+        # Loaded first, so that a damaged checkpoint is refused here, and not in every request for samples.
+        await state.samplers.weights(sampler)
+        if state.samplers.get(sampler_id) is None:  # a resend may have been faster
+            state.samplers.add(sampler)
+            session.sampler_ids.append(sampler_id)
+    elif not known.is_of(body.base_model, body.model_path):
+        raise BadRequest(f"sampler {sampler_id} exists already, with other weights: give another number")
+    return web.json_response({"type": "create_sampling_session", "sampling_session_id": sampler_id})
+
+
+async def _new_sampler(state: ServerState, sampler_id: str, body: types.CreateSamplingSessionRequest) -> Sampler:
+    if body.model_path is None:
+        if body.base_model is None:
+            raise BadRequest("give a base_model or a model_path to sample from")
+        host = state.engines.find(body.base_model)
+        return Sampler(sampler_id, body.session_id, host, body.base_model)
+    record = await asyncio.to_thread(state.store.find, body.model_path)
+    if record.kind == "external_weights":
+        raise BadRequest(f"{record.path} is an export and cannot be sampled from; use the checkpoint it came from")
+    host = state.engines.find(record.base_model)
+    if body.base_model is not None and state.engines.find(body.base_model) is not host:
+        raise BadRequest(f"{record.path} was trained on {record.base_model}, not on {body.base_model}")
+    return Sampler(sampler_id, body.session_id, host, record.base_model, checkpoint=record)
+
+
+@routes.post("/api/v1/join_sampling_session")
+async def join_sampling_session(request: web.Request) -> web.Response:
+    """A number of its own for a copy of a sampling client, so that their request numbers do not collide."""
+    body = await read(request, types.JoinSamplingSessionRequest)
+    sampler = state_of(request).samplers.find(body.sampling_session_id)
+    joined, sampler.clients = sampler.clients, sampler.clients + 1
+    return web.json_response({"type": "join_sampling_session", "client_counter": joined})
+
+
+@routes.get("/api/v1/samplers/{sampler_id}")
+async def get_sampler(request: web.Request) -> web.Response:
+    """A sampler's base model and checkpoint."""
+    sampler_id = request.match_info["sampler_id"]
+    sampler = state_of(request).samplers.get(sampler_id)
+    if sampler is None:
+        raise not_found(f"there is no sampler {sampler_id}")
+    return web.json_response(sampler.to_json())
+
+
+@routes.post("/api/v1/asample")
+async def asample(request: web.Request) -> web.Response:
+    """Queue a sampling request; the same (sampler, seq_id) is sampled once, however often it is sent."""
+    body = await read(request, types.SampleRequest)
+    state = state_of(request)
+    if body.sampling_session_id is None or body.seq_id is None:
+        raise BadRequest("asample needs a sampling_session_id and a seq_id: call create_sampling_session first")
+    if body.seq_id < 0:
+        raise BadRequest(f"seq_id is {body.seq_id}; it has to be 0 or greater")
+    sampler = state.samplers.find(body.sampling_session_id)
+    state.sessions.living(sampler.session_id)
+    request_id = f"{sampler.sampler_id}:{body.seq_id}"
+    content = content_of(body)
+    if state.promises.find(request_id, "sample", content) is None:
+        engine = await sampler.host.engine()
+        spec = sample_spec(body, engine.eos_tokens, engine.context_length)
+        engine.validate_sample(spec)
+        if state.promises.find(request_id, "sample", content) is None:  # the engine may have been loading
+            promise = state.promises.open(request_id, "sample", content)
+            running = request.app[_RUNNING]
+            running[request_id] = asyncio.create_task(
+                _sample(state, sampler, promise, spec, body.prompt_logprobs_last_n)
+            )
+            running[request_id].add_done_callback(lambda _: running.pop(request_id, None))
+    return web.json_response(
+        {
+            "request_id": request_id,
+            "sample_sequence_ids": _sequence_ids(request_id, body.num_samples),
+        }
+    )
+
+
+def _sequence_ids(request_id: str, num_samples: int) -> list[str]:
+    """Ids that no other sequence of the session has; a resent request gets the same."""
+    return [f"{request_id}:{number}" for number in range(num_samples)]
+
+
+async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: SampleSpec, last_n: int | None) -> bool:
+    async def work() -> Answer:
+        weights = await state.samplers.weights(sampler)
+        result = await sampler.host.sample(weights, spec)
+        session = state.sessions.find(sampler.session_id)
+        if spec.record_top_k > 0 and session is not None and session.finished is None:
+            ids = _sequence_ids(promise.request_id, spec.num_samples)
+            state.recorded.add(sampler.session_id, spec.prompt, result.sequences, ids)
+        return Answer(sample_response(result, last_n), PROTOBUF)
+
+    try:
+        return await settle(state.promises, promise, work)
+    except asyncio.CancelledError:
+        state.promises.resolve(promise, failure("the request was cancelled", "user"))
+        raise
+    finally:
+        # Also of one that failed or was cancelled: a client that reads the log would wait for it for ever.
+        sampler.log(int(promise.request_id.rsplit(":", 1)[1]) // CLONE_BLOCK).add(promise)
+
+
+@routes.post("/api/v1/cancel_future")
+async def cancel_future(request: web.Request) -> web.Response:
+    """Stop a sampling request, waiting or running; one that is done is left as it is."""
+    request_id = (await read_json(request)).get("request_id")
+    task = request.app[_RUNNING].get(str(request_id))
+    if task is not None:
+        task.cancel()
+    return no_content()

@@ -1,0 +1,264 @@
+"""What clients have open: client sessions, and their sampling sessions with the log of finished requests.
+
+A client session is opened by a ServiceClient, kept by its heartbeat, ended by its `close` or by silence. A sampling
+session says which weights a sampling client draws from. Weights saved under a name are read from disk when they are
+needed and a few stay in memory. A snapshot without a name lives in memory alone: the newest ones of a session are kept,
+older ones are gone.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tinker import types
+
+from local_servers.tinker.checkpoint_store import CheckpointStore
+from local_servers.tinker.engines import EngineHost
+from local_servers.tinker.promises import Promise
+from local_servers.tinker.records import OWNER, CheckpointRecord
+from local_servers.tinker.refusal import BadRequest, Refusal, gone
+
+if TYPE_CHECKING:
+    from local_servers.tinker.engine import Weights
+
+SILENCE_S = 1800.0
+"""A session that sends no heartbeat for this long is over; the SDK sends one every 10 s."""
+KEPT_SNAPSHOTS = 16
+KEPT_CHECKPOINTS = 8
+KEPT_COMPLETIONS = 20_000
+CLONE_BLOCK = 1_000_000_000
+"""A copy of a sampling client numbers its requests from its copy id times this."""
+
+
+@dataclass
+class Session:
+    """One client session. `finished` is why it is over, None while it lives."""
+
+    session_id: str
+    user_metadata: dict[str, Any] | None
+    display_name: str | None
+    project_id: str | None
+    created_at: float = field(default_factory=time.time)
+    last_heartbeat: float = field(default_factory=time.monotonic)
+    finished: dict[str, object] | None = None
+    training_run_ids: list[str] = field(default_factory=list)
+    sampler_ids: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        """The session as `sessions/{id}` shows it."""
+        return {
+            "session_id": self.session_id,
+            "training_run_ids": self.training_run_ids,
+            "sampler_ids": self.sampler_ids,
+            "user_metadata": self._string_metadata(),
+            "display_name": self.display_name,
+        }
+
+    def summary(self, checkpoints: int) -> dict[str, object]:
+        """The session as a search result shows it."""
+        status: dict[str, object] = self.finished or {"type": "active"}
+        return {
+            "session_id": self.session_id,
+            "created_at": self.created_at,
+            "owner": OWNER,
+            "project_id": self.project_id or OWNER,
+            "status": status,
+            "checkpoints_count": checkpoints,
+            "display_name": self.display_name,
+            "user_metadata": self._string_metadata(),
+        }
+
+    def _string_metadata(self) -> dict[str, str] | None:
+        if self.user_metadata is None:
+            return None
+        return {key: str(value) for key, value in self.user_metadata.items()}
+
+
+class SessionRegistry:
+    """The sessions of this server process; none survives it."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def open(self, request: types.CreateSessionRequest) -> Session:
+        """A new session under an id that no server has used before."""
+        # A name and a number would come again after a restart, and with them the runs on disk of another.
+        session = Session(str(uuid.uuid4()), request.user_metadata, request.display_name, request.project_id)
+        self._sessions[session.session_id] = session
+        return session
+
+    def find(self, session_id: str) -> Session | None:
+        """The session, living or over; None if this server never opened it."""
+        return self._sessions.get(session_id)
+
+    def living(self, session_id: str) -> Session:
+        """The session if it still lives; Refusal 410 otherwise. Counts as a sign of life."""
+        session = self._sessions.get(session_id)
+        if session is None or session.finished is not None:
+            raise gone(f"session {session_id}")
+        # Any request counts: a heartbeat may be late where the client's machine is busy.
+        session.last_heartbeat = time.monotonic()
+        return session
+
+    def newest_first(self) -> list[Session]:
+        """All sessions of this server process."""
+        return sorted(self._sessions.values(), key=lambda session: -session.created_at)
+
+    def silent(self) -> list[Session]:
+        """Living sessions whose client has not been heard for `SILENCE_S`."""
+        limit = time.monotonic() - SILENCE_S
+        return [
+            session
+            for session in self._sessions.values()
+            if session.finished is None and session.last_heartbeat < limit
+        ]
+
+
+class CompletionLog:
+    """The finished requests of one sampling client, numbered, until the client says it has seen them."""
+
+    def __init__(self) -> None:
+        self.cursor = 0
+        # Bounded, as most clients ask for each answer by itself and never read the log.
+        self._entries: deque[tuple[int, dict[str, object]]] = deque(maxlen=KEPT_COMPLETIONS)
+        self._news = asyncio.Event()
+
+    def add(self, promise: Promise) -> None:
+        """Log an answered promise."""
+        assert promise.answer is not None
+        entry: dict[str, object] = {"request_id": promise.request_id, "state": "finished"}
+        if promise.answer.failed:
+            entry["state"] = "failed"
+        else:
+            entry["response_payload_uncompressed_size"] = len(promise.answer.body)
+        self.cursor += 1
+        self._entries.append((self.cursor, entry))
+        self._news.set()
+
+    async def after(self, seen: int, timeout_s: float) -> tuple[list[dict[str, object]], int]:
+        """What finished after number `seen`, and the newest number; waits up to `timeout_s` if there is nothing."""
+        while self._entries and self._entries[0][0] <= seen:
+            self._entries.popleft()
+        if not self._entries and timeout_s > 0:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), timeout_s)
+            except TimeoutError:
+                return [], self.cursor
+        return [entry for _, entry in self._entries], self.cursor
+
+
+def sampler_name(session_id: str, number: int) -> str:
+    """The id of a session's sampling session of this number; Refusal 400 outside 0 to 999,999,999, as of runs."""
+    if not 0 <= number < CLONE_BLOCK:
+        raise BadRequest(f"sampling_session_seq_id is {number}: from 0 to {CLONE_BLOCK - 1}")
+    return f"{session_id}:sample:{number}"
+
+
+@dataclass
+class Sampler:
+    """One sampling session: the base model, a checkpoint, or a snapshot in memory."""
+
+    sampler_id: str
+    session_id: str
+    host: EngineHost
+    base_model: str
+    checkpoint: CheckpointRecord | None = None
+    snapshot: "Weights | None" = None
+    clients: int = 1
+    logs: dict[int, CompletionLog] = field(default_factory=dict)
+
+    def is_of(self, base_model: str | None, model_path: str | None) -> bool:
+        """Whether it draws from what a request for it names; from a snapshot never, which no request names."""
+        if self.snapshot is not None:
+            return False
+        if self.checkpoint is not None:
+            return self.checkpoint.path == model_path
+        return model_path is None and self.base_model == base_model
+
+    def log(self, clone: int) -> CompletionLog:
+        """The completion log of the client with this copy id (0 for the original)."""
+        return self.logs.setdefault(clone, CompletionLog())
+
+    def to_json(self) -> dict[str, object]:
+        """The sampler as the REST API shows it."""
+        path = self.checkpoint.path if self.checkpoint is not None else None
+        return {"sampler_id": self.sampler_id, "base_model": self.base_model, "model_path": path}
+
+
+class SamplerRegistry:
+    """The sampling sessions of this server process and the weights they share."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._samplers: dict[str, Sampler] = {}
+        self._snapshots: dict[str, deque[Sampler]] = {}
+        self._dropped: set[str] = set()
+        self._loaded: OrderedDict[tuple[str, str], asyncio.Task[Weights]] = OrderedDict()
+
+    def get(self, sampler_id: str) -> Sampler | None:
+        """The sampler, or None if this server never made it."""
+        return self._samplers.get(sampler_id)
+
+    def find(self, sampler_id: str) -> Sampler:
+        """The sampler; Refusal 410 if it is not known, or was a snapshot that had to make room."""
+        if sampler_id in self._dropped:
+            raise Refusal(
+                410,
+                f"sampler {sampler_id} is gone: of weights saved without a name the newest {KEPT_SNAPSHOTS} of a "
+                "session are kept; use save_weights_for_sampler(name) for weights that must stay",
+            )
+        sampler = self._samplers.get(sampler_id)
+        if sampler is None:
+            raise gone(f"sampler {sampler_id}")
+        return sampler
+
+    def add(self, sampler: Sampler) -> None:
+        """Register a sampler; the oldest unnamed snapshot of the session makes room if there are too many."""
+        self._samplers[sampler.sampler_id] = sampler
+        if sampler.snapshot is None:
+            return
+        snapshots = self._snapshots.setdefault(sampler.session_id, deque())
+        snapshots.append(sampler)
+        if len(snapshots) > KEPT_SNAPSHOTS:
+            oldest = snapshots.popleft().sampler_id
+            del self._samplers[oldest]
+            # Remembered, so that its client is told what to do, and not that the server was restarted.
+            self._dropped.add(oldest)
+
+    async def weights(self, sampler: Sampler) -> "Weights":
+        """The weights to draw from. Refusal 404 or 422 if the checkpoint was deleted or damaged meanwhile."""
+        if sampler.snapshot is not None:
+            return sampler.snapshot
+        record = sampler.checkpoint
+        key = (sampler.host.name, record.data if record is not None else "")
+        # The task itself is kept, from before it is done: requests that come together load the weights once. A load
+        # that failed is tried again.
+        task = self._loaded.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._loaded[key] = asyncio.create_task(self._load(sampler.host, record))
+        self._loaded.move_to_end(key)
+        while len(self._loaded) > KEPT_CHECKPOINTS:
+            self._loaded.popitem(last=False)
+        # Others wait for the same load: a request that is cancelled must not take it with it.
+        return await asyncio.shield(task)
+
+    async def _load(self, host: EngineHost, record: CheckpointRecord | None) -> "Weights":
+        if record is None:
+            return await host.train(lambda engine: engine.sampler_weights(None))
+        return await host.train(
+            lambda engine: engine.sampler_weights(engine.load_adapter(self._store.files(record), optimizer=False))
+        )
+
+    def end_session(self, session_id: str) -> None:
+        """Forget the session's samplers."""
+        self._snapshots.pop(session_id, None)
+        for sampler_id in [s.sampler_id for s in self._samplers.values() if s.session_id == session_id]:
+            del self._samplers[sampler_id]
+
+    def count(self) -> int:
+        """How many sampling sessions there are."""
+        return len(self._samplers)

@@ -1,0 +1,227 @@
+"""bfloat16, other devices as far as they can be tried without one, and which models are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
+from local_servers.memory import OutOfMemory
+from local_servers.server_errors import SetupError
+from local_servers.tinker.engine import Engine
+from local_servers.tinker.engine.adapter import LoraShape, create_adapter
+from local_servers.tinker.engine.cached_attention import GroupCache, SampleAttention, Segment
+from local_servers.tinker.engine.causal_lm import UNEMBED, add_low_rank
+from local_servers.tinker.engine.packing import TreeAttention, pack
+from local_servers.tinker.engine.row_exact import choose_tiled_product, is_row_exact
+from local_servers.tinker.engine.training import _Targets, _unembed_backward
+from local_servers.tinker.engine_types import AdamSettings, SampleSpec, TrainDatum
+from tests.local_servers.tinker_engine.conftest import SHAPE
+
+SMALL_STEP = AdamSettings(learning_rate=1e-5)
+
+
+@pytest.fixture(scope="module")
+def bfloat16(qwen3_folder: Path) -> Engine:
+    return Engine(qwen3_folder, dtype="bfloat16")
+
+
+def datums_of(engine: Engine, cases: Any, seed: int = 0) -> list[TrainDatum]:
+    specs = [SampleSpec(cases.prompt(seed + number, 40), 4, 30, seed=number) for number in range(2)]
+    return cases.datums(specs, engine.sample([(engine.sampler_weights(None), spec) for spec in specs]))
+
+
+def test_bfloat16_computes_what_float32_does_within_its_precision(any_folder: Path, cases: Any) -> None:
+    exact, rounded = Engine(any_folder), Engine(any_folder, dtype="bfloat16")
+    datums = datums_of(exact, cases)
+    adapters = [engine.create_adapter(8, 0) for engine in (exact, rounded)]
+    for _ in range(3):
+        outputs, grads = [], []
+        for engine, adapter in zip((exact, rounded), adapters, strict=True):
+            outputs.append(engine.forward_backward(adapter, datums, "importance_sampling", {}, backward=True))
+            assert adapter.grads is not None and {grad.dtype for grad in adapter.grads.values()} == {torch.float32}
+            grads.append(torch.cat([adapter.grads[key].flatten() for key in sorted(adapter.grads)]))
+            engine.optim_step(adapter, AdamSettings(learning_rate=1e-3))
+        expected, found = (np.concatenate(output.logprobs) for output in outputs)
+        assert np.abs(found - expected).mean() < 0.05
+        assert float((grads[1] - grads[0]).norm() / grads[0].norm()) < 0.15
+    assert {value.dtype for pair in adapters[1].moments.values() for value in pair} == {torch.float32}
+    assert {param.dtype for param in adapters[1].params.values()} == {torch.float32}
+
+
+def test_a_bfloat16_sampler_agrees_with_its_trainer(bfloat16: Engine, cases: Any) -> None:
+    adapter = bfloat16.create_adapter(8, 0)
+    bfloat16.forward_backward(adapter, datums_of(bfloat16, cases), "importance_sampling", {}, backward=True)
+    bfloat16.optim_step(adapter, AdamSettings(learning_rate=1e-2))
+    spec = SampleSpec(cases.prompt(5, 40), 4, 30)
+    (result,) = bfloat16.sample([(bfloat16.sampler_weights(adapter), spec)])
+    datums = cases.datums([spec], [result])
+    output = bfloat16.forward_backward(adapter, datums, "importance_sampling", {}, backward=False)
+    sampled = np.concatenate([sequence.logprobs for sequence in result.sequences])
+    trained = np.concatenate([logprobs[len(spec.prompt) - 1 :] for logprobs in output.logprobs])
+    assert np.abs(sampled - trained).mean() < 0.05
+
+
+def test_steps_too_small_for_a_bfloat16_weight_are_not_lost(bfloat16: Engine, cases: Any) -> None:
+    adapter = bfloat16.create_adapter(8, 0)
+    datums = datums_of(bfloat16, cases)
+    losses = []
+    for _ in range(10):
+        losses.append(bfloat16.forward_backward(adapter, datums, "importance_sampling", {}, backward=True).metrics)
+        bfloat16.optim_step(adapter, SMALL_STEP)
+    matrix = "model.layers.0.mlp.up_proj"
+    base = bfloat16.sampler_weights(None)[matrix]
+    delta = adapter.scale * adapter.params[f"{matrix}.lora_B"] @ adapter.params[f"{matrix}.lora_A"]
+    unchanged = (base.float() + delta).to(torch.bfloat16) == base
+    assert unchanged.float().mean() > 0.8  # merged, most of what was learnt would be gone
+    assert losses[-1]["loss:sum"] < losses[0]["loss:sum"] - 0.3, losses
+
+
+def test_bfloat16_on_the_cpu_gives_the_same_bits_whatever_runs_beside(
+    qwen3_folder: Path, bfloat16: Engine, cases: Any
+) -> None:
+    adapter = bfloat16.create_adapter(8, 0)
+    datums = datums_of(bfloat16, cases)
+    bfloat16.forward_backward(adapter, datums, "importance_sampling", {}, backward=True)
+    bfloat16.optim_step(adapter, SMALL_STEP)
+    weights = bfloat16.sampler_weights(adapter)
+    jobs = [(weights, SampleSpec(cases.prompt(n, 20 + 9 * n), 1 + n % 3, 20, seed=n)) for n in range(8)]
+    assert bfloat16.sample(jobs) == [bfloat16.sample([job])[0] for job in jobs]
+    other = Engine(qwen3_folder, dtype="bfloat16")
+    again = other.create_adapter(8, 0)
+    other.forward_backward(again, datums, "importance_sampling", {}, backward=True)
+    other.optim_step(again, SMALL_STEP)
+    assert all(torch.equal(again.params[key], adapter.params[key]) for key in adapter.params)
+
+
+@pytest.mark.parametrize("shape", [(96, 96), (8, 96), (1, 160), (320, 4), (160, 1)])  # low-rank factors too
+def test_a_bfloat16_product_is_row_exact(shape: tuple[int, int]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert is_row_exact(choose_tiled_product([weight]), weight)
+
+
+def test_a_float32_checkpoint_goes_on_in_bfloat16(
+    engine: Engine, bfloat16: Engine, cases: Any, trained: Any, tmp_path: Path
+) -> None:
+    adapter = trained(0)
+    engine.save_adapter(adapter, tmp_path, optimizer=True)
+    loaded = bfloat16.load_adapter(tmp_path, optimizer=True)
+    assert all(torch.equal(loaded.params[key], adapter.params[key]) for key in adapter.params)
+    bfloat16.forward_backward(loaded, datums_of(bfloat16, cases), "importance_sampling", {}, backward=True)
+    assert bfloat16.optim_step(loaded, SMALL_STEP)["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_unembedding_alone_can_be_trained(qwen3_folder: Path, cases: Any, dtype: str) -> None:
+    engine = Engine(qwen3_folder, dtype=dtype)
+    adapter = engine.create_adapter(4, 0, train_mlp=False, train_attn=False)
+    engine.forward_backward(adapter, datums_of(engine, cases), "importance_sampling", {}, backward=True)
+    assert engine.optim_step(adapter, SMALL_STEP)["grad_norm"] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_tensor_is_left_on_the_cpu(dtype: torch.dtype) -> None:
+    """The meta device has shapes and no numbers: what this shows is where new tensors are made."""
+    heads, kv, d, layer = 4, 2, 16, 0
+    sequences = [np.arange(20), np.concatenate([np.arange(12), np.arange(50, 60)])]
+    device = torch.device("meta")
+
+    def rows(count: int, width: int) -> torch.Tensor:
+        return torch.empty(count, width, d, device=device, dtype=dtype)
+
+    base = {name: torch.empty(64, 32, device=device, dtype=dtype) for name in ("model.layers.0.mlp.up_proj", UNEMBED)}
+    adapter = create_adapter(base, LoraShape(4), 0)
+    weights = adapter.applied(base)
+    x = torch.empty(6, 32, device=device, dtype=dtype)
+    for name in base:
+        assert add_low_rank(x @ base[name].t(), x, weights, name).device.type == "meta"
+    trained = {name: weight.float() for name, weight in weights.items() if weight is not base.get(name)}
+    adapter.add_grads([trained])
+    assert adapter.grads is not None and {grad.device.type for grad in adapter.grads.values()} == {"meta"}
+    cache = GroupCache(1, kv, d, 10, 3, device, dtype)
+    for start, stop in ((0, 6), (6, 10)):
+        size = stop - start
+        attention = SampleAttention([Segment(0, size, cache, prefill=True)])
+        attention(layer, rows(size, heads), rows(size, kv), rows(size, kv), 1.0)
+        cache.prompt_filled = stop
+    for samples in (3, 2):
+        cache.reserve()
+        attention = SampleAttention([Segment(0, samples, cache, prefill=False)])
+        assert attention(layer, rows(8, heads), rows(8, kv), rows(8, kv), 1.0).device.type == "meta"
+        cache.generated += 1
+        cache.keep(list(range(samples - 1)))
+    (batch,) = pack(sequences, 100, 100)
+    count = len(batch.tokens)
+    out = TreeAttention(batch.groups)(layer, rows(count, heads), rows(count, kv), rows(count, kv), 1.0)
+    assert out.device.type == "meta" and out.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_the_unembedding_is_that_of_autograd(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, unembed, a, b = (
+        torch.randn(*shape, generator=generator).to(dtype) for shape in ((5, 32), (40, 32), (4, 32), (40, 4))
+    )
+    weights = {UNEMBED: unembed, f"{UNEMBED}.lora_A": a, f"{UNEMBED}.lora_B": b}
+    grads = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in weights.items() if name != UNEMBED}
+    targets = _Targets(torch.tensor([0, 1, 1, 4]), torch.tensor([3, 7, 39, 0]))
+    slopes = torch.tensor([1.0, -0.5, 2.0, 0.3])
+    found = _unembed_backward(hidden, weights, targets, slopes, grads)
+    x, left, right = (value.float().requires_grad_() for value in (hidden, a, b))
+    logprobs = (x @ unembed.float().t() + x @ left.t() @ right.t()).log_softmax(dim=1)
+    (slopes * logprobs[targets.rows, targets.tokens]).sum().backward()
+    for mine, leaf in ((found.float(), x), (grads[f"{UNEMBED}.lora_A"], left), (grads[f"{UNEMBED}.lora_B"], right)):
+        assert leaf.grad is not None
+        assert float((mine - leaf.grad).norm() / leaf.grad.norm()) < (1e-5 if dtype == torch.float32 else 0.03)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)), id="mistral"),
+        pytest.param(lambda: GemmaForCausalLM(GemmaConfig(**SHAPE)), id="gemma"),
+        pytest.param(lambda: Phi3ForCausalLM(Phi3Config(**SHAPE, pad_token_id=0)), id="phi3"),
+    ],
+)
+def test_other_dense_models_run(model: Any, dtype: str, tmp_path: Path, cases: Any) -> None:
+    torch.manual_seed(0)
+    built: PreTrainedModel = model()
+    built.save_pretrained(tmp_path)
+    engine = Engine(tmp_path, dtype=dtype)  # refuses a model whose logits are not those of transformers
+    adapter = engine.create_adapter(4, 0)
+    engine.forward_backward(adapter, datums_of(engine, cases), "importance_sampling", {}, backward=True)
+    assert engine.optim_step(adapter, SMALL_STEP)["grad_norm"] > 0
+
+
+def test_a_model_without_rotary_embedding_is_refused(tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match="gpt2 has no rotary embedding"):
+        Engine(tmp_path)
+
+
+def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
+    Gemma2ForCausalLM(Gemma2Config(**SHAPE | {"num_hidden_layers": 1})).save_pretrained(tmp_path)
+    with pytest.raises(SetupError, match="gemma2 caps its logits"):
+        Engine(tmp_path, dtype="bfloat16")
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    Qwen3Config(hidden_size=1 << 16, intermediate_size=1 << 18, num_hidden_layers=80).save_pretrained(tmp_path)
+    with pytest.raises(OutOfMemory, match=r"in float32 needs [0-9.]+ GiB.*--dtype bfloat16"):
+        Engine(tmp_path)

@@ -1,0 +1,248 @@
+"""Checkpoints: saved once, found by a later process, and what a restart does and does not lose."""
+
+import json
+import os
+import time
+
+import pytest
+import tinker
+from tinker import types
+
+from local_servers.tinker import tinker_server as server_module
+from local_servers.tinker.checkpoint_store import CheckpointStore
+from tests.local_servers.tinker_wire.conftest import Fingerprint, NewRun, Server, Step
+
+PROMPT = types.ModelInput.from_ints([5, 6, 7])
+
+
+@pytest.fixture
+def busy_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(server_module, "SWEEP_EVERY", 1)
+
+
+def test_what_expires_while_the_server_runs_is_removed(
+    busy_housekeeping: None, impatient_server: Server, new_run: NewRun
+) -> None:
+    with impatient_server.client() as client:
+        run = new_run(client)
+        kept, expired = (run.save_weights_for_sampler(name, 3600).result().path for name in ("kept", "expired"))
+        store = CheckpointStore(impatient_server.home)
+        record = store.find(expired)
+        file = impatient_server.home / run.model_id / "sampler_weights" / "expired.json"
+        file.write_text(record.model_copy(update={"expires_at": time.time() - 1}).model_dump_json())
+        data = impatient_server.home / run.model_id / "data" / record.data
+        deadline = time.monotonic() + 30
+        while data.exists() or file.exists():
+            assert time.monotonic() < deadline, "not removed in 30 s"
+            time.sleep(0.01)
+        assert store.find(kept).path == kept
+
+
+def test_a_killed_server_loses_nothing_that_was_saved(
+    own_server: Server, new_run: NewRun, lesson: list[types.Datum], step: Step, fingerprint: Fingerprint
+) -> None:
+    server = own_server
+    client = server.client()
+    run = new_run(client)
+    for _ in range(3):
+        step(run, lesson)
+    saved = run.save_state("step-3", user_metadata={"why": "test"}).result()
+    named = run.save_weights_for_sampler("step-3").result()
+    assert saved.path == f"tinker://{run.model_id}/weights/step-3"
+    assert named.path == f"tinker://{run.model_id}/sampler_weights/step-3"
+    expected = []
+    for _ in range(2):
+        step(run, lesson)
+        expected.append(fingerprint(run, lesson))
+    greedy = types.SamplingParams(max_tokens=10, temperature=0.0)
+    before = client.create_sampling_client(model_path=named.path).result()
+    sampled = before.sample(PROMPT, 1, greedy).result()
+
+    server.restart()
+
+    for path, body in (
+        ("retrieve_future", {"request_id": f"{run.model_id}:1"}),
+        ("optim_step", {"model_id": run.model_id, "seq_id": 99, "adam_params": {}}),
+        ("session_heartbeat", {"session_id": run.model_id.split(":")[0]}),
+    ):
+        status, answer = server.call(f"/api/v1/{path}", body)
+        assert status == 410 and "restarted" in answer["detail"]
+    with server.client() as later:
+        resumed = later.create_training_client_from_state_with_optimizer(saved.path).result()
+        again = []
+        for _ in range(2):
+            step(resumed, lesson)
+            again.append(fingerprint(resumed, lesson))
+        assert again == expected
+        fresh_moments = later.create_training_client_from_state(saved.path).result()
+        for _ in range(2):
+            step(fresh_moments, lesson)
+        assert fingerprint(fresh_moments, lesson) != expected[-1]
+        sampler = later.create_sampling_client(model_path=named.path).result()
+        assert sampler.get_base_model() == str(server.model)
+        repeated = sampler.sample(PROMPT, 1, greedy).result()
+        assert repeated.sequences[0].logprobs == sampled.sequences[0].logprobs
+        of_state = later.create_sampling_client(model_path=saved.path).result().sample(PROMPT, 1, greedy).result()
+        assert of_state.sequences[0].logprobs == sampled.sequences[0].logprobs
+        stats = server.stats()["models"][resumed.model_id]
+        assert (stats["steps_before"], stats["optimizer_steps"], stats["loaded_from"]) == (3, 2, saved.path)
+        old = server.rest().get_training_run(run.model_id).result()
+        assert old.lora_rank == 4
+        assert old.last_checkpoint is not None and old.last_checkpoint.user_metadata == {"why": "test"}
+        # Steps after the last checkpoint are counted too: the run did apply them.
+        assert server.call(f"/api/v1/training_runs/{run.model_id}")[1]["optimizer_steps"] == 5
+    # What the killed server had in memory is lost for its clients, and they are told at once.
+    for lost in (before.sample(PROMPT, 1, greedy), run.forward_backward(lesson, "cross_entropy")):
+        with pytest.raises(tinker.APIStatusError, match="restarted") as caught:
+            lost.result()
+        assert caught.value.status_code == 410
+    client.close("interrupted").result()
+
+
+def test_names_are_taken_unless_overwritten(
+    client: tinker.ServiceClient,
+    server: Server,
+    new_run: NewRun,
+    lesson: list[types.Datum],
+    step: Step,
+    fingerprint: Fingerprint,
+) -> None:
+    run = new_run(client)
+    step(run, lesson)
+    path = run.save_state("last").result().path
+    step(run, lesson)
+    assert run.save_state("last", overwrite=True).result().path == path
+    expected = fingerprint(run, lesson)
+    loaded = client.create_training_client_from_state(path).result()
+    assert fingerprint(loaded, lesson) == expected
+    assert len(server.rest().list_checkpoints(run.model_id).result().checkpoints) == 1
+    (data,) = (server.home / "tinker" / run.model_id / "data").iterdir()
+    assert data.is_dir()
+    # The SDK would retry a 409 for minutes, so the clash is shown without it; its number is used up all the same.
+    body = {"model_id": run.model_id, "path": "last", "seq_id": 8}
+    for _ in range(2):
+        status, answer = server.call("/api/v1/save_weights", body)
+        assert status == 409 and "choose another name" in answer["detail"]
+    status, answer = server.call("/api/v1/save_weights_for_sampler", body | {"path": "../escape", "seq_id": 9})
+    assert status == 400 and "not usable" in answer["detail"]
+
+
+@pytest.mark.filterwarnings("ignore:DEPRECATED:FutureWarning")
+def test_in_place_loading_takes_over_weights_and_moments(
+    client: tinker.ServiceClient, new_run: NewRun, lesson: list[types.Datum], step: Step, fingerprint: Fingerprint
+) -> None:
+    run, other = new_run(client), new_run(client, seed=9)
+    step(run, lesson)
+    path = run.save_state("one").result().path
+    step(run, lesson)
+    other.forward_backward(lesson, "cross_entropy").result()
+    other.load_state_with_optimizer(path).result()
+    with pytest.raises(tinker.RequestFailedError, match="no forward_backward"):
+        other.optim_step(types.AdamParams()).result()
+    step(other, lesson)
+    assert fingerprint(other, lesson) == fingerprint(run, lesson)
+    narrow = new_run(client, rank=2)
+    with pytest.raises(tinker.RequestFailedError, match="rank=4"):
+        narrow.load_state(path).result()
+
+
+def test_what_cannot_be_loaded_says_so(
+    client: tinker.ServiceClient, server: Server, new_run: NewRun, lesson: list[types.Datum], step: Step
+) -> None:
+    run = new_run(client)
+    step(run, lesson)
+    named = run.save_weights_for_sampler("only-weights").result().path
+    state = run.save_state("whole").result().path
+    with pytest.raises(tinker.RequestFailedError, match="cannot be trained from"):
+        client.create_training_client_from_state(named).result()
+    with pytest.raises(tinker.NotFoundError, match="no checkpoint"):
+        client.create_training_client_from_state(state + "-not").result()
+    with pytest.raises(tinker.NotFoundError, match="no checkpoint"):
+        client.create_sampling_client(model_path=named + "-not").result()
+    data = server.home / "tinker" / run.model_id / "data"
+    for path in (named, state):
+        kind, name = path.split("/")[-2:]
+        record = json.loads((server.home / "tinker" / run.model_id / kind / f"{name}.json").read_text())
+        file = data / record["data"] / "adapter_model.safetensors"
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    with pytest.raises(tinker.UnprocessableEntityError, match="damaged: the content of adapter_model"):
+        client.create_sampling_client(model_path=named).result()
+    with pytest.raises(tinker.RequestFailedError, match="damaged"):
+        client.create_training_client_from_state_with_optimizer(state).result()
+
+
+def test_checkpoints_expire(client: tinker.ServiceClient, server: Server, new_run: NewRun) -> None:
+    run = new_run(client)
+    with pytest.raises(tinker.BadRequestError, match="3600"):
+        run.save_state("short", ttl_seconds=60).result()
+    path = run.save_state("hour", ttl_seconds=3600).result().path
+    rest = server.rest()
+    (listed,) = rest.list_checkpoints(run.model_id).result().checkpoints
+    assert listed.expires_at is not None
+    assert 3590 < (listed.expires_at - listed.time).total_seconds() < 3610
+    rest.set_checkpoint_ttl_from_tinker_path(path, None).result()
+    assert rest.list_checkpoints(run.model_id).result().checkpoints[0].expires_at is None
+    record_file = server.home / "tinker" / run.model_id / "weights" / "hour.json"
+    record = json.loads(record_file.read_text())
+    record_file.write_text(json.dumps(record | {"expires_at": 1.0}))
+    assert rest.list_checkpoints(run.model_id).result().checkpoints == []
+    assert not record_file.exists() and not any((server.home / "tinker" / run.model_id / "data").iterdir())
+    assert run.save_state("hour").result().path == path
+
+
+def test_what_a_crash_left_behind_is_swept(client: tinker.ServiceClient, server: Server, new_run: NewRun) -> None:
+    run = new_run(client)
+    path = run.save_state("kept").result().path
+    folder = server.home / "tinker" / run.model_id
+    half, recent = folder / "data" / ".tmp-crashed", folder / "data" / ".tmp-recent"
+    for data in (half, recent):
+        data.mkdir()
+        (data / "adapter_model.safetensors").write_bytes(b"half")
+    (folder / "weights" / ".tmp-crashed").write_text("{")
+    for leftover in (half, folder / "weights" / ".tmp-crashed"):
+        os.utime(leftover, (1, 1))
+    store = CheckpointStore(server.home / "tinker")
+    store.sweep()
+    assert list(folder.rglob(".tmp-*")) == [recent]
+    assert store.files(store.find(path)).is_dir()
+
+
+def test_runs_and_checkpoints_over_rest(
+    client: tinker.ServiceClient, server: Server, new_run: NewRun, base_model: str
+) -> None:
+    run = new_run(client, user_metadata={"name": "mine"})
+    state = run.save_state("a").result().path
+    sampler = run.save_weights_for_sampler("b").result().path
+    rest = server.rest()
+    record = rest.get_training_run_by_tinker_path(state).result()
+    assert (record.training_run_id, record.base_model, record.is_lora) == (run.model_id, base_model, True)
+    assert record.user_metadata == {"name": "mine"}
+    assert record.last_checkpoint is not None and record.last_sampler_checkpoint is not None
+    assert (record.last_checkpoint.tinker_path, record.last_sampler_checkpoint.tinker_path) == (state, sampler)
+    listed = rest.list_training_runs(limit=1).result()
+    assert len(listed.training_runs) == 1 and listed.cursor.total_count >= 1
+    assert {c.tinker_path for c in rest.list_user_checkpoints().result().checkpoints} >= {state, sampler}
+    info = rest.get_weights_info_by_tinker_path(state).result()
+    assert (info.base_model, info.lora_rank, info.train_unembed) == (base_model, 4, True)
+    rest.publish_checkpoint_from_tinker_path(state).result()
+    published = rest.get_training_run(run.model_id).result().last_checkpoint
+    assert published is not None and published.public
+    rest.unpublish_checkpoint_from_tinker_path(state).result()
+    rest.delete_checkpoint_from_tinker_path(state).result()
+    with pytest.raises(tinker.NotFoundError):
+        rest.delete_checkpoint_from_tinker_path(state).result()
+    assert [c.tinker_path for c in rest.list_checkpoints(run.model_id).result().checkpoints] == [sampler]
+    session_id = run.model_id.split(":")[0]
+    assert session_id in rest.list_sessions().result().sessions
+    assert rest.get_session(session_id).result().training_run_ids == [run.model_id]
+    (model,) = rest.get_server_capabilities().result().supported_models
+    assert (model.model_name, model.max_context_length) == (base_model, 128)
+    path = f"/api/v1/training_runs/{run.model_id}"
+    assert server.call(path, method="DELETE")[0] == 409
+    client.close("success").result()
+    assert server.call(path, method="DELETE")[0] == 204
+    with pytest.raises(tinker.NotFoundError):
+        rest.get_training_run(run.model_id).result()
