@@ -255,8 +255,16 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("seed.a=1",), "seed is a setting, not a group of them: write seed=value"),
         (CurateSettings, ("band_low=0.9", "band_high=0.2"), "band_low=0.9 is above band_high=0.2"),
         (CurateSettings, ("profile_samples=17",), "profile_samples='17': must be at most 16"),
-        (CurateSettings, ("profile_mode=none", "profile_samples=4"), "profile_samples is of a profile, and profile_mode"),
-        (CurateSettings, ("profile_mode=none", "band_low=0.2"), "band_low is of a profile, and profile_mode=none makes"),
+        (
+            CurateSettings,
+            ("profile_mode=none", "profile_samples=4"),
+            "profile_samples is of a profile, and profile_mode",
+        ),
+        (
+            CurateSettings,
+            ("profile_mode=none", "band_low=0.2"),
+            "band_low is of a profile, and profile_mode=none makes",
+        ),
         (CurateSettings, ("profile_mode=none", "mix=hard:1"), "mix is of a profile, and profile_mode=none makes none"),
         (CurateSettings, ("mix=hrad:1",), "mix: 'hrad' must be 'hard', 'medium' or 'easy'"),
         (PipelineSettings, ("trian.max_steps=1",), "unknown setting 'trian.max_steps': did you mean train.max_steps?"),
