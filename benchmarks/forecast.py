@@ -21,7 +21,7 @@ from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps
-from coderl_tasks.rollouts.budget import COUNTED, tokens_by_step
+from coderl_tasks.rollouts.budget import metrics_tokens
 from coderl_tasks.runtime.estimate import FIRST_STEPS, by_steps
 from coderl_tasks.settings import TrainSettings
 
@@ -46,9 +46,9 @@ def made(folder: Path, runs: int, steps: int) -> list[Path]:
 def row(run: RunRecord, pool: Path, steps: int) -> dict[str, float]:
     """The forecast and what came, in counted tokens (prompts once per group, and completions)."""
     settings = TrainSettings.model_validate({"preset": "nano", "max_steps": steps})
-    settings = settings.filled_from(TrainSettings.completed(recorded_config(run.path) or {}))
+    settings = settings.filled_from(recorded_config(run.path) or {})
     found = by_steps(settings, run, FIRST_STEPS, find_pool(str(pool)))
-    took = tokens_by_step(run.rollouts(list(COUNTED)))[:steps]
+    took = [metrics_tokens(row) for row in run.metrics.head(steps).iter_rows(named=True)]
     whole = sum(took, Tokens())
     plain = sum(took[:FIRST_STEPS], Tokens()).counted * steps / FIRST_STEPS
     return {

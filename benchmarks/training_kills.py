@@ -211,7 +211,7 @@ class Training:
     def group_most(self) -> int:
         """The tokens that a group can take at most: of the longest prompt sampled so far."""
         files = [*self.folder.glob("steps/*/sampled.parquet"), *self.folder.glob("steps/*/groups/*.parquet")]
-        settings = TrainSettings.completed(recorded_config(self.folder) or {})
+        settings = recorded_config(self.folder) or {}
         longest = max(max(pl.read_parquet(file)["prompt_tokens"].list.len().to_list()) for file in files)
         return longest + settings["batch_size"] // settings["group_size"] * settings["max_tokens"]
 

@@ -10,7 +10,7 @@ from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.find_pool import is_finished, lacks_labels, lacks_policy
+from coderl_tasks.curation.find_pool import is_finished
 from coderl_tasks.curation.from_run import RunPolicy, base_policy, policy_in, told_by
 from coderl_tasks.curation.labels import learn_prior, rules_for_labels, with_labels
 from coderl_tasks.curation.mix import Mix
@@ -61,7 +61,7 @@ async def curate(settings: CurateSettings) -> str:
             scaled = ", ".join(f"{name} {share / total:.0%}" for name, share in shares.items())
             display.say(f"{key} adds up to {total:g}, and is scaled: {scaled}")
     await name_flow_run(folder.name)
-    if recorded_settings(folder, CurateSettings) == content:
+    if recorded_settings(folder) == content:
         if is_finished(folder, content):
             display.say("finished before with these settings: nothing is sampled (name=NAME makes another pool)")
         else:
@@ -139,16 +139,14 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
                 measured = await _profile(session, settings, whole, folder, display)
             if measured is not None and (rules := _rules_for_labels(settings, measured, display)):
                 measured = await _profile(session, settings, whole, folder, display, rules.get)
-    # A pool that an earlier version finished keeps its bytes: runs that were trained on it can be resumed.
     prior = screened = None
-    if measured is not None and (settings.replace or not lacks_labels(folder, settings.content())):
-        prior = learn_prior(measured)
     if measured is not None and screen is not None:
         beliefs = screen.beliefs(measured)
         prior = beliefs.prior
         measured = with_labels(measured, prior, screen.distributions(beliefs))
         screened = Screened(screen.by_id(beliefs), settings.screen_drop)
-    elif measured is not None and prior is not None:
+    elif measured is not None:
+        prior = learn_prior(measured)
         measured = with_labels(measured, prior)
     pool = build_pool(
         loaded,
@@ -161,7 +159,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         screened=screened,
     )
     made_for = None
-    if measured is not None and (settings.replace or not lacks_policy(folder, settings.content())):
+    if measured is not None:
         made_for = base_policy(settings.model_name) if policy is None else policy.as_dict()
     write_pool(folder, pool, settings.content(), policy=made_for, inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))

@@ -52,7 +52,7 @@ async def evaluate(settings: EvaluateSettings) -> str:
     display.say(f"evaluating {policy.sampler_path or settings.model_name}")
     display.say(f"evaluation directory: {folder}")
     await name_flow_run(folder.name)
-    if recorded_settings(folder, EvaluateSettings) == content:
+    if recorded_settings(folder) == content:
         if (folder / "summary.json").is_file():
             display.say("evaluated before with these settings: nothing is sampled (log_path=NAME evaluates anew)")
         else:
@@ -89,7 +89,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 def differing_settings(records: Sequence[EvalRecord]) -> str:
     """What besides the seed the runs of these evaluations were trained with differently, by name; empty if nothing."""
     found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
-    configs = [TrainSettings.completed(config) for config in found if config is not None]
+    configs = [config for config in found if config is not None]
     names = [name for name, field in TrainSettings.model_fields.items() if about(field).decides_content]
     values = {name: [str(config.get(name)) for config in configs] for name in names if name != "seed"}
     return ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(set(each)) > 1)
@@ -169,8 +169,7 @@ def taken_from_the_run(
     # With faults in it it would be taken over for good: here they are sampled and graded once more.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
-    measured_with = TrainSettings.completed(policy.config)
-    measured_with |= {key: summary.get(key) for key in ("temperature", "max_tokens")}
+    measured_with = dict(policy.config) | {key: summary.get(key) for key in ("temperature", "max_tokens")}
     keys = (
         "environment",
         REWARD_HASH,

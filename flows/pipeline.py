@@ -41,7 +41,7 @@ async def pipeline(settings: PipelineSettings) -> str:
         settings = await plan_pipeline(settings)
         content = settings.content()
         folder = record_folder(content)
-        if recorded_settings(folder, PipelineSettings) == content:
+        if recorded_settings(folder) == content:
             display.say(f"going on with the pipeline {folder.name}, which an earlier start with these settings left")
         command = command_line("pipeline", settings)
         with (
@@ -61,8 +61,7 @@ def record_folder(content: Mapping[str, Any]) -> Path:
     root = runs_root() / "pipelines"
     if name := deployed_name():
         return root / name
-    folders, kind = root.glob("*"), PipelineSettings
-    unfinished = find_unfinished(folders, content, kind, lambda folder: (folder / SUMMARY_FILE).is_file())
+    unfinished = find_unfinished(root.glob("*"), content, lambda folder: (folder / SUMMARY_FILE).is_file())
     return unfinished or new_run_path(root)
 
 

@@ -134,11 +134,6 @@ async def _trained(
     """Every step of the run in `directory`, on services that end with it."""
     with services(settings.model_name, settings.model_reason) as used:
         changes = [change.on_resume(directory.next_step) for change in directory.changes]
-        if directory.added:
-            changes.append(
-                "settings that were not there yet when the run began are at their defaults: "
-                + ", ".join(f"{key}={value}" for key, value in directory.added.items())
-            )
         # Of a service the probe finds out what its log-probabilities are, and says what follows.
         note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
         states = states_line(settings) if used.tinker_is_embedded else None

@@ -219,17 +219,7 @@ def finished_with(folder: Path) -> dict[str, Any] | None:
         found = read_json(folder / MANIFEST_FILE).get("settings")
     except (FileNotFoundError, DataError):
         return None
-    return CurateSettings.completed(found) if isinstance(found, dict) else None
-
-
-def lacks_labels(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether the pool in `folder` was finished with these settings by a version that labelled by samples' means."""
-    return is_finished(folder, settings) and "labels" not in read_json(folder / MANIFEST_FILE)
-
-
-def lacks_policy(folder: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether the pool in `folder` was finished with these settings by a version that did not record the policy."""
-    return is_finished(folder, settings) and "policy" not in read_json(folder / MANIFEST_FILE)
+    return found if isinstance(found, dict) else None
 
 
 def recorded_model(folder: Path) -> str | None:

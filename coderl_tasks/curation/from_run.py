@@ -97,7 +97,7 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
         if key in settings.given and not is_same(given, of_run):
             raise ConfigError(f"{said}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
     manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
-    of_pool = CurateSettings.completed(read_json(manifest)["settings"]) if manifest.is_file() else {}
+    of_pool = read_json(manifest)["settings"] if manifest.is_file() else {}
     wanted = {key: value for key, value in of_pool.items() if key != "from_run" and _decides(key)}
     if wanted.get("profile_mode") in ("screen", "none"):  # a pool of few samples or none, where a run has many
         del wanted["profile_mode"]
@@ -207,7 +207,7 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     ]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
-    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore")
+    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA)
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}

@@ -50,8 +50,7 @@ class Pool:
 
     `band` is the lowest and highest pass rate kept, None without a profile (`profile` is empty then), `mix` what was
     asked of the pool's make-up and `short` what of it there was too little of, by cell. `prior` is what the labels rest
-    on; without one they are those of the samples' means, and the tables lack LABEL_COLUMNS. `screened` is what
-    decided, where pass rates did not.
+    on, None without a profile. `screened` is what decided, where pass rates did not.
     """
 
     pool: pl.DataFrame
@@ -90,7 +89,7 @@ def build_pool(
     these the ones that `mix` takes.
 
     `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
-    between loading and profiling; it may lack LABEL_COLUMNS. Without one there is no band: PROFILE_COLUMNS are null.
+    between loading and profiling. Without one there is no band: PROFILE_COLUMNS are null.
     `prior` is the one of its labels. With `screened` the chance that a problem is learnable decides in place of its
     pass rate. Raises ValueError if a problem is in neither or in both.
     """
@@ -117,9 +116,8 @@ def build_pool(
         if problem.problem_id in selection.left_out:
             out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
-    columns = {name: kind for name, kind in PROFILE_COLUMNS.items() if name in table.columns}
     rows = [measured.get(problem.problem_id, {}) for problem in kept]
-    extra = pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
+    extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
         dropped=pl.concat([loaded.dropped, dropped_frame([*earlier, *out])]),
@@ -173,9 +171,7 @@ def write_pool(
     for name in TABLES:
         if name == "pool" and whole is not None:
             kept = whole.only(pool.pool["problem_id"].to_list())
-            kept.write(
-                folder / "pool.parquet", pool.pool.select(name for name in PROFILE_COLUMNS if name in pool.pool.columns)
-            )
+            kept.write(folder / "pool.parquet", pool.pool.select(PROFILE_COLUMNS.keys()))
         else:
             write_parquet(folder / f"{name}.parquet", getattr(pool, name))
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}

@@ -20,10 +20,10 @@ from coderl_tasks.stats import (
 
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""
-LATER_KEYS = {"n_samples": 1, "top_p": 1.0}
-"""And these where they are recorded, else so: earlier versions had no others."""
+USUAL = {"n_samples": 1, "top_p": 1.0}
+"""And these, which a summary leaves out where they are so."""
 SERVICE_KEY = "served_by"
-"""And what answered, which earlier versions did not record."""
+"""And what answered, where that is known."""
 MOST_IN_COMMON = 0.9
 """Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""
 
@@ -65,9 +65,7 @@ def changed(pairs: pl.DataFrame) -> dict[str, Any]:
 
 
 def changed_text(found: Mapping[str, Any]) -> str:
-    """What `changed` says, for the end of a line; nothing of an earlier version's record, which has none."""
-    if "gained" not in found:
-        return ""
+    """What `changed` says, for the end of a line."""
     p = f", p = {found['mcnemar_p']:.2g} (McNemar, exact)" if "mcnemar_p" in found else ""
     return f" ({found['gained']} gained, {found['lost']} lost{p})"
 
@@ -167,8 +165,7 @@ def compared(
     found = paired_difference(pairs)
     difference = {"to": to, "difference": found.estimate, "ci_low": found.low, "ci_high": found.high}
     one, other = (
-        {key: side.get(key) for key in SIDE_KEYS}
-        | {key: side[key] for key in (*LATER_KEYS, SERVICE_KEY) if key in side}
+        {key: side.get(key) for key in SIDE_KEYS} | {key: side[key] for key in (*USUAL, SERVICE_KEY) if key in side}
         for side in sides
     )
     return {"compare": {**difference, **changed(pairs), "n": pairs.height, "before": one, "after": other}}
@@ -183,9 +180,7 @@ def side_text(side: Mapping[str, Any]) -> str:
         named.append(f"step {step}")
     elif named and not named[0].startswith("tinker://"):
         named.append("not trained")
-    settings = [
-        f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", *LATER_KEYS) if side.get(key) is not None
-    ]
+    settings = [f"{key} {side[key]:g}" for key in ("temperature", "max_tokens", *USUAL) if side.get(key) is not None]
     return ", ".join([*named, *settings, f"n={side['n']}"])
 
 
@@ -199,7 +194,7 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str |
     ]
     differing += [
         f"{key} {one:g} against {other:g}"
-        for key, usual in LATER_KEYS.items()
+        for key, usual in USUAL.items()
         if (one := before.get(key, usual)) != (other := after.get(key, usual))
     ]
     if None not in (services := (before.get(SERVICE_KEY), after.get(SERVICE_KEY))) and services[0] != services[1]:

@@ -141,14 +141,13 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
         "revision": revision_of(request.source),
         "splits": None if request.splits is None else list(request.splits),
         "limit": request.limit,
-        "screen": asdict(request.rows),  # the name in the folders of pools that have been begun
+        "rows": asdict(request.rows),
+        "environment": request.environment,
         "train": _describe(train, indices),
         "evaluation": _describe(evaluation, indices),
     }
     if request.test_share is not None:
         described["test_share"] = request.test_share
-    if request.environment != "code":  # earlier curations name none
-        described["environment"] = request.environment
     # Before anything is made: the folder says what its parts are of.
     _begin(folder, described)
     done = _finished(folder, described, request)

@@ -90,13 +90,13 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
         lines += [*markdown_table(pool_view.drops_table(rows)), ""]
     if len(profile):
         lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
-        lines += [pool_view.note_on_rates(profile), ""]
+        lines += [pool_view.NOTE_ON_RATES, ""]
         lines += ["## Samples spent", "", *markdown_table(pool_view.spending_table(pool_view.spending(profile))), ""]
     if len(pool):
         parts = pool_view.make_up(pool)
         lines += ["## The pool", "", *(_image(difficulty_plot(pool)) if pool_view.is_profiled(pool) else [])]
         lines += [*markdown_table(pool_view.make_up_table(parts)), ""]
-        lines += [pool_view.note_on_labels(pool), ""] if sum(parts[-1].few) else []
+        lines += [pool_view.NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []
     if len(curation.solutions):
         lines += ["## Reference solutions", "", *markdown_table(pool_view.references_table(curation.solutions)), ""]
     suspected = pool_view.suspects(curation)

@@ -15,7 +15,6 @@ from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
 from coderl_tasks.paths import shown
-from coderl_tasks.settings import CurateSettings
 
 RUN_SCHEMA = {
     "name": pl.String(),
@@ -97,7 +96,7 @@ def _pool_row(folder: Path) -> dict[str, Any]:
         finished: dict[str, Any] | None = read_json(manifest) if manifest.is_file() else None
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
-    started = recorded_settings(folder, CurateSettings)
+    started = recorded_settings(folder)
     return row | {
         "state": _pool_state(folder, finished, started),
         "model": (finished or started or {}).get("model_name"),
@@ -112,7 +111,7 @@ def _pool_state(folder: Path, manifest: dict[str, Any] | None, started_with: dic
     if manifest is None:
         return "never started" if is_untouched(folder) else "unfinished"
     finished_with = manifest.get("settings")
-    if finished_with and started_with not in (None, CurateSettings.completed(finished_with)):
+    if finished_with and started_with not in (None, finished_with):
         return "finished, then started anew"
     return "finished" if manifest.get("kept") else "finished, empty"
 

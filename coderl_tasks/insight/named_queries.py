@@ -214,7 +214,6 @@ _QUERIES = (
                round(median(time_step_s), 2) AS step_s, round(sum(time_step_s) / 60, 1) AS total_min
         FROM metrics WHERE groups_total IS NOT NULL GROUP BY run ORDER BY run
         """),
-    # Of the steps that a version committed which did not count them yet, the sums are without.
     NamedQuery("costs", RUN, "What were tokens spent on, by kind?", """
         SELECT run, 'train' AS use, count(*) AS steps, sum(tokens_prompt)::BIGINT AS prompt,
                sum(tokens_prompt_cached)::BIGINT AS cached_prompt, sum(tokens_completion)::BIGINT AS completion,

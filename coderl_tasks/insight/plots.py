@@ -21,7 +21,7 @@ from coderl_tasks.insight.figure import (
     short_name,
     whole_numbers,
 )
-from coderl_tasks.insight.pool_view import FEW_SAMPLES, Remaining, few_samples, is_labelled
+from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 SIZE = (figure.WIDTH, 2.4)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
-FEW_ALPHA = 0.45
 _GROUPS = "Groups without signal"
 _KL = "Sampler against trainer: mean log-probability gap"
 CORRECT = "Correct in training, and Pass@1 of the evaluations"
@@ -299,7 +298,7 @@ def _pass_at_1(axes: "Axes", names: Sequence[str], sides: Mapping[str, EvalRecor
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
     """How many profiled problems have which pass rate, stacked by split; the training band is shaded.
 
-    Expected numbers, by the problems' posteriors; those of samples' means for a profile of an earlier version.
+    Expected numbers, by the problems' posteriors.
     """
     alt = f"Histogram of the pass rates of {len(profile)} profiled problems."
     return draw_panels([partial(_pass_rates, profile=profile, band=band)], 1, (9.4, 2.9), alt)
@@ -308,25 +307,19 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
 def _pass_rates(axes: "Axes", profile: pl.DataFrame, band: tuple[float, float] | None) -> None:
     prepare(axes, "Pass rate of the base model")
     splits = sorted(profile["split"].unique()) if len(profile) else []
-    labelled = is_labelled(profile)
-    bins = POSTERIOR_BINS if labelled else 12
+    bins = POSTERIOR_BINS
     bottom = np.zeros(bins)
     for split, colour in zip(splits, figure.SERIES, strict=False):
         part = profile.filter(pl.col("split") == split)
-        counts = expected_counts(part) if labelled else pass_rate_counts(part["pass_rate"].drop_nulls().to_numpy())
+        counts = expected_counts(part)
         axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
         bottom += counts
-    # Bins of equal width, of which the samples' means have one more at each end.
-    first, per_one = (-0.5, bins) if labelled else (0.5, 10)
     if band is not None:
-        shaded = [first + per_one * end for end in band]
+        shaded = [bins * end - 0.5 for end in band]
         axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
-    if labelled:
-        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
-    else:
-        axes.set_xticks(range(12), ["0", *[f"{k / 10:.1f}–{(k + 1) / 10:.1f}" for k in range(10)], "1"])
+    axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
     axes.tick_params(axis="x", labelsize=7.5)
-    axes.set_ylabel("problems expected" if labelled else "problems")
+    axes.set_ylabel("problems expected")
     whole_numbers(axes.yaxis)
     if splits:
         add_legend(axes, columns=4)
@@ -336,14 +329,6 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
     """How many problems are expected in each of POSTERIOR_BINS equal parts of 0 to 1, by their posteriors."""
     known = profile["posterior"].drop_nulls()
     return np.array(known.to_list()).sum(axis=0) if len(known) else np.zeros(POSTERIOR_BINS)
-
-
-def pass_rate_counts(rates: np.ndarray) -> np.ndarray:
-    """Counts in 12 bins: exactly 0, ten of a tenth each in between, exactly 1. The two ends mean "no signal"."""
-    inner = rates[(rates > 0) & (rates < 1)]
-    # A rate on the edge of two bins must not fall into the lower one by rounding.
-    tenths = np.minimum((inner * 10 + 1e-9).astype(int), 9)
-    return np.concatenate([[np.sum(rates == 0)], np.bincount(tenths, minlength=10), [np.sum(rates == 1)]])
 
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
@@ -401,10 +386,7 @@ def _samples(axes: "Axes", profile: pl.DataFrame) -> None:
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The pool's problems by split, stacked by difficulty: how many of each are expected, by the labels' probabilities.
-
-    Of a pool of an earlier version the labels are counted; lighter where one comes from few samples.
-    """
+    """The pool's problems by split and difficulty: how many of each are expected, by the labels' probabilities."""
     alt = f"The pool's {len(pool)} problems by split and difficulty."
     splits = pool["split"].n_unique() if len(pool) else 1
     return draw_panels(
@@ -413,30 +395,17 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
 
 
 def _difficulty(axes: "Axes", pool: pl.DataFrame) -> None:
-    labelled = is_labelled(pool)
-    prepare(axes, "Pool, as expected" if labelled else "Pool")
+    prepare(axes, "Pool, as expected")
     axes.grid(axis="x", color=figure.RULE)
     axes.grid(visible=False, axis="y")
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
     left = np.zeros(len(splits))
     parts = {split: pool.filter(split=split) for split in splits}
-    some_few = False
     for difficulty in DIFFICULTIES:
         colour = DIFFICULTY_COLOURS[difficulty]
-        if labelled:
-            more = np.array([part[f"{difficulty}_probability"].sum() for part in parts.values()])
-            few = np.zeros(len(parts))
-        else:
-            chosen = [part.filter(difficulty=difficulty) for part in parts.values()]
-            few = np.array([few_samples(part).height for part in chosen])
-            more = np.array([part.height for part in chosen]) - few
-        axes.barh(range(len(splits)), more, left=left, height=0.6, color=colour, label=difficulty)
-        axes.barh(range(len(splits)), few, left=left + more, height=0.6, color=colour, alpha=FEW_ALPHA)
-        left = left + more + few
-        some_few = some_few or bool(few.any())
-    if some_few:
-        # A bar of no length, for its entry in the legend: the light bars have the colours of difficulties.
-        axes.barh(0, 0, color=figure.GREY, alpha=FEW_ALPHA, label=f"≤ {FEW_SAMPLES} samples")
+        expected = np.array([part[f"{difficulty}_probability"].sum() for part in parts.values()])
+        axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
+        left = left + expected
     axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
     axes.tick_params(axis="y", labelcolor=figure.INK)
     whole_numbers(axes.xaxis, 6)

@@ -14,7 +14,6 @@ from coderl_tasks.problems import TOLD
 
 EXAMPLES = 10
 FIXED_SAMPLES = 16
-FEW_SAMPLES = 2
 """So few samples tell that a problem can teach (one passes, one fails), and hardly its pass rate."""
 ALL = "all"
 
@@ -102,7 +101,7 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
 class MakeUp:
     """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES.
 
-    Of each `few` labels are expected to be wrong, or rest on few samples (`labels_in_doubt`).
+    Of each `few` labels are expected to be wrong (`labels_in_doubt`).
     """
 
     split: str
@@ -155,59 +154,18 @@ def is_profiled(pool: pl.DataFrame) -> bool:
     return bool(pool["pass_rate"].count())
 
 
-def is_labelled(problems: pl.DataFrame) -> bool:
-    """Whether labels have probabilities: pools of earlier versions lack them."""
-    return "difficulty_probability" in problems.columns and bool(problems["difficulty_probability"].count())
-
-
 def labels_in_doubt(problems: pl.DataFrame) -> int:
-    """How many labels are expected to be wrong, rounded; without probabilities, how many rest on few samples."""
-    if not is_labelled(problems):
-        return few_samples(problems).height
+    """How many labels are expected to be wrong, rounded."""
     return round(float((1 - problems["difficulty_probability"].drop_nulls()).sum()))
 
 
-def note_on_labels(pool: pl.DataFrame) -> str:
-    """What the numbers in brackets say, of `make_up`."""
-    if is_labelled(pool):
-        return "In brackets: how many of these labels are expected to be wrong, by their probabilities."
-    return f"In brackets: labels from {FEW_SAMPLES} samples or fewer."
-
-
-def note_on_rates(profile: pl.DataFrame) -> str:
-    """What a picture of the pass rates shows."""
-    if is_labelled(profile):
-        return (
-            "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate "
-            "that it may have, by a prior learned from all of them."
-        )
-    return " ".join(
-        filter(
-            None, ["Exactly 0 and exactly 1 stand apart: such problems give a group no signal.", few_at_half(profile)]
-        )
-    )
-
-
-def few_samples(problems: pl.DataFrame) -> pl.DataFrame:
-    """Those of `problems` (of a pool or profile) with FEW_SAMPLES or fewer."""
-    return problems.filter(pl.col("n_samples") <= FEW_SAMPLES)
-
-
-def few_at_half(profile: pl.DataFrame) -> str | None:
-    """Why so many problems stand at a pass rate of 0.5, in two sentences; None if none of few samples does."""
-    if not len(profile) or is_labelled(profile):
-        return None
-    at_half = profile.filter(pl.col("pass_rate") == 0.5)
-    few = few_samples(at_half)
-    if not len(few):
-        return None
-    # All of them are 1 of 2, so the interval of one is that of each.
-    low, high = few["ci_low"][0], few["ci_high"][0]
-    return (
-        f"{len(few)} of the {len(at_half)} problems at exactly 0.5 had {FEW_SAMPLES} samples, of which one passed: "
-        f"enough to keep a problem, too few to know its pass rate (95% interval {low:.2f} to {high:.2f}). "
-        "Their label, medium, is as uncertain."
-    )
+NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
+"""What the numbers in brackets say, of `make_up`."""
+NOTE_ON_RATES = (
+    "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate that it "
+    "may have, by a prior learned from all of them."
+)
+"""What a picture of the pass rates shows."""
 
 
 def spending(profile: pl.DataFrame) -> list[Spending]:
@@ -217,18 +175,11 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
             split,
             len(part),
             int(part["n_samples"].sum()) - (int(part[TOLD].sum()) if TOLD in part.columns else 0),
-            _tokens(part),
-            float(part["cost"].sum()) if "cost" in part.columns and part["cost"].count() else None,
+            int(part["completion_tokens_spent"].sum()),
+            float(part["cost"].sum()) if part["cost"].count() else None,
         )
         for split, part in _by_split(profile)
     ]
-
-
-def _tokens(profile: pl.DataFrame) -> int:
-    # Profiles of earlier versions lack the column: their sum is estimated from the mean.
-    if "completion_tokens_spent" in profile.columns:
-        return int(profile["completion_tokens_spent"].sum())
-    return int((profile["n_samples"] * profile["mean_completion_tokens"]).sum())
 
 
 def _by_split(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:

@@ -307,8 +307,7 @@ def _seen(run: RunRecord) -> pl.DataFrame:
 
 
 def _scan(file: Path) -> pl.LazyFrame:
-    schema = {name: ROLLOUT_SCHEMA[name] for name in SEEN if name in ROLLOUT_SCHEMA}
-    return pl.scan_parquet(file, schema=schema, missing_columns="insert", extra_columns="ignore")
+    return pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)
 
 
 def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
@@ -377,7 +376,7 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
         config = {**config, **read_json(own)} if own.is_file() else config
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
-    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore")
+    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
 
 

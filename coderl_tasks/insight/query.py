@@ -302,10 +302,7 @@ def _file_view(
     connection: duckdb.DuckDBPyConnection, name: str, part: str, files: list[Path], schema: dict[str, pl.DataType]
 ) -> list[Path]:
     """A view over parquet files; these. The run's name is piece `part` of a file's path, an evaluation's the last but
-    one.
-
-    Columns of `schema` that none of the files has, all of an earlier version, are null.
-    """
+    one. Without a file the view is empty, with the columns of `schema`."""
     if not files:
         _row_table(connection, name, [], schema)
         return files
@@ -313,12 +310,7 @@ def _file_view(
     if "eval" in schema:
         place += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
-    rows = f"SELECT {place}, * EXCLUDE (filename) FROM {source}"
-    there = {row[0] for row in connection.execute(f"DESCRIBE {rows}").fetchall()}
-    if not schema.keys() <= there:
-        _row_table(connection, f"_{name}", [], schema)
-        rows += f" UNION ALL BY NAME SELECT * FROM _{name}"
-    connection.execute(f"CREATE VIEW {name} AS {rows}")
+    connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
     return files
 
 

@@ -91,10 +91,7 @@ class RunRecord:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
-        scan = pl.scan_parquet(
-            self.scored_files, schema=ROLLOUT_SCHEMA, missing_columns="insert", extra_columns="ignore"
-        )  # files of an earlier or a later version lie beside this one's in a run that went on
-        return scan.select(columns)
+        return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA).select(columns)
 
 
 @dataclass(frozen=True)

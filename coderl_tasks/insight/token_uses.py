@@ -18,7 +18,7 @@ from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.steps import LOST_FILE
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
-from coderl_tasks.rollouts.budget import COUNTED, METRICS, cost_price, evaluation_tokens, frame_tokens, pool_spent
+from coderl_tasks.rollouts.budget import METRICS, cost_price, evaluation_tokens, pool_spent
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -53,8 +53,7 @@ class Visits:
 def uses(run: RunRecord) -> list[Use]:
     """What the run's sampled completions were for, with a last row for all; empty before the first step.
 
-    The profile is that of the pool, which other runs may share. A step that recorded no share without a signal, as
-    earlier versions did not, counts as a use of its own.
+    The profile is that of the pool, which other runs may share.
     """
     if not len(run.metrics):
         return []
@@ -90,16 +89,12 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
     first = run.config.get("first_completions")
     without = f"groups without, begun with {first} completions" if first else "groups without"
-    found = {"groups with a signal": [0, 0], without: [0, 0], "groups, signal not recorded": [0, 0]}
+    found = {"groups with a signal": [0, 0], without: [0, 0]}
     for row in run.metrics.iter_rows(named=True):
         sides = [by_step.get((row["step"], has_signal), 0) for has_signal in (True, False)]
         total = round(sum(sides) * (row.get("mean_completion_tokens") or 0.0))
-        share = row.get("tokens_without_signal")
-        if share is None:
-            parts = {"groups, signal not recorded": (sum(sides), total)}
-        else:
-            lost = round(total * share)
-            parts = {"groups with a signal": (sides[0], total - lost), without: (sides[1], lost)}
+        lost = round(total * (row["tokens_without_signal"] or 0.0))
+        parts = {"groups with a signal": (sides[0], total - lost), without: (sides[1], lost)}
         for name, (n, tokens) in parts.items():
             found[name][0] += n
             found[name][1] += tokens
@@ -222,10 +217,7 @@ def recorded_price(config: Mapping[str, Any]) -> Price | None:
 
 
 def _trained(run: RunRecord) -> Tokens:
-    if set(METRICS) <= set(run.metrics.columns) and not any(run.metrics.select(METRICS).null_count().row(0)):
-        return Tokens(*(int(run.metrics[name].sum()) for name in METRICS))
-    # Of steps that an earlier version committed, in which the metrics do not say.
-    return frame_tokens(run.rollouts(list(COUNTED)), int(run.config.get("epochs_per_rollout_batch", 1)))
+    return Tokens(*(int(run.metrics[name].sum()) for name in METRICS))
 
 
 def cost_line(tokens: Tokens, price: Price | None) -> str:

@@ -82,7 +82,7 @@ class History:
     evals: list[Row] = field(default_factory=list)
 
     def values(self, name: str, steps: int = WINDOW) -> list[float]:
-        """A metric in the last steps, without those that lack it: earlier versions did not record all of them."""
+        """A metric in the last steps, without those where it is null."""
         return [float(row[name]) for row in self.steps[-steps:] if row.get(name) is not None]
 
     def recent(self, name: str, steps: int = WINDOW) -> float | None:
@@ -122,14 +122,8 @@ def _equal_groups(history: History, name: str, hard: bool, verdict: str) -> Sign
     if without is None:
         return None
     share = history.recent(name)
-    if share is None:  # an earlier version's rows: only the mean tells, and it cannot tell half of each
-        correct = history.recent("mean_correct") or 0.0
-        if hard is not (correct < 0.5):
-            return None
-        kind = f"they gave no gradient, and {correct:.0%} of the completions are correct"
-        return Sign(f"{without:.0%} of the last groups had equal rewards: {kind}: {verdict}", without)
     # Where half of them are of each kind, both are named.
-    if share < 0.4 * without:
+    if share is None or share < 0.4 * without:
         return None
     return Sign(
         f"{without:.0%} of the last groups had equal rewards and gave no gradient, "

@@ -22,7 +22,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -133,18 +133,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_parquet(
-    path: Path,
-    schema: Mapping[str, pl.DataType] | None = None,
-    *,
-    never_lacking: Container[str] | None = None,
-    others: bool = True,
-) -> pl.DataFrame:
+def read_parquet(path: Path, schema: Mapping[str, pl.DataType] | None = None, *, others: bool = True) -> pl.DataFrame:
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
-    `schema`, or has it in another type.
-
-    With `never_lacking` only these may not be missing: any other missing column is null, and the columns are in the
-    order of `schema`. Without `others`, columns that `schema` does not have are not read.
+    `schema`, or has it in another type. Without `others`, columns that `schema` does not have are not read.
     """
     data = _content(path)
     try:
@@ -153,15 +144,10 @@ def read_parquet(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error
-    missing = {}
     for name, kind in (schema or {}).items():
-        if name not in frame.schema and never_lacking is not None and name not in never_lacking:
-            missing[name] = pl.lit(None, dtype=kind)
-        elif frame.schema.get(name) != kind:
+        if frame.schema.get(name) != kind:
             raise DamagedFileError(path, f"column {name!r} is {frame.schema.get(name)}, expected {kind}")
-    if not missing:
-        return frame
-    return frame.with_columns(**missing).select(*(schema or {}), pl.exclude(*(schema or {})))
+    return frame
 
 
 def set_aside(path: Path) -> Path:

@@ -5,7 +5,7 @@
 
 A million rollouts are some thousand files of steps, and to open each takes longer than to read what a query asks of it;
 of long completions to count the tokens takes as long as to read them all. A step adds its own rows, which it has in
-memory. What is not in the index, of a run that an earlier version began, is read from the steps.
+memory. What is not in the index, of a step after whose commit a kill came, is read from the steps.
 """
 
 from collections.abc import Iterable
@@ -61,15 +61,11 @@ def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
 
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     """Add the rollouts of `step`, which is committed as all before it are; and where the steps of a file of many are
-    complete, write that.
-
-    One such file at a time: a long run of an earlier version that goes on is not held up for minutes.
-    """
+    complete, write that."""
     folder = make_folder(run / "index")
     write_parquet(folder / f"{STEP}{step:06d}.parquet", scored.select(_columns()))
-    lacking = (last for last in range(STEPS_PER_FILE - 1, step + 1, STEPS_PER_FILE) if not _many(run, last).is_file())
-    last = next(lacking, None)
-    if last is None:
+    last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
+    if last < 0 or _many(run, last).is_file():
         return
     steps = range(last + 1 - STEPS_PER_FILE, last + 1)
     frames = [frame for frame in (_read_step(run, one) for one in steps) if frame is not None]

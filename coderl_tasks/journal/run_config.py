@@ -13,9 +13,7 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 CONFIG_FILE = "config.json"
 FORMAT = 1
-"""Version of the run directory's format. A new setting or column needs no new version: an older run takes its
-default, or null. A change that an older coderl would read wrongly does. Run directories without a version were written
-before there was one."""
+"""Version of the run directory's format, the one that the first release promises to read."""
 
 # A mended reward function is what a run that stopped for it goes on with.
 _SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()} | {
@@ -27,7 +25,7 @@ MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resum
 FINDINGS = ("probe",)
 """Keys of config.json that are not settings: what one start found out, for later ones. A resume keeps them."""
 NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
-"""Keys that a resume does not compare: which version wrote the file, say, or what the directory was called."""
+"""Keys that a resume does not compare: the format, say, or what the directory was called."""
 
 _PLAIN = Setting()
 _ABSENT = object()
@@ -61,7 +59,7 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
         return None
     config = read_json(file)
     # Asked before anything else is read: what a newer version means by a key is not for this one to guess.
-    written = config.get("format", 0)
+    written = config.get("format", FORMAT)
     if not isinstance(written, int) or written > FORMAT:
         raise DataError(
             f"{run} was written by a newer coderl (format {written}, and this one reads up to {FORMAT}): update coderl"
@@ -69,19 +67,9 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
     return config
 
 
-def added_settings(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `config` that did not exist when `recorded` was written, with the defaults that the run takes for
-    them; such a default leaves everything as it was. Not those that are given another value: that is a change."""
-    complete = TrainSettings.completed(recorded)
-    changed = {change.key for change in config_changes(recorded, config)}
-    return {key: complete[key] for key in config if key in complete and key not in recorded and key not in changed}
-
-
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
-    # Both with the defaults of today: a setting that came later differs only where it does not stand at the default
-    # that the run has had all along.
-    before, after = (_flatten(_settings(TrainSettings.completed(config))) for config in (old, new))
+    before, after = (_flatten(_settings(config)) for config in (old, new))
     keys = sorted(before.keys() | after.keys())
     values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
     return [ConfigChange(*item) for item in values if item[1] != item[2]]

@@ -32,7 +32,6 @@ from coderl_tasks.journal.run_config import (
     FORMAT,
     MAY_CHANGE,
     ConfigChange,
-    added_settings,
     check_resume,
     recorded_config,
 )
@@ -59,9 +58,8 @@ class RunDirectory:
     """A run's directory, held by this process until `close` (or the end of a `with` block).
 
     `config` is what config.json says: the settings, and what was found out (FINDINGS). `changes` are the settings that
-    differ from the recorded ones, and `added` those that an earlier version did not record, with their defaults, both
-    for the log; `resumed` says whether there were recorded ones; `finished` that nothing was left to do when it was
-    opened.
+    differ from the recorded ones, for the log; `resumed` says whether there were recorded ones; `finished` that nothing
+    was left to do when it was opened.
     """
 
     def __init__(
@@ -71,13 +69,11 @@ class RunDirectory:
         lock: DirectoryLock,
         *,
         changes: list[ConfigChange],
-        added: dict[str, Any],
         resumed: bool,
     ):
         self.path = path
         self.config = config
         self.changes = changes
-        self.added = added
         self.resumed = resumed
         self.finished = False
         self.metrics = MetricsLog(path / "metrics.jsonl")
@@ -117,16 +113,15 @@ class RunDirectory:
             # The new start's settings do not have them, and to find them out again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
-            added = added_settings(recorded, config) if resumed else {}
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # learned from what the settings then named
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
             complete = {"format": FORMAT, **config, **findings}
-            run = cls(folder, complete, lock, changes=changes, added=added, resumed=resumed)
+            run = cls(folder, complete, lock, changes=changes, resumed=resumed)
             run.finished = resumed and is_finished(run)
             # After all that may refuse this start: a refused one leaves the recorded settings as they were.
-            if not resumed or ((changes or added) and not run.finished):
+            if not resumed or (changes and not run.finished):
                 write_json(config_path, run.config)
             run._remove_recorded_groups()
             run.reconcile_metrics()

@@ -22,7 +22,7 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +40,7 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.policy.rollout import NEVER_LACKING, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class StepJournal:
         if commit.step != self.step:
             raise ValueError(f"commit of step {commit.step} in the journal of step {self.step}")
         values = asdict(commit)
-        # A plain update leaves these out: its commit is as earlier versions wrote it.
+        # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
         write_json(make_folder(self.folder) / _FILES["commit"], {k: v for k, v in values.items() if k not in plain})
 
@@ -206,7 +206,6 @@ class StepJournal:
         path = self.path("commit")
         if not path.is_file():
             return None
-        names = {item.name for item in fields(Commit)}
         try:
             values = read_json(path)
             if values.get("step") != self.step or not isinstance(values.get("metrics"), dict):
@@ -215,8 +214,7 @@ class StepJournal:
             logger.warning("%s; set aside as %s", error, set_aside(path).name)
             return None
         values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
-        # Keys that it does not know are of a newer version with the same format, which may add some and changes none.
-        return Commit(**{name: value for name, value in values.items() if name in names})
+        return Commit(**values)
 
 
 def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
@@ -228,12 +226,12 @@ def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
 
 
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
-    """The rollouts at `path`, None if they are missing or were damaged and are now set aside. What a file of an earlier
-    version has no column for is null. Without `others` only the columns of `schema` are read."""
+    """The rollouts at `path`, None if they are missing or were damaged and are now set aside. Without `others` only the
+    columns of `schema` are read."""
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, never_lacking=NEVER_LACKING, others=others)
+        return read_parquet(path, schema, others=others)
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.journal.atomic import DamagedFileError, DirectoryLock, held_by, make_folder, read_json, write_json
-from coderl_tasks.settings import FlowSettings, PipelineSettings
 
-Kind = type[FlowSettings] | type[PipelineSettings]
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = "work.lock"
 
@@ -28,20 +26,15 @@ def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> It
     lock = DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead)
     try:
         # Only once the folder is held: who is refused must not put its settings into another's work.
-        if _read(folder) != settings:
+        if recorded_settings(folder) != settings:
             write_json(folder / SETTINGS_FILE, dict(settings))
         yield
     finally:
         lock.release()
 
 
-def recorded_settings(folder: Path, kind: Kind) -> dict[str, Any] | None:
-    """The settings, of this kind, that the work in `folder` was last started with; None if none are recorded."""
-    recorded = _read(folder)
-    return None if recorded is None else kind.completed(recorded)
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
+def recorded_settings(folder: Path) -> dict[str, Any] | None:
+    """The settings that the work in `folder` was last started with; None if none are recorded."""
     try:
         return read_json(folder / SETTINGS_FILE)
     # A folder below a file: nothing is recorded there, and whoever is to work in it says what is wrong.
@@ -56,13 +49,12 @@ def is_untouched(folder: Path) -> bool:
 
 
 def find_unfinished(
-    folders: Iterable[Path], settings: Mapping[str, Any], kind: Kind, is_finished: Callable[[Path], bool]
+    folders: Iterable[Path], settings: Mapping[str, Any], is_finished: Callable[[Path], bool]
 ) -> Path | None:
-    """The folder of the newest work that was started with `settings` of this kind, is not finished, and not under way
-    now."""
+    """The folder of the newest work that was started with `settings`, is not finished, and not under way now."""
     started = [(file.stat().st_mtime_ns, folder) for folder in folders if (file := folder / SETTINGS_FILE).is_file()]
     for _, folder in sorted(started, reverse=True):
-        is_same = recorded_settings(folder, kind) == settings
+        is_same = recorded_settings(folder) == settings
         # Asked last, and without taking the lock: the process that works there must not find it taken.
         if is_same and not is_finished(folder) and held_by(folder, LOCK_FILE) is None:
             return folder

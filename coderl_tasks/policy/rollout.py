@@ -1,8 +1,7 @@
 """The rollout record: one sampled completion with everything that was decided about it. One row each, in every log.
 
 One entry says all about a column: its type, its meaning (`make docs` writes it into docs/file-formats.md) and, where
-grading gives its value, how that is read off a scored completion. Files of earlier versions have null in later columns,
-which go to the end of their group.
+grading gives its value, how that is read off a scored completion.
 """
 
 from collections.abc import Callable
@@ -121,8 +120,3 @@ group: it is not graded, so that all of these are null but `trained`, which is f
 SAMPLED_SCHEMA = {name: column.dtype for name, column in SAMPLED_COLUMNS.items()}
 GRADED_SCHEMA = {name: column.dtype for name, column in GRADED_COLUMNS.items()}
 ROLLOUT_SCHEMA = SAMPLED_SCHEMA | GRADED_SCHEMA
-
-NEVER_LACKING = frozenset(
-    ("problem_id", "group_index", "sample_index", "prompt_tokens", "completion_tokens", "completion", "stop_reason")
-)
-"""Columns without which a file is damaged. Any other one that a file lacks came after it, and is null there."""

@@ -69,8 +69,7 @@ class UpdateMethod:
     kl_penalty_coef: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """This method for a commit, which a replay reads; empty for the plain one, as in commits of earlier
-        versions."""
+        """This method for a commit, which a replay reads; empty for the plain one."""
         if self == UpdateMethod():
             return {}
         return {

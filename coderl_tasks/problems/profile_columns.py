@@ -16,7 +16,7 @@ LABEL_COLUMNS: dict[str, pl.DataType] = {
 }
 """What the whole profile says of a problem, by `curation.labels`: the probability of its difficulty and of each, its
 pass rate's mean and 95% interval, and the probability of each of POSTERIOR_BINS equal parts of 0 to 1. The profile of a
-shard and pools of earlier versions lack these columns; their `difficulty` is that of the samples' mean."""
+shard lacks these columns; its `difficulty` is that of the samples' mean."""
 
 PROFILE_COLUMNS: dict[str, pl.DataType] = {
     "pass_rate": pl.Float64(),

@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
 _GROUP = ("step", "group_index", "attempt")
-COUNTED = (*_GROUP, "sample_index", "prompt_tokens", "completion_tokens", "trained")
 """The columns of rollouts that tokens are counted by."""
 
 
@@ -140,11 +139,6 @@ def is_capped(settings: FlowSettings) -> bool:
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
     """The tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` those of training too: of what is
     trained on, and of all where that is not decided yet."""
-    return sum(tokens_by_step(rollouts, epochs), Tokens())
-
-
-def tokens_by_step(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> list[Tokens]:
-    """The tokens of each step that `rollouts` are of, in order, as `frame_tokens` counts them."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
     decided = "trained" in columns
@@ -165,18 +159,15 @@ def tokens_by_step(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> li
             completion=pl.col("completion").sum(),
             training=(pl.col("prompt") + pl.col("completion")).filter("trained").sum(),
         )
-        .group_by("step")
-        .agg(
+        .select(
             prompt=pl.col("prompt").filter("begins").sum(),
             cached=(pl.col("prompt") * (pl.col("n") - pl.col("begins").cast(pl.Int64))).sum(),
             completion=pl.col("completion").sum(),
             training=epochs * pl.col("training").sum(),
         )
-        .sort("step")
-        .drop("step")
         .collect()
     )
-    return [Tokens(*row) for row in counted.iter_rows()]
+    return Tokens(*counted.row(0))
 
 
 def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:
@@ -201,18 +192,13 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
         journal = StepJournal(folder, int(folder.name))
         lost = journal.read_lost()
         commit = committed.get(journal.step)
-        tokens = None if commit is None else commit_tokens(commit)
-        if tokens is None:
+        if commit is not None:
+            tokens = metrics_tokens(commit.metrics)
+        else:
             tokens = step_tokens(folder, epochs)
-            if commit is None:
-                budget.charged(journal.step, tokens.training)
+            budget.charged(journal.step, tokens.training)
         budget.spent += tokens + lost
     return budget
-
-
-def commit_tokens(commit: Commit) -> Tokens | None:
-    """What a committed step has spent; None if an earlier version committed it."""
-    return metrics_tokens(commit.metrics) if commit.metrics.keys() >= set(METRICS) else None
 
 
 def metrics_tokens(row: Mapping[str, Any]) -> Tokens:

@@ -220,21 +220,12 @@ class _Rounds:
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        found = {divmod(place, ROUNDS): _complete(frame) for place, frame in self.groups.read().items()}
+        found = {divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()}
         return {place: frame for place, frame in found.items() if self._fits(place[1], frame)}
 
     def _fits(self, number: int, frame: pl.DataFrame) -> bool:
         """Whether a recorded round is one of this plan."""
         return number < len(self.sizes) and frame.height == self.sizes[number]
-
-
-def _complete(recorded: pl.DataFrame) -> pl.DataFrame:
-    """A recorded round in the columns of today. What an earlier version's grades lack is null: its programs are not run
-    again for it."""
-    if "verdict" not in recorded.columns:
-        return recorded.select(SAMPLED_SCHEMA.keys())
-    lacking = [pl.lit(None, kind).alias(name) for name, kind in ROLLOUT_SCHEMA.items() if name not in recorded.columns]
-    return recorded.with_columns(lacking).select(ROLLOUT_SCHEMA.keys())
 
 
 def _has_infra_errors(graded: pl.DataFrame) -> bool:
@@ -248,19 +239,13 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
-    if values["top_p"] == 1:  # as earlier versions recorded it, which had no other
-        del values["top_p"]
-    if not values["served_by"]:  # a profile's, as earlier versions recorded it
-        del values["served_by"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
 
 
 def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether `folder` records samples of this `request`; early ones name no renderer or service, and fit any."""
-    recorded = read_fingerprint(folder)
-    later: dict[str, Any] = {key: request[key] for key in ("renderer", "served_by") if key in request}
-    return recorded is not None and {**later, **recorded} == request
+    """Whether `folder` records samples of this `request`."""
+    return read_fingerprint(folder) == request
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ from coderl_tasks.policy.update import KL_SAMPLE
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.rollouts.budget import COUNTED, METRICS, cost_price, metrics_tokens, tokens_by_step
+from coderl_tasks.rollouts.budget import cost_price, metrics_tokens
 from coderl_tasks.runtime.planning import (
     compared_sides,
     evaluation_problems,
@@ -181,7 +181,8 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estima
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
     """From the steps that are committed; `settings.max_steps` in all."""
-    per_step = _taken(run, done, settings.epochs_per_rollout_batch)
+    per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
+    done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
     spent, ahead, half = {}, {}, {}
     ratio = None if pool is None else _against_profile(run, pool, done)
@@ -199,17 +200,6 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
     seconds = list(run.metrics["time_step_s"].drop_nulls()) if "time_step_s" in run.metrics else []
     by = f"the run's first {done} steps{'' if ratio is None else ', against the profile of their problems'}"
     return Estimate("train", tokens(-1), tokens(0), tokens(1), by, seconds=left * mean(seconds) if seconds else None)
-
-
-def _taken(run: RunRecord, done: int, epochs: int) -> list[Tokens]:
-    """The tokens of each of the first `done` steps."""
-    rows = run.metrics.head(done)
-    if rows.height == done and set(METRICS) <= set(rows.columns):
-        found = rows.select(METRICS)
-        if not any(found.null_count().row(0)):
-            return [metrics_tokens(row) for row in found.iter_rows(named=True)]
-    # Of a run that an earlier version began they are counted: every token of every step is read for that.
-    return tokens_by_step(run.rollouts(list(COUNTED)), epochs)[:done]
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:

@@ -71,29 +71,12 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
     if settings.from_run is not None:
         settings = filled_from_run(settings)
     settings = await with_decided_model(for_this_machine(settings), _pool_record(folder))
-    if folder is not None:
-        settings = as_begun(settings, folder)
     check_curation(settings, folder or POOLS)
     if folder is None:
-        for begun in (settings, with_earlier_default(settings)):
-            content = begun.content()
-            found = find_unfinished(POOLS.glob("*"), content, CurateSettings, partial(is_finished, settings=content))
-            if found is not None:
-                return begun, found.resolve()
-        folder = (POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
+        content = settings.content()
+        found = find_unfinished(POOLS.glob("*"), content, partial(is_finished, settings=content))
+        folder = (found or POOLS / f"{datetime.now():%Y_%m_%d-%H_%M_%S}").resolve()
     return settings, folder
-
-
-def as_begun(settings: CurateSettings, folder: Path) -> CurateSettings:
-    """`settings` as the curation in `folder` was begun with, if only a default is another one since then."""
-    earlier = with_earlier_default(settings)
-    return earlier if recorded_settings(folder, CurateSettings) == earlier.content() else settings
-
-
-def with_earlier_default(settings: CurateSettings) -> CurateSettings:
-    """`settings` as they were when label_samples was 0 unless it was given, whatever the mix."""
-    asked_for = "label_samples" in settings.given or not settings.is_profiled
-    return settings if asked_for else settings.with_changes(label_samples=0.0)
 
 
 def _named_pool(settings: CurateSettings) -> Path | None:
@@ -126,7 +109,7 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
     content = evaluation_content(settings, policy)
-    if named is not None and _is_evaluated(named) and recorded_settings(named, EvaluateSettings) != content:
+    if named is not None and _is_evaluated(named) and recorded_settings(named) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
     return settings, policy
 
@@ -175,7 +158,7 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     if name := deployed_name():
         return root / f"evaluate-{name}"
     earlier = find_unfinished(
-        root.glob("*"), evaluation_content(settings, policy), EvaluateSettings, _lacks_grades
+        root.glob("*"), evaluation_content(settings, policy), _lacks_grades
     )  # with a finished one nothing is sampled: it may be compared with another evaluation
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
@@ -223,8 +206,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     whole = settings.model_copy(
         update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}
     )
-    named_pool = _named_pool(whole.curate)
-    check_curation(whole.curate if named_pool is None else as_begun(whole.curate, named_pool), named_pool or POOLS)
+    check_curation(whole.curate, _named_pool(whole.curate) or POOLS)
     check_training(whole.train, run)
     check_evaluation(whole.evaluate, None, is_planned=True)
     return whole
@@ -248,7 +230,7 @@ def check_replaced(settings: CurateSettings, folder: Path) -> None:
     runs that were trained on it could not be resumed."""
     content = settings.content()
     made_with = finished_with(folder)
-    if settings.replace or made_with is None or recorded_settings(folder, CurateSettings) == content:
+    if settings.replace or made_with is None or recorded_settings(folder) == content:
         return
     changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
     if changed:

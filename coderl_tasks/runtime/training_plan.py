@@ -29,7 +29,7 @@ from coderl_tasks.rollouts.budget import require_price
 from coderl_tasks.runtime.early_checks import check_data, check_place
 from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
-from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings, about
+from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import require_run
 from coderl_tasks.training.run import check_pool
 
@@ -90,15 +90,11 @@ def unfinished_run(settings: TrainSettings) -> Path | None:
     """The newest run below the default root that was started with these complete settings, whatever its directory, and
     has steps left; None if there is none, or each is in use."""
     config = run_config(settings)
-    later = {key for key, field in TrainSettings.model_fields.items() if about(field).earlier is not None}
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
         try:
             recorded = recorded_config(folder) or {}
-            # A run of a version without a setting goes on as it began, where nothing else is asked for.
-            unsaid = later - recorded.keys() - settings.given
-            asked = {key: value for key, value in config.items() if key not in unsaid}
-            if not config_changes(recorded, asked) and run_state(folder, recorded) not in ("running", "finished"):
+            if not config_changes(recorded, config) and run_state(folder, recorded) not in ("running", "finished"):
                 return folder
         except DataError:  # a damaged one: naming it says what is wrong with it
             continue
@@ -142,7 +138,7 @@ def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettin
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
     config = recorded_config(path)
     if config is not None:
-        return settings.filled_from(TrainSettings.completed(config))
+        return settings.filled_from(config)
     settings = for_this_machine(settings)
     if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
         return settings.model_copy(update={"max_steps": SERVICE_STEPS})  # which does not make it one that was given

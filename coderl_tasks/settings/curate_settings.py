@@ -180,10 +180,6 @@ class CurateSettings(FlowSettings):
             return self.label_samples
         return LABEL_SAMPLES if self.mix and self.profile_mode == "adaptive" and self.from_run is None else 0.0
 
-    def content(self) -> dict[str, Any]:
-        """The same, with the label_samples that it comes to: an earlier version recorded its default, 0."""
-        return super().content() | ({"label_samples": self.label_budget} if self.is_profiled else {})
-
     @model_validator(mode="after")
     def _profile_is_made(self) -> Self:
         if not self.is_profiled:

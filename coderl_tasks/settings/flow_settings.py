@@ -55,8 +55,6 @@ class Setting:
     warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
     inherited: bool = False
     """Whether an evaluation of a run takes it from the run where it is not given."""
-    earlier: Any = None
-    """What a record of a version without the setting was made with, where that is not the default."""
     nano: Any = None
     """The value that `preset=nano` fills in."""
     gsm8k: Any = None
@@ -252,7 +250,7 @@ class FlowSettings(BaseModel):
     ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
     isolation_per_test: Annotated[
         IsolationPerTest,
-        Setting(decides_content=False, on_resume="allowed", inherited=True, earlier="always", environments=("code",)),
+        Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",)),
     ] = Field(
         "failures",
         description="tests with a process of their own in the sandbox: failures, a program's first and those that it "
@@ -314,14 +312,6 @@ class FlowSettings(BaseModel):
     @classmethod
     def _is_recorded(cls, setting: Setting) -> bool:
         return setting.decides_content
-
-    @classmethod
-    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """What an earlier version recorded of `content`: settings that it did not have are as by default, or else
-        `Setting.earlier`, which leaves everything as it was."""
-        plain = cls().content()
-        earlier = {key: about(setting).earlier for key, setting in cls.model_fields.items() if key in plain}
-        return {**plain, **{key: value for key, value in earlier.items() if value is not None}, **recorded}
 
     def changed(self) -> dict[str, Any]:
         """The settings that were given and are not as they would be without, to be given again."""

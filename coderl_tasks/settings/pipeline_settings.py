@@ -1,6 +1,5 @@
 """The settings of `coderl pipeline`: those of its three parts."""
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -49,12 +48,6 @@ class PipelineSettings(BaseModel):
         """All settings, for the record: those of where it goes too, as a pipeline goes on with all three parts; not
         what bounds its cost, which one that is gone on with may have raised."""
         return self.model_dump(mode="json", exclude={name: set(COST_SETTINGS) for name in PARTS})
-
-    @classmethod
-    def completed(cls, recorded: Mapping[str, Any]) -> dict[str, Any]:
-        """The same as `FlowSettings.completed`, part by part."""
-        plain = cls().content()
-        return {**plain, **recorded, **{name: {**plain[name], **recorded.get(name, {})} for name in PARTS}}
 
     def changed(self) -> dict[str, Any]:
         """What `FlowSettings.changed` says of the parts, by dotted key; a preset of all three as one."""

@@ -94,7 +94,7 @@ class TrainSettings(FlowSettings):
     init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
         None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
     )
-    # Not recorded: config.json has had the recipe's pair from the first version on, and earlier runs have to resume.
+    # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: Annotated[
         int, Setting(elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"))
     ] = Field(8, ge=1, exclude=True, description="problems per step")

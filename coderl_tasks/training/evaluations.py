@@ -92,7 +92,7 @@ def eval_metrics(name: str, summary: dict[str, Any]) -> dict[str, Any]:
         "eval/ci_low": summary["ci_low"],
         "eval/ci_high": summary["ci_high"],
         "eval/n": summary["n"],
-        "eval/mean_reward": summary.get("mean_reward"),  # which earlier versions did not record
+        "eval/mean_reward": summary["mean_reward"],
         "eval/format_rate": summary["format_rate"],
         "eval/truncated_rate": summary["truncated_rate"],
         "eval/infra_errors": summary["infra_errors"],

@@ -4,7 +4,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -316,13 +316,12 @@ class PromptRoom:
 
     @classmethod
     def recorded(cls, of: dict[str, Any], path: Path) -> Self | None:
-        """As an earlier start found it; None if there is none, of other prompts or another version, or damaged."""
+        """As an earlier start found it; None if there is none, of other prompts, or damaged."""
         try:
             record = read_json(path)
         except (FileNotFoundError, DataError):
             return None
-        names = {item.name for item in fields(cls)}
-        return cls(**record) if record.keys() == names and record["of"] == of else None
+        return cls(**record) if record["of"] == of else None
 
 
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:

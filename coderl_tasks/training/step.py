@@ -22,7 +22,6 @@ import asyncio
 import ctypes
 import gc
 import logging
-import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -502,10 +501,6 @@ def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
     """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
     commit = run.directory.step(step).read_commit()
     recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
-    # Earlier versions summed rewards in another order: a last bit is no difference.
     return ", ".join(
-        f"{name} {before} -> {found[name]}"
-        for name in COMPARED
-        if (before := recorded.get(name)) != found[name]
-        and (before is None or found[name] is None or not math.isclose(before, found[name], rel_tol=1e-9))
+        f"{name} {before} -> {found[name]}" for name in COMPARED if (before := recorded.get(name)) != found[name]
     )

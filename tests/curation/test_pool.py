@@ -18,15 +18,12 @@ from coderl_tasks.curation import (
     require_problems,
     write_pool,
 )
-from coderl_tasks.curation.find_pool import lacks_labels, wanted_pool
+from coderl_tasks.curation.find_pool import wanted_pool
 from coderl_tasks.curation.labels import Prior, learn_prior, with_labels
 from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.query import query
-from coderl_tasks.insight.report import render_report
 from coderl_tasks.problems import (
     DROPPED_SCHEMA,
-    LABEL_COLUMNS,
     PROFILE_SCHEMA,
     Drop,
     LoadResult,
@@ -229,13 +226,10 @@ def test_latest_passes_over_a_pool_that_is_too_small_and_names_a_larger_one(tmp_
     assert find_pool(str(tmp_path / "trial")).kept == 3  # one that is named is meant
 
 
-def test_a_pool_says_what_its_labels_rest_on_and_an_earlier_one_stays_as_it_is(
-    pool: Pool, loaded: LoadResult, tmp_path: Path
-) -> None:
+def test_a_pool_says_what_its_labels_rest_on(pool: Pool, loaded: LoadResult, tmp_path: Path) -> None:
     drops = [Drop.of(loaded.problems[8], "prompt", "prompt_too_long")]
-    earlier = pool.profile.drop(LABEL_COLUMNS.keys())
-    prior = learn_prior(earlier)
-    labelled = build_pool(loaded, with_labels(earlier, prior), drops=drops, prior=prior)
+    prior = learn_prior(pool.profile)
+    labelled = build_pool(loaded, with_labels(pool.profile, prior), drops=drops, prior=prior)
     manifest = write_pool(tmp_path / "now", labelled, CurateSettings().content())
     assert manifest["labels"]["version"] == 1
     assert manifest["labels"]["weights"].keys() == prior.weights.keys() > {"all", "taco", "lcbv5/long"}
@@ -245,15 +239,6 @@ def test_a_pool_says_what_its_labels_rest_on_and_an_earlier_one_stays_as_it_is(
     ), "the manifest has all of it"
     kept = pl.read_parquet(tmp_path / "now" / "pool.parquet")
     assert kept.schema == POOL_SCHEMA and kept["posterior_mean"].is_between(0, 1).all()
-    before = build_pool(loaded, earlier, drops=drops)
-    manifest = write_pool(tmp_path / "before", before, CurateSettings().content())
-    assert "labels" not in manifest and not {*LABEL_COLUMNS} & {*before.pool.columns}
-    assert before.pool["difficulty"].to_list() == ["hard", "medium", "medium", "easy", "medium"]
-    found = {name: lacks_labels(tmp_path / name, CurateSettings().content()) for name in ("now", "before", "nowhere")}
-    assert found == {"now": False, "before": True, "nowhere": False}
-    assert "posterior_mean" not in render_report(tmp_path / "before")
-    assert query(tmp_path / "before", name="pass_rates")["expected_hard"].to_list() == [None, None]
-    assert len(load_problems(str(tmp_path / "before" / "pool.parquet"), role="train").problems) == 5
 
 
 def test_an_empty_pool_says_why_in_one_line(loaded: LoadResult, tmp_path: Path, pool: Pool) -> None:

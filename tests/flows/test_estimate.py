@@ -1,6 +1,5 @@
 """`coderl estimate`: what is known before a run, and after three steps of it; against what its journal has."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -76,18 +75,6 @@ def test_a_new_run_is_estimated_by_the_profile_and_one_under_way_by_its_steps(
     kinds = (done.expected.prompt, done.expected.cached, done.expected.completion, done.expected.training)
     assert kinds == tuple(metrics[name].sum() for name in names)
     assert done.price is None and estimates_table([done]).columns[-1].text(done) == "not known"
-
-
-def test_a_run_whose_metrics_lack_tokens_is_estimated_by_its_rollouts(run: Path, pool: Path, tmp_path: Path) -> None:
-    earlier = tmp_path / "earlier"
-    shutil.copytree(run, earlier)
-    kept = [{key: row[key] for key in row if not key.startswith("tokens_")} for row in rows(run / "metrics.jsonl")]
-    (earlier / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in kept))
-    assert train_row(settings(max_steps=9), pool, earlier) == train_row(settings(max_steps=9), pool, run)
-    for file in earlier.glob("steps/*/scored.parquet"):
-        file.write_bytes(b"")
-    with pytest.raises(pl.exceptions.PolarsError):
-        train_row(settings(max_steps=9), pool, earlier)
 
 
 def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Path) -> None:

@@ -168,28 +168,6 @@ async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_
     assert await planned() != begun
 
 
-async def test_a_curation_that_was_begun_without_samples_for_labels_goes_on_without(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Earlier versions recorded 0, their default, whatever the mix."""
-    monkeypatch.setattr(planning, "POOLS", tmp_path)
-    settings = CurateSettings.model_validate({"preset": "nano", "limit": 3, "mix": "hard:0.5,easy:0.5"})
-    for begun, budget in ((tmp_path / "earlier", 0.0), (tmp_path / "now", 3.0)):
-        planned, _ = await plan_curation(settings.with_changes(name=str(begun)))
-        assert planned.content()["label_samples"] == 3, "nothing was begun"
-        with working_in(begun, planned.content() | {"label_samples": budget}, instead=""):
-            for named in ({}, {"name": str(begun)}):
-                going_on, _ = await plan_curation(settings.with_changes(**named))
-                assert going_on.content()["label_samples"] == (budget if named else 3)
-        going_on, folder = await plan_curation(settings)
-        assert (going_on.content()["label_samples"], folder) == (budget, begun)
-        write_json(begun / "manifest.json", {"settings": going_on.content()})
-        finished, _ = await plan_curation(settings.with_changes(name=str(begun)))
-        assert finished.content() == going_on.content()
-    with pytest.raises(ConfigError, match=r"label_samples: 0.0 -> 1.0"):
-        await plan_curation(settings.with_changes(name=str(tmp_path / "earlier"), label_samples=1))
-
-
 async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, pool: Path, tmp_path: Path
 ) -> None:

@@ -252,11 +252,8 @@ FAULTS = (
 )
 
 
-def curate(folder: Path, size: int = 240, seed: int = 0, labels: bool = True) -> Path:
-    """A finished curation: profile of most of `size` problems, the pool in the band, what was dropped and why.
-
-    Without `labels` as versions wrote it that labelled by the samples' means.
-    """
+def curate(folder: Path, size: int = 240, seed: int = 0) -> Path:
+    """A finished curation: profile of most of `size` problems, the pool in the band, what was dropped and why."""
     draw = random.Random(seed)
     problems, drops, profile = [], [], []
     for index in range(size):
@@ -296,8 +293,8 @@ def curate(folder: Path, size: int = 240, seed: int = 0, labels: bool = True) ->
             }
         )
     profiles = pl.DataFrame(profile, schema=SHARD_SCHEMA)
-    prior = learn_prior(profiles) if labels else None
-    profiles = with_labels(profiles, prior) if prior else profiles
+    prior = learn_prior(profiles)
+    profiles = with_labels(profiles, prior)
     pool = build_pool(LoadResult(problems, dropped_frame(drops), size), profiles, prior=prior)
     write_pool(folder, pool, {"model_name": "data/nano", "dataset": "data/mini", "seed": seed})
     write_parquet(folder / "solutions.parquet", solution_checks(problems, drops))

@@ -93,8 +93,8 @@ def test_false_alarms_of_the_trend_test_are_as_rare_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"groups_skipped": [7] * 30, "groups_total": [8] * 30, "mean_correct": [0.02] * 30}, "too hard"),
-        ({"groups_skipped": [7] * 30, "groups_total": [8] * 30, "mean_correct": [0.98] * 30}, "too easy"),
+        ({"groups_skipped": [7] * 30, "groups_total": [8] * 30, "groups_all_zero": [0.8] * 30}, "too hard"),
+        ({"groups_skipped": [7] * 30, "groups_total": [8] * 30, "groups_all_one": [0.8] * 30}, "too easy"),
         ({"kl_sample_train": [0.3] * 30}, "sampler and trainer disagree"),
         ({"truncated_rate": [0.4] * 30}, "max_tokens"),
         ({"infra_errors": [0] * 29 + [2]}, "could not be graded"),

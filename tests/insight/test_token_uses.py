@@ -49,25 +49,6 @@ def test_tokens_are_counted_by_use(run: RunRecord, pool_dir: Path) -> None:
     everything = found.pop("all")
     assert everything.tokens == sum(use.tokens for use in found.values()) and everything.share == 1
     assert sum(use.share for use in found.values()) == pytest.approx(1)
-    assert "groups, signal not recorded" not in found
-
-
-def test_what_was_not_recorded_is_no_loss_and_no_gain(run: RunRecord, tmp_path: Path) -> None:
-    path = shutil.copytree(run.path, tmp_path / "run")
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"pool": str(tmp_path / "gone" / "pool.parquet")}))
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    for row in rows:
-        row.pop("tokens_without_signal", None)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = {use.what: use for use in uses(load_run(path))}
-    before = {use.what: use for use in uses(run)}
-    assert set(found) == {"groups, signal not recorded", "evaluations", "all"}
-    of_groups = [before[what] for what in ("groups with a signal", "groups without")]
-    unknown = found["groups, signal not recorded"]
-    assert unknown.completions == sum(use.completions for use in of_groups)
-    assert unknown.tokens == sum(use.tokens for use in of_groups)
-    assert unknown.share == pytest.approx(unknown.tokens / found["all"].tokens)
 
 
 def test_visits_are_counted_by_what_the_last_group_showed(run: RunRecord, pool_dir: Path) -> None:

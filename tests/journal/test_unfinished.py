@@ -1,12 +1,11 @@
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.unfinished import Kind, find_unfinished, recorded_settings, working_in
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, PipelineSettings
+from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
+from coderl_tasks.settings import CurateSettings
 
 SETTINGS = CurateSettings(mix={"hard": 0.5}, limit=7).content()
 
@@ -25,7 +24,7 @@ def test_unfinished_work_is_found_by_its_settings_the_newest_first(tmp_path: Pat
     (tmp_path / "empty").mkdir()
 
     def found(*done: Path) -> Path | None:
-        return find_unfinished(tmp_path.iterdir(), SETTINGS, CurateSettings, lambda folder: folder in done)
+        return find_unfinished(tmp_path.iterdir(), SETTINGS, lambda folder: folder in done)
 
     assert found() == newer
     assert found(newer) == first
@@ -44,19 +43,6 @@ def test_two_do_not_work_in_one_folder_and_the_second_changes_nothing(tmp_path: 
             working_in(tmp_path / "a", {}, instead="choose another name"),
         ):
             pass
-        assert recorded_settings(tmp_path / "a", CurateSettings) == SETTINGS
+        assert recorded_settings(tmp_path / "a") == SETTINGS
     start(tmp_path / "a", {"seed": 1}, 1)
-    assert recorded_settings(tmp_path / "a", CurateSettings) == CurateSettings(seed=1).content()
-
-
-@pytest.mark.parametrize("kind", [CurateSettings, EvaluateSettings, PipelineSettings])
-def test_what_an_earlier_version_began_is_gone_on_with_by_the_same_command(kind: Kind, tmp_path: Path) -> None:
-    """Settings that it did not have are as by default. Another value of them is other work."""
-    now = kind().content()
-    part = "evaluate" if kind is PipelineSettings else None
-    then = json.loads(json.dumps(now))
-    del (then[part] if part else then)["thinking"]
-    folder = start(tmp_path / "begun", then, 1)
-    assert find_unfinished([folder], now, kind, lambda _: False) == folder
-    (now[part] if part else now)["thinking"] = True
-    assert find_unfinished([folder], now, kind, lambda _: False) is None
+    assert recorded_settings(tmp_path / "a") == {"seed": 1}

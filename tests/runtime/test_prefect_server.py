@@ -271,7 +271,7 @@ def test_deploying_keeps_a_work_pool_that_was_edited(prefect_api: str) -> None:
 
 
 async def edit_work_pool() -> None:
-    """A pool as earlier versions made it, with what a user may have edited in it."""
+    """A pool as Prefect makes it, with what a user may have edited in it."""
     template = ProcessWorker.get_default_base_job_template()
     template["variables"]["properties"]["env"]["default"] = {"KEPT": "1"}
     async with get_client() as client:
