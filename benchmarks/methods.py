@@ -33,7 +33,7 @@ from rich.table import Table
 
 from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.paths import MINI_DATASET, PROJECT_ROOT
-from coderl_tasks.prompts.problem_prompt import question_text
+from coderl_tasks.prompts.renderers import question_text
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.stats import crossed_interval, wilson_interval
 

@@ -55,10 +55,10 @@ from sampling_gateway import Gateway
 from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
+from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.rollouts.budget import run_budget
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url
 from coderl_tasks.services import embedded_sandbox, embedded_tinker
 from coderl_tasks.services.supervisor import EmbeddedServer

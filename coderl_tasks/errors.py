@@ -1,8 +1,5 @@
 """The errors a user can meet: each message says what was wrong and what to do, and the command line prints it alone."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class CoderlError(Exception):
     """Base of every error that ends a command with one clear line instead of a traceback."""
@@ -47,17 +44,3 @@ class InfraError(CoderlError):
 
 class SandboxDownError(InfraError):
     """The sandbox failed: whoever retries can keep the session with Tinker."""
-
-
-@contextmanager
-def first_error() -> Iterator[None]:
-    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
-    stopped: BaseException | None = None
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        stopped = group
-        while isinstance(stopped, BaseExceptionGroup):
-            stopped = stopped.exceptions[0]
-    if stopped is not None:  # outside the handler, so that it keeps its own cause
-        raise stopped

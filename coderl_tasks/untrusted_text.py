@@ -6,6 +6,7 @@ takes a cell for a formula by its first character. Parquet and JSON files have t
 """
 
 import json
+import logging
 import re
 
 import polars as pl
@@ -69,3 +70,12 @@ def _shown(match: re.Match[str]) -> str:
         if character.isspace() and character > "\x9f" and character not in "\u2028\u2029"
         else ascii(character)[1:-1]
     )
+
+
+class _OneLine(logging.Formatter):
+    """A message is one line, whatever is in it: an id of a data set, which is untrusted, forges no other."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        # Here and not in `format`, which puts a traceback below the message: that one keeps its lines.
+        record.message = printable(record.message)
+        return super().formatMessage(record)

@@ -16,17 +16,11 @@ from coderl_tasks.evaluation.policy import FoundPolicy
 from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
-from coderl_tasks.insight.token_uses import cost_line
+from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
-from coderl_tasks.problems import Problem
-from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.rollouts.budget import cost_price, evaluation_budget, evaluation_tokens
-from coderl_tasks.rollouts.session import open_session
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
-from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
-from coderl_tasks.runtime.planning import (
+from coderl_tasks.planning.flow_plans import (
     compared_name,
     compared_sides,
     compared_with,
@@ -35,6 +29,11 @@ from coderl_tasks.runtime.planning import (
     evaluation_problems,
     plan_evaluation,
 )
+from coderl_tasks.problems import Problem
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next
+from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import REWARD_HASH, about

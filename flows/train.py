@@ -12,7 +12,6 @@ from typing import Self
 from prefect import flow
 
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
-from coderl_tasks.costs import Tokens
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.find_pool import is_finished as is_finished_pool
 from coderl_tasks.disk import states_line
@@ -23,20 +22,17 @@ from coderl_tasks.insight.logging import RunLogger, early_lines, run_logger
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.insight.summary import pool_lines
-from coderl_tasks.insight.token_uses import cost_line, costs, recorded_price
+from coderl_tasks.insight.token_uses import costs
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.atomic import held_by
+from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.journal.unfinished import LOCK_FILE
-from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
-from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.estimate import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
-from coderl_tasks.runtime.flow_run import deployed_name, forget_old_results, name_flow_run, publish_or_warn
-from coderl_tasks.runtime.speeds import recorded_speed
-from coderl_tasks.runtime.suspension import suspended_in_outages
-from coderl_tasks.runtime.training_plan import (
+from coderl_tasks.planning.early_checks import deployed_name
+from coderl_tasks.planning.estimates import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
+from coderl_tasks.planning.speeds import recorded_speed
+from coderl_tasks.planning.training_plan import (
     doubt_of,
     is_finished,
     plan_training,
@@ -47,6 +43,11 @@ from coderl_tasks.runtime.training_plan import (
     steps_note,
     temperature_note,
 )
+from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
+from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, publish_or_warn
+from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
 from coderl_tasks.insight.tables import rich_table
-from coderl_tasks.runtime.estimate import estimates, estimates_table
+from coderl_tasks.planning.estimates import estimates, estimates_table
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import parse_settings
 

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.logging import WarningLines, early_lines
+from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
-from coderl_tasks.runtime.planning import plan
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment
 from coderl_tasks.settings import FlowSettings, PipelineSettings

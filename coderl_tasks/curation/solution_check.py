@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Any
 
 from coderl_tasks.curation.multi_answer import multi_answer_phrase
-from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.scoring import extract_code
 from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.problems import SOLUTION_SCHEMA, Problem
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
+from coderl_tasks.grading.verdict import ScoredCompletion
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts.problem_prompt import problem_prompt
-from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.renderers import Renderer, problem_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Environment(ABC):
 
 
 class CodeEnvironment(Environment):
-    """A completion is a program; its reward is the table in `grading.verdict`."""
+    """A completion is a program; its reward is the table in `grading.scoring`."""
 
     name = "code"
     rows = CODE_ROWS

@@ -2,19 +2,11 @@
 
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.env import CodeEnv, StepResult, sandbox_check_correctness
-from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.grader import Grader
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.scoring import FORMAT_COEF, extract_code, score, score_completion, score_group
 from coderl_tasks.grading.server_link import RunRequest, RunResult
-from coderl_tasks.grading.verdict import (
-    FORMAT_COEF,
-    Grade,
-    ScoredCompletion,
-    Verdict,
-    score,
-    score_completion,
-    score_group,
-)
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 
 __all__ = [
     "FORMAT_COEF",

@@ -7,11 +7,11 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, Verdict, score_completion
+from coderl_tasks.grading.scoring import FORMAT_COEF, score_completion
+from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row
-from coderl_tasks.prompts.problem_prompt import problem_prompt
-from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.renderers import Renderer, problem_prompt
 from coderl_tasks.services import named_sandboxes
 
 

@@ -22,7 +22,8 @@ from typing import Any, Literal, Self, TypeVar
 from coderl_tasks.errors import CoderlError, ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge
-from coderl_tasks.grading.verdict import FORMAT_COEF, ScoredCompletion, score_group
+from coderl_tasks.grading.scoring import FORMAT_COEF, score_group
+from coderl_tasks.grading.verdict import ScoredCompletion
 from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row, statement_of

@@ -34,10 +34,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.grading import compare
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.server_link import RunRequest, RunResult
-from coderl_tasks.grading.verdict import Grade, Verdict, shortened
+from coderl_tasks.grading.verdict import Grade, Verdict, first_difference, parse_value, shortened, value_difference
 from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.settings.flow_settings import IsolationPerTest
@@ -337,7 +336,7 @@ class _Run:
             return Verdict.RUNTIME_ERROR, result.error or f"exit status {result.code}"
         if self._problem.kind == "call":
             return _call_verdict(expected, result.answer)
-        difference = compare.first_difference(expected, result.answer)
+        difference = first_difference(expected, result.answer)
         return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
 
     def grade(self, infra: InfraError | None) -> Grade:
@@ -479,13 +478,13 @@ def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:
     if not answer:
         return Verdict.RUNTIME_ERROR, "the program ended before the call returned"
     try:
-        returned = compare.parse_value(answer)
+        returned = parse_value(answer)
         if "value" not in returned:
             return Verdict.WRONG_ANSWER, str(returned["not_json"])
         value = returned["value"]
     except (ValueError, KeyError, TypeError):
         return Verdict.WRONG_ANSWER, "returned no JSON value"
-    difference = compare.value_difference(compare.parse_value(expected), value)
+    difference = value_difference(parse_value(expected), value)
     return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
 
 

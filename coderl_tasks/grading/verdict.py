@@ -1,30 +1,51 @@
-"""What grading says of a program and of a completion: the verdict, how far it got and why, and the reward.
+"""What grading says of a program: the verdict, how far it got and why; and whether an answer is right.
 
-    | format ok | tests pass | format_score | correctness | reward = format_coef * format_score + correctness |
-    |-----------|------------|--------------|-------------|--------------------------------------------------|
-    | no        | not run    |      -1      |      0      | -format_coef                                     |
-    | yes       | no         |       0      |      0      | 0                                                |
-    | yes       | yes        |       0      |      1      | 1                                                |
-    | yes       | infra      |      none    |     none    | none: not a reward                               |
+The comparison of outputs: the expected side is ours, the actual side is anything at all.
 
-With `fraction`, correctness is the share of tests passed, all of them run, for recipes that prefer partial credit. It
-is 1 where and only where the verdict is `passed`. `score_group` goes all the way, from completions to rewards.
+Standard input problems, the whole standard output of a program:
+
+1. The output is compared line by line, and within a line token by token. White space at either end of a line,
+   how much of it separates two tokens, CRLF, and blank lines at the end do not matter; any other blank line
+   does. White space is ASCII, and only a line feed ends a line.
+2. There must be as many lines and as many tokens as expected: a correct prefix is not enough, nor is a
+   correct start.
+3. An integer token (digits without leading zeros, perhaps a minus) is compared exactly, at any size. `3.0` is
+   accepted for 3 and `-0` for 0; `3.0000001`, `+3`, `03` and `3e0` are not.
+4. A decimal token (a point before digits, or an exponent) is compared by value, however many digits it has: an
+   error of 1e-6, absolute or relative to the expected value, is accepted, and so is an integer. Only the
+   expected token decides: decimals get no tolerance for an integer. One too large for a float is text (rule 5).
+5. Everything else, `nan` and `inf` included, is compared byte by byte and case-sensitively.
+
+Call problems, the returned value as JSON (a tuple has become a list on the way):
+
+6. Integers are compared exactly, at any size. As in Python, `true` is 1 and `3.0` is 3, and nothing equals a
+   string but the same string.
+7. Where the expected number is written as a decimal, rule 4 holds; NaN equals NaN, an infinity equals itself.
+8. Lists agree in length, order and elements; objects in keys and values.
 """
 
-import asyncio
-from collections.abc import Sequence
+import json
+import math
+import re
+import reprlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from coderl_tasks.grading.extract import extract_code
-from coderl_tasks.problems.problem import Problem
+from coderl_tasks.untrusted_text import printable
 
 if TYPE_CHECKING:  # it imports this module, for the grades that it gives
-    from coderl_tasks.grading.judge import Judge
+    pass
 
-FORMAT_COEF = 0.1
 SHOWN_CHARS = 1000
+TOLERANCE = 1e-6
+_INTEGER = re.compile(rb"-?(?:0|[1-9][0-9]*)")
+_DECIMAL = re.compile(rb"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?")
+_WHOLE_DECIMAL = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
+_LONGEST_NUMBER = 4000
+"""Digits a JSON integer may have to be read as int; longer ones become Decimal (int() is quadratic)."""
 
 
 class Verdict(StrEnum):
@@ -83,7 +104,7 @@ class Grade:
 class ScoredCompletion:
     """A completion's code (None if the format was wrong: then the verdict is `format_error`), its grade and its scores.
 
-    The scores are those of the table above, all None where grading failed for a reason that is ours.
+    The scores are those of the table in `grading.scoring`, all None where grading failed for a reason that is ours.
     """
 
     code: str | None
@@ -95,20 +116,6 @@ class ScoredCompletion:
     @property
     def format_ok(self) -> bool:
         return self.code is not None
-
-
-def score(
-    code: str | None, grade: Grade, format_coef: float = FORMAT_COEF, *, fraction: bool = False
-) -> ScoredCompletion:
-    """The completion scored by the table. ValueError if it has code and the verdict `format_error`, or neither."""
-    if (code is None) != (grade.verdict is Verdict.FORMAT_ERROR):
-        raise ValueError(f"{grade.verdict} is no verdict for a completion {'without' if code is None else 'with'} code")
-    if code is None:
-        return ScoredCompletion(code, grade, -1.0, 0.0, -format_coef)
-    if not grade.gradable:
-        return ScoredCompletion(code, grade, None, None, None)
-    correctness = grade.tests_passed / grade.tests_total if fraction else float(grade.passed)
-    return ScoredCompletion(code, grade, 0.0, correctness, correctness)
 
 
 def shortened(text: str | bytes) -> str:
@@ -123,43 +130,123 @@ def shortened(text: str | bytes) -> str:
     return shown if len(text) <= SHOWN_CHARS else f"{shown}... ({size:,} {unit})"
 
 
-def format_failure(problem: Problem) -> Grade:
-    """The grade of a completion without code: nothing was run."""
-    return Grade(Verdict.FORMAT_ERROR, 0, 0, len(problem.tests), None, 0.0, "no closed code block in the answer")
+def matches(expected: str, actual: bytes | str) -> bool:
+    """Whether a program's standard output is right, by rules 1 to 5. `actual` may hold any bytes."""
+    return first_difference(expected, actual) is None
 
 
-async def score_completion(
-    judge: "Judge",
-    problem: Problem,
-    completion_text: str,
-    format_coef: float = FORMAT_COEF,
-    *,
-    priority: Sequence[int] | None = None,
-    fraction: bool = False,
-) -> ScoredCompletion:
-    """Grade and score one completion, as `score_group` does."""
-    scored = await score_group(judge, problem, [completion_text], format_coef, priority=priority, fraction=fraction)
-    return scored[0]
+def first_difference(expected: str, actual: bytes | str) -> str | None:
+    """None where `matches`, else one line for people that names the first place where the output differs."""
+    wanted_text, got_text = _as_bytes(expected), _as_bytes(actual)
+    if wanted_text == got_text:
+        return None
+    wanted_lines, got_lines = _lines(wanted_text), _lines(got_text)
+    for number, (wanted_line, got_line) in enumerate(zip(wanted_lines, got_lines, strict=False), start=1):
+        if wanted_line == got_line:
+            continue
+        wanted, got = wanted_line.split(), got_line.split()
+        for place, (wanted_token, got_token) in enumerate(zip(wanted, got, strict=False), start=1):
+            if not _tokens_match(wanted_token, got_token):
+                return f"line {number}, token {place}: expected {_shown(wanted_token)}, got {_shown(got_token)}"
+        if len(wanted) != len(got):
+            return f"line {number}, tokens: expected {len(wanted)}, got {len(got)}"
+    if len(wanted_lines) != len(got_lines):
+        return f"lines: expected {len(wanted_lines)}, got {len(got_lines)}"
+    return None
 
 
-async def score_group(
-    judge: "Judge",
-    problem: Problem,
-    texts: Sequence[str],
-    format_coef: float = FORMAT_COEF,
-    *,
-    priority: Sequence[int] | None = None,
-    fraction: bool = False,
-) -> list[ScoredCompletion]:
-    """Score the completions of one problem (G texts, G scored completions in the same order).
+def parse_value(text: str | bytes) -> Any:
+    """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
+    try:
+        return json.loads(text, parse_int=_exact_integer)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
-    Identical code is graded once; what has no code is not run. `priority` as in `Judge.grade`; with `fraction` every
-    test is run, and a program that passes some has that share of the reward. Never raises for an outage: such a
-    completion has the verdict `infra_error` and no reward. Raises DataError as `Judge.grade` does.
-    """
-    # Here and not in the sandbox: what counts as an answer is decided in one place, for every sandbox.
-    codes = [extract_code(text) for text in texts]
-    distinct = list(dict.fromkeys(code for code in codes if code is not None))
-    graded = await asyncio.gather(*(judge.grade(problem, one, priority=priority, run_all=fraction) for one in distinct))
-    grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
-    return [score(code, grades[code], format_coef, fraction=fraction) for code in codes]
+
+def values_match(expected: Any, actual: Any) -> bool:
+    """Whether a returned value is right, by rules 6 to 8. Both sides come from `parse_value`."""
+    return value_difference(expected, actual) is None
+
+
+def value_difference(expected: Any, actual: Any, where: str = "value") -> str | None:
+    """None where `values_match`, else one line for people that names the first element that differs."""
+    if expected == actual:
+        return None
+    pairs: Iterable[tuple[str, Any, Any]]
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return f"{where}: expected {len(expected)} elements, got {len(actual)}"
+        both = enumerate(zip(expected, actual, strict=True))
+        pairs = ((f"{where}[{index}]", wanted, got) for index, (wanted, got) in both)
+    elif isinstance(expected, dict) and isinstance(actual, dict):
+        if expected.keys() != actual.keys():
+            return f"{where}: expected the keys {_shown(sorted(expected))}, got {_shown(sorted(actual))}"
+        pairs = ((f"{where}[{key!r}]", wanted, actual[key]) for key, wanted in expected.items())
+    elif _scalars_match(expected, actual):
+        return None
+    else:
+        return f"{where}: expected {_shown(expected)}, got {_shown(actual)}"
+    for inner, wanted, got in pairs:
+        difference = value_difference(wanted, got, inner)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _lines(text: bytes) -> list[bytes]:
+    lines = [line.rstrip() for line in text.split(b"\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _tokens_match(expected: bytes, actual: bytes) -> bool:
+    if expected == actual:
+        return True
+    if _INTEGER.fullmatch(expected):
+        whole = _WHOLE_DECIMAL.fullmatch(actual)
+        found = whole[1] if whole else actual
+        return found == expected or {found, expected} == {b"0", b"-0"}
+    if not _DECIMAL.fullmatch(expected) or not (_INTEGER.fullmatch(actual) or _DECIMAL.fullmatch(actual)):
+        return False
+    wanted = float(expected)
+    return math.isfinite(wanted) and _close(wanted, float(actual))
+
+
+def _scalars_match(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, float) and isinstance(actual, int | float | Decimal):
+        return _close(expected, _as_float(actual))
+    if isinstance(expected, str) or isinstance(actual, str):
+        return isinstance(expected, str) and isinstance(actual, str) and expected == actual
+    return bool(expected == actual)
+
+
+def _close(expected: float, actual: float) -> bool:
+    if not (math.isfinite(expected) and math.isfinite(actual)):
+        return expected == actual or (math.isnan(expected) and math.isnan(actual))
+    return abs(expected - actual) <= TOLERANCE * max(1.0, abs(expected))
+
+
+def _exact_integer(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) <= _LONGEST_NUMBER else Decimal(digits)
+
+
+def _as_float(number: int | float | Decimal) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _as_bytes(text: bytes | str) -> bytes:
+    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+
+
+def _start_of(token: bytes, length: int) -> str:
+    return token[: length + 1].decode("utf-8", "backslashreplace")
+
+
+def _shown(value: Any, length: int = 60) -> str:
+    text = _start_of(value, length) if isinstance(value, bytes) else reprlib.repr(value)
+    text = printable(text)
+    return text if len(text) <= length else text[:length] + "..."

@@ -25,7 +25,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.untrusted_text import printable
+from coderl_tasks.untrusted_text import _OneLine, printable
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -57,15 +57,6 @@ def _eval_line(row: Mapping[str, Any]) -> str:
     if row.get("eval/infra_errors"):
         parts.append(f"infra errors {row['eval/infra_errors']}")
     return "  ".join(parts)
-
-
-class _OneLine(logging.Formatter):
-    """A message is one line, whatever is in it: an id of a data set, which is untrusted, forges no other."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        # Here and not in `format`, which puts a traceback below the message: that one keeps its lines.
-        record.message = printable(record.message)
-        return super().formatMessage(record)
 
 
 EARLY_LINES = 1000

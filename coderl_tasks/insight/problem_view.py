@@ -18,8 +18,7 @@ from tokenizers import Tokenizer
 
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import CoderlError, ConfigError
-from coderl_tasks.grading import compare
-from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict
+from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.atomic import read_json
@@ -28,8 +27,7 @@ from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.problem_files import PoolFile
+from coderl_tasks.problems.problem import PoolFile, Problem
 from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.untrusted_text import printable, printable_lines
 
@@ -74,19 +72,19 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
         if got is None or len(got) > SHOWN_CHARS:
             return "no JSON value" if got is None else None
         try:
-            return compare.value_difference(compare.parse_value(expected), compare.parse_value(got))
+            return value_difference(parse_value(expected), parse_value(got))
         except ValueError:
             return None
     if got is None or kind != "stdin":
         return None
     if len(got) <= SHOWN_CHARS:
-        return compare.first_difference(expected, got)
+        return first_difference(expected, got)
     # Of an output that was cut, the lines that are whole; of a single line its words.
     kept = got[:SHOWN_CHARS]
     end = "\n" if "\n" in kept else " "
     whole = kept.rpartition(end)[0]
     same_part = end.join(expected.split(end)[: whole.count(end) + 1])
-    return compare.first_difference(same_part, whole) or f"after the first {len(whole):,} characters, which are kept"
+    return first_difference(same_part, whole) or f"after the first {len(whole):,} characters, which are kept"
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:

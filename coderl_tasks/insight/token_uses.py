@@ -3,24 +3,20 @@
 A group has a signal if the update learned from it: the rewards of its completions differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.costs import Price, Tokens
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.journal.steps import LOST_FILE
+from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
-from coderl_tasks.rollouts.budget import METRICS, cost_price, evaluation_tokens, pool_spent
-from coderl_tasks.settings import TrainSettings
-from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +194,7 @@ def costs(run: RunRecord) -> list[Spent]:
         "evaluate": sum(
             (evaluation_tokens(path) for path in run.path.glob("evals/*") if path.name not in taken_over), Tokens()
         ),
-        "lost": sum((Tokens(**read_json(file)) for file in run.path.glob(f"steps/*/{LOST_FILE}")), Tokens()),
+        "lost": sum((read_lost(folder) for folder in run.path.glob("steps/*")), Tokens()),
     }
     found["all"] = sum(found.values(), Tokens())
     price = recorded_price(run.config)
@@ -209,23 +205,8 @@ def costs(run: RunRecord) -> list[Spent]:
     ]
 
 
-def recorded_price(config: Mapping[str, Any]) -> Price | None:
-    """What the tokens of a run with this configuration cost; None where that is not known."""
-    keys = ("model_name", *COST_SETTINGS, "kl_penalty_coef", "epochs_per_rollout_batch")
-    known = {key: config[key] for key in keys if key in config}
-    return cost_price(TrainSettings.model_validate(known))
-
-
 def _trained(run: RunRecord) -> Tokens:
     return Tokens(*(int(run.metrics[name].sum()) for name in METRICS))
-
-
-def cost_line(tokens: Tokens, price: Price | None) -> str:
-    """Tokens and what they cost, in words."""
-    usd = None if price is None else price.usd(tokens)
-    if price is None or usd is None:
-        return f"in all {tokens.in_words()}"
-    return f"in all {tokens.in_words()}: about {usd:,.2f} USD (prices: {price.known.removesuffix('=')})"
 
 
 def costs_table(rows: Sequence[Spent]) -> Table[Spent]:

@@ -4,7 +4,6 @@
 row is written once the service has said that the weights are saved.
 """
 
-import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,25 +18,11 @@ from coderl_tasks.settings import TrainSettings
 if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run does not need it
     import tinker
 
+    from coderl_tasks.policy.clients import Kind
+
 CHECKPOINTS_FILE = "checkpoints.jsonl"
 _EXPIRY = ("rolling_save_hours", "rolling_save_keep", "max_steps_off_policy")
-Kind = Literal["state", "sampler", "both"]
 LogDirBehavior = Literal["resume", "raise", "delete"]
-
-
-async def save_weights(
-    training_client: "tinker.TrainingClient", name: str, *, kind: Kind = "both", ttl_seconds: int | None = None
-) -> dict[str, str]:
-    """Save the current weights and return `state_path` and/or `sampler_path`, without recording them.
-
-    A state of the same name is overwritten, so that a save that is repeated after a crash works. Sampler weights cannot
-    be overwritten and get a unique name. `ttl_seconds` is how long the service keeps them (3600 or more; None: always).
-    """
-    from coderl_tasks.policy.clients import tinker_errors
-
-    with tinker_errors(f"saving checkpoint {name}"):
-        pending = _submit(training_client, name, kind, ttl_seconds)
-        return {key: (await future).path for key, future in pending.items()}
 
 
 async def save_checkpoint_async(
@@ -45,10 +30,12 @@ async def save_checkpoint_async(
     name: str,
     log_path: Path | str,
     loop_state: Mapping[str, Any],
-    kind: Kind = "both",
+    kind: "Kind" = "both",
     ttl_seconds: int | None = None,
 ) -> dict[str, Any]:
     """Save the current weights and record them in `log_path`; the row. `loop_state` has `step` and `dataset_offset`."""
+    from coderl_tasks.policy.clients import save_weights
+
     paths = await save_weights(training_client, name, kind=kind, ttl_seconds=ttl_seconds)
     return record_checkpoint(log_path, name, loop_state, paths)
 
@@ -58,14 +45,14 @@ def save_checkpoint(
     name: str,
     log_path: Path | str,
     loop_state: Mapping[str, Any],
-    kind: Kind = "both",
+    kind: "Kind" = "both",
     ttl_seconds: int | None = None,
 ) -> dict[str, Any]:
     """`save_checkpoint_async` for code that is not async: blocks until the weights are saved and recorded."""
-    from coderl_tasks.policy.clients import tinker_errors
+    from coderl_tasks.policy.clients import submit_weights, tinker_errors
 
     with tinker_errors(f"saving checkpoint {name}"):
-        pending = _submit(training_client, name, kind, ttl_seconds)
+        pending = submit_weights(training_client, name, kind, ttl_seconds)
         paths = {key: future.result().path for key, future in pending.items()}
     return record_checkpoint(log_path, name, loop_state, paths)
 
@@ -149,18 +136,3 @@ def check_log_dir(log_path: Path | str, behavior_if_exists: LogDirBehavior = "re
         raise ConfigError(f"{folder} is not a run directory (it has no config.json) and is not deleted")
     shutil.rmtree(folder)
     return False
-
-
-def _submit(
-    training_client: "tinker.TrainingClient", name: str, kind: Kind, ttl_seconds: int | None
-) -> dict[str, "tinker.APIFuture[Any]"]:
-    """Both saves under way at once, by the key their path goes under."""
-    pending: dict[str, tinker.APIFuture[Any]] = {}
-    if kind in ("state", "both"):
-        # Without overwrite a repeated save is answered with a 409, which the SDK retries five times in vain.
-        pending["state_path"] = training_client.save_state(name, ttl_seconds=ttl_seconds, overwrite=True)
-    if kind in ("sampler", "both"):
-        # A save that is repeated after a crash would clash with its own first try: these cannot be overwritten.
-        unique = f"{name}-{secrets.token_hex(4)}"
-        pending["sampler_path"] = training_client.save_weights_for_sampler(unique, ttl_seconds=ttl_seconds)
-    return pending

@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 import polars as pl
 
-from coderl_tasks.costs import Tokens
 from coderl_tasks.journal.atomic import (
     DamagedFileError,
     make_folder,
@@ -48,7 +47,7 @@ Phase = Literal["sampled", "scored", "commit"]
 TOKENS_PER_ROW_GROUP = 2**21
 """Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
 
-PROBLEMS_FILE, LOST_FILE = "problems.json", "lost.json"
+PROBLEMS_FILE = "problems.json"
 _FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
@@ -164,15 +163,6 @@ class StepJournal:
         path = self.folder / PROBLEMS_FILE
         decided = read_json(path).get("decided") if path.is_file() else 0
         return None if decided is None else int(decided)
-
-    def add_lost(self, tokens: Tokens) -> None:
-        """Record tokens that were sampled for the step and are sampled again."""
-        write_json(make_folder(self.folder) / LOST_FILE, asdict(self.read_lost() + tokens))
-
-    def read_lost(self) -> Tokens:
-        """The tokens that `add_lost` recorded. DamagedFileError if that cannot be read."""
-        path = self.folder / LOST_FILE
-        return Tokens(**read_json(path)) if path.is_file() else Tokens()
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

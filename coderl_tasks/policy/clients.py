@@ -23,6 +23,7 @@ import asyncio
 import difflib
 import logging
 import os
+import secrets
 import ssl
 import threading
 import time
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
-from typing import NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -66,6 +67,7 @@ _HINTS = {
     402: "check the account's billing",
     403: "this key may not do that: check TINKER_API_KEY",
 }
+Kind = Literal["state", "sampler", "both"]
 
 
 async def connect(base_url: str | None = None, api_key: str | None = None) -> tinker.ServiceClient:
@@ -405,3 +407,31 @@ def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[No
     except Exception as error:
         kind = ConfigError if is_fatal(error, missing_is_fatal=missing_is_fatal) else InfraError
         raise kind(f"Tinker, {action}: {describe(error)}") from error
+
+
+async def save_weights(
+    training_client: tinker.TrainingClient, name: str, *, kind: Kind = "both", ttl_seconds: int | None = None
+) -> dict[str, str]:
+    """Save the current weights and return `state_path` and/or `sampler_path`, without recording them.
+
+    A state of the same name is overwritten, so that a save that is repeated after a crash works. Sampler weights cannot
+    be overwritten and get a unique name. `ttl_seconds` is how long the service keeps them (3600 or more; None: always).
+    """
+    with tinker_errors(f"saving checkpoint {name}"):
+        pending = submit_weights(training_client, name, kind, ttl_seconds)
+        return {key: (await future).path for key, future in pending.items()}
+
+
+def submit_weights(
+    training_client: tinker.TrainingClient, name: str, kind: Kind, ttl_seconds: int | None
+) -> dict[str, tinker.APIFuture[Any]]:
+    """Both saves under way at once, by the key their path goes under."""
+    pending: dict[str, tinker.APIFuture[Any]] = {}
+    if kind in ("state", "both"):
+        # Without overwrite a repeated save is answered with a 409, which the SDK retries five times in vain.
+        pending["state_path"] = training_client.save_state(name, ttl_seconds=ttl_seconds, overwrite=True)
+    if kind in ("sampler", "both"):
+        # A save that is repeated after a crash would clash with its own first try: these cannot be overwritten.
+        unique = f"{name}-{secrets.token_hex(4)}"
+        pending["sampler_path"] = training_client.save_weights_for_sampler(unique, ttl_seconds=ttl_seconds)
+    return pending

@@ -15,7 +15,8 @@ require_rewards   graded                     -> CoderlError if compute_reward fa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ import numpy as np
 import polars as pl
 import tinker
 
-from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError, first_error
+from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy.clients import tinker_errors
 from coderl_tasks.policy.rollout import (
@@ -135,6 +136,20 @@ async def sample_group(
     if len(came) > num_samples:
         raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(came)} came")
     return came + [MISSING] * (num_samples - len(came))
+
+
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
+    stopped: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        stopped = group
+        while isinstance(stopped, BaseExceptionGroup):
+            stopped = stopped.exceptions[0]
+    if stopped is not None:  # outside the handler, so that it keeps its own cause
+        raise stopped
 
 
 async def try_all(

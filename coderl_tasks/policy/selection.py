@@ -1,4 +1,4 @@
-"""What is drawn, without state: seeds as hashes, and what a selection of a step's problems is.
+"""What is drawn, without state: seeds as hashes, and the problems of a step.
 
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
 2. The problems are a stream, cut into steps. Nothing is remembered between steps: the seed and the step decide.
@@ -32,7 +32,7 @@ def seed_for(*parts: int | str) -> int:
 
 
 class Selection(Protocol):
-    """How a step's problems are chosen, one per file; `SELECTIONS` in training/run.py names them.
+    """How a step's problems are chosen; `SELECTIONS` names them.
 
     The call alone decides, or what the selection was made with: one that adapts is made with the run's journal, and has
     to answer the same of a step whenever it is asked, since a killed run asks again.
@@ -67,3 +67,45 @@ def places(problem_ids: Sequence[str], *, step: int, count: int) -> range:
     if step < 0 or count < 1:
         raise ValueError(f"step={step}, count={count}: a step is at least 0 and takes at least one problem")
     return range(step * count, (step + 1) * count)
+
+
+def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[str]:
+    """The order of `epoch`, whatever order the pool came in: sorted by a keyed hash, which no library can change."""
+    key = f"{seed}/{epoch}/".encode()
+    return sorted(problem_ids, key=lambda problem_id: (hashlib.sha256(key + problem_id.encode()).digest(), problem_id))
+
+
+def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
+    """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps; the `count` problems of `step`
+    (from 0), or further ones beside those `taken`. Raises as `places` does.
+
+    Every problem comes up once per epoch; where an epoch ends inside a step the next one goes on, so a pool smaller
+    than a step repeats problems within it. Further problems are the first others of a shuffle of the step's own.
+    """
+    stretch, size = places(problem_ids, step=step, count=count), len(problem_ids)
+    if taken:
+        # Not the stream's next ones: the step that follows takes those.
+        return others(epoch_order(problem_ids, seed=seed_for(seed, "refill", step), epoch=0), taken, count)
+    epochs = range(stretch.start // size, stretch[-1] // size + 1)
+    stream = [problem_id for epoch in epochs for problem_id in epoch_order(problem_ids, seed=seed, epoch=epoch)]
+    offset = stretch.start - epochs.start * size
+    return stream[offset : offset + count]
+
+
+def cycle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
+    """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets; the `count`
+    problems of `step` (from 0), or further ones beside those `taken`. Raises as `places` does.
+
+    Problem `i` of the stream is `pool[i mod size]`: whoever orders a pool from easy to hard trains in that order.
+    Neighbours in the pool stay neighbours in a step. Further problems are those that follow in the pool: as hard as the
+    step's own, and the next step takes them again.
+    """
+    stretch = places(problem_ids, step=step, count=count)
+    if taken:
+        following = problem_ids.index(taken[-1]) + 1
+        return others([*problem_ids[following:], *problem_ids[:following]], taken, count)
+    return [problem_ids[place % len(problem_ids)] for place in stretch]
+
+
+SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
+"""By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""

@@ -10,8 +10,9 @@ from coderl_tasks.problems.problem import (
     Test,
     problems_frame,
     problems_from_frame,
+    read_problem_rows,
+    trim_tests,
 )
-from coderl_tasks.problems.problem_files import read_problem_rows
 from coderl_tasks.problems.profile_columns import (
     LABEL_COLUMNS,
     PROFILE_COLUMNS,
@@ -22,7 +23,6 @@ from coderl_tasks.problems.profile_columns import (
 )
 from coderl_tasks.problems.raw_row import problem_from_row
 from coderl_tasks.problems.raw_tests import normalize_tests, parse_tests
-from coderl_tasks.problems.trimming import trim_tests
 
 __all__ = [
     "DROPPED_SCHEMA",

@@ -10,12 +10,11 @@ import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem, trim_tests
 from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
 from coderl_tasks.problems.raw_row import MAX_ID_CHARS, MAX_TIME_LIMIT_S, METADATA_COLUMNS, problem_from_row
 from coderl_tasks.problems.raw_tests import as_mapping
 from coderl_tasks.problems.sources import Role, open_source
-from coderl_tasks.problems.trimming import trim_tests
 
 ItemT = TypeVar("ItemT")
 DATE_COLUMNS = ("date", "contest_date")

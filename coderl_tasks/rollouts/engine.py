@@ -18,6 +18,7 @@ import tinker
 
 from coderl_tasks.environments import CODE, CodeReward, Environment
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.policy.sampling import (
     OUTSIDE_TRAINING,
@@ -31,7 +32,6 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.budget import Budget
 
 Purpose = Literal["train", "profile", "evaluate"]
 Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]

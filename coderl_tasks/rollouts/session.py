@@ -10,10 +10,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import tinker
 
 from coderl_tasks.environments import CODE, Environment, environment_of
-from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError, first_error
+from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
+from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.clients import (
     connect,
     context_length,
@@ -26,9 +27,9 @@ from coderl_tasks.policy.clients import (
     service_address,
     tinker_errors,
 )
+from coderl_tasks.policy.sampling import first_error
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.rollouts.budget import Budget
 from coderl_tasks.services import Services
 from coderl_tasks.settings import FlowSettings
 

@@ -36,8 +36,9 @@ from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
-from coderl_tasks.runtime.flow_run import best_effort, is_deployed
+from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.parsing import words_of
 

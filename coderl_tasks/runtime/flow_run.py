@@ -11,7 +11,7 @@ import httpx
 from prefect import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
-from prefect.runtime import deployment, flow_run
+from prefect.runtime import flow_run
 
 from coderl_tasks.insight.artifacts import publish
 
@@ -44,23 +44,6 @@ class BestEffort:
 
 best_effort = BestEffort()
 """One per process: there is one Prefect server, and a call that finds it gone spares the others the wait."""
-
-
-def is_deployed() -> bool:
-    """Whether a deployment started this flow run, or the one that it is a part of."""
-    context = FlowRunContext.get()
-    own = None if context is None else context.flow_run
-    if own is not None and own.deployment_id is None and own.parent_task_run_id is None:
-        return False  # Prefect's own answer would ask the server for the record that is at hand
-    return bool(deployment.id)
-
-
-def deployed_name() -> str | None:
-    """A name from the flow run's id if a deployment started it, None for a bare run (which is named by the time).
-
-    A retry of the same flow run has the same id, and so finds its directory again.
-    """
-    return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if is_deployed() else None
 
 
 async def name_flow_run(name: str, *, root: bool = False) -> None:

@@ -33,6 +33,7 @@ from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
+from coderl_tasks.planning.training_plan import plan_training, run_config
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.drops import RowDropped
@@ -40,7 +41,6 @@ from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.session import supervised
-from coderl_tasks.runtime.training_plan import plan_training, run_config
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run

@@ -8,8 +8,8 @@ from prefect.flow_runs import asuspend_flow_run
 from prefect.runtime import flow_run
 
 from coderl_tasks.errors import InfraError
+from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.flow_run import is_deployed
 
 
 @asynccontextmanager

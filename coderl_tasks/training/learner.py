@@ -23,21 +23,17 @@ import tinker
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import require_in_place
-from coderl_tasks.journal.checkpoints import (
-    CHECKPOINTS_FILE,
-    Kind,
-    read_checkpoints,
-    save_checkpoint_async,
-    save_weights,
-)
+from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, save_checkpoint_async
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit, step_name
 from coderl_tasks.policy.clients import (
+    Kind,
     create_sampling_client,
     create_training_client,
     delete_checkpoint,
     is_about_the_account,
     restore_training_client,
+    save_weights,
     stored_checkpoints,
     tinker_errors,
     training_run_of,

@@ -2,8 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,19 +15,16 @@ from coderl_tasks.disk import adapter_bytes, require_room
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.adaptive import Adaptive
-from coderl_tasks.policy.cycle import cycle
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.sampling import completion_budget
-from coderl_tasks.policy.selection import Selection
-from coderl_tasks.policy.shuffle import shuffle
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem
-from coderl_tasks.problems.problem_files import PoolFile, SpilledTests
+from coderl_tasks.policy.selection import SELECTIONS
+from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.budget import run_budget
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.session import Session, open_session, supervised
 from coderl_tasks.services import Services
@@ -37,8 +34,6 @@ from coderl_tasks.training.learner import Learner
 from coderl_tasks.training.steering import Steering, stopped_before
 
 logger = logging.getLogger(__name__)
-SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
-"""By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""
 PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
 """What of config.json decides how long prompts are, and completions may be."""
 
@@ -239,59 +234,6 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
     if both:
         logger.warning("%d of %d test problems are in the pool, and so trained on", both, len(loaded.problems))
     return loaded.problems
-
-
-def check_pool(path: Path) -> None:
-    """Look at a pool's parquet file without reading its problems.
-
-    Raises DataError if it cannot be read or is no pool, ConfigError if it is empty.
-    """
-    if path.suffix == ".jsonl":
-        raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
-    with _pool_errors(path):
-        # From the footer: the tests of a pool can be gigabytes, and are read when all else is known to be right.
-        schema = pl.read_parquet_schema(path)
-        rows = pl.scan_parquet(path).select(pl.len()).collect().item()
-    missing = [name for name in PROBLEM_SCHEMA if name not in schema]
-    if missing:
-        columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-        raise DataError(f"the pool {path} has no {columns}: it has to be one that `coderl curate` wrote")
-    if schema["tests"] != PROBLEM_SCHEMA["tests"]:
-        raise DataError(
-            f"the pool {path}: column tests is {schema['tests']}, not {PROBLEM_SCHEMA['tests']}: "
-            "it has to be one that `coderl curate` wrote"
-        )
-    if not rows:
-        raise ConfigError(
-            f"the pool {path} is empty: curate other problems, or with another model or band (the report beside it "
-            "says why each row was dropped)"
-        )
-
-
-def read_pool(path: Path) -> list[Problem]:
-    """The problems of a pool's parquet file, which `check_pool` accepts, without solutions, their tests left there;
-    raises as it does."""
-    check_pool(path)
-    with _pool_errors(path):
-        return PoolFile(path).problems()
-
-
-def profiled_counts(path: Path) -> dict[str, tuple[int, int]]:
-    """Right and graded completions of the profile by problem id, from a pool's file; empty where it has none."""
-    names = ["problem_id", "n_correct", "n_samples"]
-    with _pool_errors(path):
-        if not set(names) <= pl.read_parquet_schema(path).keys():
-            return {}
-        rows = pl.read_parquet(path, columns=names).drop_nulls().iter_rows()
-        return {problem_id: (right, graded) for problem_id, right, graded in rows}
-
-
-@contextmanager
-def _pool_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"the pool {path} cannot be read: {' '.join(str(error).split())}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ import tinker
 from prefect import task
 
 from coderl_tasks.errors import BudgetReachedError, DataError, InfraError
-from coderl_tasks.journal.checkpoints import Kind
+from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.advantages import (
     CountedRewards,
@@ -42,6 +42,7 @@ from coderl_tasks.policy.advantages import (
     groups_without_signal,
     with_advantages,
 )
+from coderl_tasks.policy.clients import Kind
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import (
     GroupRequest,
@@ -55,7 +56,6 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.budget import frame_tokens, metrics_tokens
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun
@@ -140,7 +140,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
                 # Only these: the other groups are paid for, and stay recorded.
                 if group["logprobs"].has_nulls():
                     # First: a crash after this line may count it twice, and none not at all.
-                    journal.add_lost(frame_tokens(group))
+                    add_lost(journal.folder, frame_tokens(group))
                     journal.groups.discard(index)
             raise
         if not await _another_round(run, step, sampled):

@@ -10,10 +10,10 @@ from coderl_tasks import disk
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import write_json
+from coderl_tasks.planning import flow_plans
+from coderl_tasks.planning.early_checks import check_place
+from coderl_tasks.planning.flow_plans import plan, plan_curation
 from coderl_tasks.problems import Problem, Test, problems_frame
-from coderl_tasks.runtime import planning
-from coderl_tasks.runtime.early_checks import check_place
-from coderl_tasks.runtime.planning import plan, plan_curation
 from coderl_tasks.settings import (
     CurateSettings,
     EvaluateSettings,
@@ -148,7 +148,7 @@ async def test_a_pools_name_leads_nowhere_else(name: str) -> None:
 
 
 async def test_a_pool_has_a_name_or_an_absolute_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(planning, "POOLS", tmp_path / "pools")
+    monkeypatch.setattr(flow_plans, "POOLS", tmp_path / "pools")
     for name, folder in (("mine", "pools/mine"), ("a/b", "pools/a/b"), (str(tmp_path / "own"), "own")):
         assert (await plan_curation(CurateSettings(preset="nano", name=name)))[1] == tmp_path / folder
 

@@ -10,7 +10,7 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.runtime.estimate import Estimate, estimates_table, training_estimates
+from coderl_tasks.planning.estimates import Estimate, estimates_table, training_estimates
 from coderl_tasks.settings import TrainSettings
 from tests.flows.run_records import ENDS, TINY, rollouts, rows
 

@@ -18,9 +18,9 @@ from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, POOLS, PROJECT_ROOT
-from coderl_tasks.runtime import planning, training_plan
-from coderl_tasks.runtime.planning import plan, plan_curation, plan_evaluation, plan_pipeline
-from coderl_tasks.runtime.training_plan import plan_training, run_config, steps_note
+from coderl_tasks.planning import flow_plans, training_plan
+from coderl_tasks.planning.flow_plans import plan, plan_curation, plan_evaluation, plan_pipeline
+from coderl_tasks.planning.training_plan import plan_training, run_config, steps_note
 from coderl_tasks.services import Services
 from coderl_tasks.settings import (
     CurateSettings,
@@ -150,7 +150,7 @@ async def test_a_curation_goes_on_with_the_model_that_it_profiles_with(proxy: Mo
 async def test_a_curation_without_a_name_goes_on_with_the_unfinished_one_of_its_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(planning, "POOLS", tmp_path)
+    monkeypatch.setattr(flow_plans, "POOLS", tmp_path)
     settings = CurateSettings(preset="nano", limit=3)
 
     async def planned(**changes: object) -> Path:

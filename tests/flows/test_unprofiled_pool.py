@@ -14,7 +14,7 @@ import pytest
 from coderl_tasks.curation.find_pool import FoundPool, wanted_pool
 from coderl_tasks.curation.pool import POOL_SCHEMA
 from coderl_tasks.paths import PROJECT_ROOT
-from coderl_tasks.runtime.estimate import estimates
+from coderl_tasks.planning.estimates import estimates
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from tests.flows.run_records import TINY, rollouts, step_rows, wait_for

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coderl_tasks.grading.compare import first_difference, matches, parse_value, value_difference, values_match
+from coderl_tasks.grading.verdict import first_difference, matches, parse_value, value_difference, values_match
 
 OUTPUTS: list[tuple[str, str | bytes, bool]] = [
     # lines, tokens and white space

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.grading.extract import extract_code as code_of
 from coderl_tasks.grading.function_source import file_of
+from coderl_tasks.grading.scoring import extract_code as code_of
 from tests import conftest
 
 ARGUMENTS = ("completion", "ground_truth")

@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.policy.cycle import cycle
-from coderl_tasks.policy.selection import Selection, seed_for
-from coderl_tasks.policy.shuffle import epoch_order, shuffle
+from coderl_tasks.policy.selection import SELECTIONS, Selection, cycle, epoch_order, seed_for, shuffle
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.run import SELECTIONS
 
 
 def test_seed_is_the_same_for_ever() -> None:

@@ -12,7 +12,7 @@ from coderl_tasks.prompts import (
     problem_messages,
     problem_prompt,
 )
-from coderl_tasks.prompts.problem_prompt import effective_starter_code
+from coderl_tasks.prompts.renderers import effective_starter_code
 
 
 def problem(**changes: Any) -> Problem:

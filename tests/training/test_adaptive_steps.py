@@ -13,9 +13,9 @@ import pytest
 
 from coderl_tasks.grading import SandboxClient
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.problems.problem import PROBLEM_SCHEMA
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, profiled_counts
 from coderl_tasks.services import Services
-from coderl_tasks.training.run import TrainingRun, profiled_counts
+from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults

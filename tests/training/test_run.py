@@ -16,12 +16,7 @@ from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.journal.run_config import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.policy.probe import Probe
-from coderl_tasks.problems.problem import Problem, Test, problems_frame
-from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.session import Session
-from coderl_tasks.runtime.training_plan import (
+from coderl_tasks.planning.training_plan import (
     complete_settings,
     planned,
     pool_warning,
@@ -30,16 +25,14 @@ from coderl_tasks.runtime.training_plan import (
     size_warning,
     temperature_note,
 )
+from coderl_tasks.policy.probe import Probe
+from coderl_tasks.problems.problem import Problem, Test, problems_frame, read_pool
+from coderl_tasks.prompts import get_renderer, load_tokenizer
+from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.run import (
-    TrainingRun,
-    fitting_problems,
-    needs_probe,
-    read_pool,
-    recorded_probe,
-    split_validation,
-)
+from coderl_tasks.training.run import TrainingRun, fitting_problems, needs_probe, recorded_probe, split_validation
 
 
 def problems(count: int) -> list[Problem]:

@@ -6,15 +6,18 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import FoundPool, require_environment, wanted_pool
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state
+from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
 from coderl_tasks.paths import known_sha256, same_model
+from coderl_tasks.planning.base_model import MadeWith, with_decided_model
+from coderl_tasks.planning.early_checks import check_data, check_place, deployed_name
+from coderl_tasks.problems.problem import check_pool
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
     SIDES,
@@ -25,13 +28,9 @@ from coderl_tasks.problems.sides import (
 )
 from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.rollouts.budget import require_price
-from coderl_tasks.runtime.early_checks import check_data, check_place
-from coderl_tasks.runtime.flow_run import deployed_name
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 from coderl_tasks.training.frozen_orders import require_run
-from coderl_tasks.training.run import check_pool
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:

@@ -11,32 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coderl_tasks.base_model import MadeWith, with_decided_model
 from coderl_tasks.curation.find_pool import finished_with, is_finished, recorded_model
 from coderl_tasks.curation.from_run import filled_from_run
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
+from coderl_tasks.journal.ledger import require_price
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
+from coderl_tasks.planning.base_model import MadeWith, with_decided_model
+from coderl_tasks.planning.early_checks import check_data, check_place, deployed_name
+from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.loading import Dates
-from coderl_tasks.problems.problem_files import SpilledTests
-from coderl_tasks.problems.sides import (
-    NO_EVALUATION,
-    SIDES,
-    evaluation_side,
-    require_other_problems,
-    same_source,
-)
-from coderl_tasks.rollouts.budget import require_price
-from coderl_tasks.runtime.early_checks import check_data, check_place
-from coderl_tasks.runtime.flow_run import deployed_name
-from coderl_tasks.runtime.training_plan import check_training, plan_training, run_record, training_path
+from coderl_tasks.problems.problem import SpilledTests
+from coderl_tasks.problems.sides import NO_EVALUATION, SIDES, evaluation_side, require_other_problems, same_source
 from coderl_tasks.services import embedded_tinker_serves, for_this_machine, tinker_credentials, uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings, about
 

@@ -1,6 +1,16 @@
-"""The program in a completion: the last closed fenced block of the answer.
+"""From completions to rewards: the program in each, its grade, and the reward that follows.
 
-What is decided here, so that the format rule means one thing everywhere:
+    | format ok | tests pass | format_score | correctness | reward = format_coef * format_score + correctness |
+    |-----------|------------|--------------|-------------|--------------------------------------------------|
+    | no        | not run    |      -1      |      0      | -format_coef                                     |
+    | yes       | no         |       0      |      0      | 0                                                |
+    | yes       | yes        |       0      |      1      | 1                                                |
+    | yes       | infra      |      none    |     none    | none: not a reward                               |
+
+With `fraction`, correctness is the share of tests passed, all of them run, for recipes that prefer partial credit. It
+is 1 where and only where the verdict is `passed`.
+
+The program is the last closed fenced block of the answer:
 
 1. Only the text after the last `</think>` counts, and of it only what stands before a further `<think>`:
    nothing is taken from a train of thought, finished or not.
@@ -23,13 +33,19 @@ pattern, kept to where rules 2 and 3 find nothing: a right program is not called
 its line. tests/grading/test_extract.py shows both verdicts form by form.
 """
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
+from coderl_tasks.problems.problem import Problem
+
 _FENCE = re.compile(r"^(?P<indent>[ \t]*)(?P<marks>`{3,}|~{3,})(?P<tag>[^\r\n]*)$")
 _BACKTICKS = re.compile(r"`{3,}")
 _TAG = re.compile(r"[\w.+#-]*")
+FORMAT_COEF = 0.1
 
 
 @dataclass
@@ -120,3 +136,59 @@ def _indent(line: str) -> int:
 def _answer(text: str) -> str:
     after_thinking = text.rpartition("</think>")[2]
     return after_thinking.partition("<think>")[0]
+
+
+def score(
+    code: str | None, grade: Grade, format_coef: float = FORMAT_COEF, *, fraction: bool = False
+) -> ScoredCompletion:
+    """The completion scored by the table. ValueError if it has code and the verdict `format_error`, or neither."""
+    if (code is None) != (grade.verdict is Verdict.FORMAT_ERROR):
+        raise ValueError(f"{grade.verdict} is no verdict for a completion {'without' if code is None else 'with'} code")
+    if code is None:
+        return ScoredCompletion(code, grade, -1.0, 0.0, -format_coef)
+    if not grade.gradable:
+        return ScoredCompletion(code, grade, None, None, None)
+    correctness = grade.tests_passed / grade.tests_total if fraction else float(grade.passed)
+    return ScoredCompletion(code, grade, 0.0, correctness, correctness)
+
+
+def format_failure(problem: Problem) -> Grade:
+    """The grade of a completion without code: nothing was run."""
+    return Grade(Verdict.FORMAT_ERROR, 0, 0, len(problem.tests), None, 0.0, "no closed code block in the answer")
+
+
+async def score_completion(
+    judge: Judge,
+    problem: Problem,
+    completion_text: str,
+    format_coef: float = FORMAT_COEF,
+    *,
+    priority: Sequence[int] | None = None,
+    fraction: bool = False,
+) -> ScoredCompletion:
+    """Grade and score one completion, as `score_group` does."""
+    scored = await score_group(judge, problem, [completion_text], format_coef, priority=priority, fraction=fraction)
+    return scored[0]
+
+
+async def score_group(
+    judge: Judge,
+    problem: Problem,
+    texts: Sequence[str],
+    format_coef: float = FORMAT_COEF,
+    *,
+    priority: Sequence[int] | None = None,
+    fraction: bool = False,
+) -> list[ScoredCompletion]:
+    """Score the completions of one problem (G texts, G scored completions in the same order).
+
+    Identical code is graded once; what has no code is not run. `priority` as in `Judge.grade`; with `fraction` every
+    test is run, and a program that passes some has that share of the reward. Never raises for an outage: such a
+    completion has the verdict `infra_error` and no reward. Raises DataError as `Judge.grade` does.
+    """
+    # Here and not in the sandbox: what counts as an answer is decided in one place, for every sandbox.
+    codes = [extract_code(text) for text in texts]
+    distinct = list(dict.fromkeys(code for code in codes if code is not None))
+    graded = await asyncio.gather(*(judge.grade(problem, one, priority=priority, run_all=fraction) for one in distinct))
+    grades = {None: format_failure(problem)} | dict(zip(distinct, graded, strict=True))
+    return [score(code, grades[code], format_coef, fraction=fraction) for code in codes]

@@ -22,7 +22,6 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 
-from coderl_tasks.costs import MILLION, Price, Tokens
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.curation.tasks import filter_problems
 from coderl_tasks.disk import states_line
@@ -31,25 +30,24 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.tables import Column, Table
+from coderl_tasks.journal.ledger import MILLION, Price, Tokens, cost_price, metrics_tokens
 from coderl_tasks.journal.run_directory import committed_steps
-from coderl_tasks.policy.update import KL_SAMPLE
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.prompts.tokenizer import model_renderer
-from coderl_tasks.rollouts.budget import cost_price, metrics_tokens
-from coderl_tasks.runtime.planning import (
+from coderl_tasks.planning.flow_plans import (
     compared_sides,
     evaluation_problems,
     plan_curation,
     plan_evaluation,
     plan_pipeline,
 )
-from coderl_tasks.runtime.speeds import Speed, known_speed
-from coderl_tasks.runtime.training_plan import plan_training
+from coderl_tasks.planning.speeds import Speed, known_speed
+from coderl_tasks.planning.training_plan import plan_training
+from coderl_tasks.policy.update import KL_SAMPLE
+from coderl_tasks.problems.problem import Problem, read_pool
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import uses_tinker_service
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
 from coderl_tasks.stats import student_t
-from coderl_tasks.training.run import read_pool
 
 FIRST_STEPS = 3
 """Steps after which a run's own lengths say more than anything else."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from tinker.types import SupportedModel
 
-from coderl_tasks.base_model import BARE_MODELS, MadeWith, choose_model, with_decided_model
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.planning.base_model import BARE_MODELS, MadeWith, choose_model, with_decided_model
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 from tests.conftest import Serve

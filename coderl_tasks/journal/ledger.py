@@ -1,4 +1,9 @@
-"""The cap on what a run may spend, checked before each group is asked for; and what its journal says that it has spent.
+"""The ledger of tokens: what a run, a curation or an evaluation has spent, what that costs, and what it still may.
+
+    prompt       prefill: the prompt of each group once
+    cached       prefill that is cached: the same prompt for the group's other completions
+    completion   sampled
+    training     forward and backward: prompt and completion of what is trained on, once per epoch
 
 1. A group reserves what it can cost at most, prompt + n * max_tokens, before its request is sent, and is charged with
    what it has cost when it comes. What is spent and reserved never passes the cap, whatever is in flight.
@@ -6,31 +11,122 @@
    nothing is and it still does not fit is the cap reached: so up to less than one group of it is used.
 3. What was spent before is read from the journal: a run that was killed goes on counting where it was. What was in
    flight when it was killed is in no journal, and is not counted; a service may bill it.
+4. In training a group's tokens of training count from the start, as if all of it were trained on, and are put right by
+   its step's commit.
 
-In training a group's tokens of training count from the start, as if all of it were trained on, and are put right by
-its step's commit.
+Not covered: storage of checkpoints, requests that failed and were sent again, and updates that are replayed after a
+crash. That a service bills prompts of a group and sequences that are trained on in this way is how its clients count
+(the length of each datum's input); no bill was compared.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
-from coderl_tasks.costs import Price, Tokens, group_tokens, price_of
 from coderl_tasks.errors import BudgetReachedError, ConfigError
+from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, StepJournal
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
+from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing what was spent needs none
     from coderl_tasks.policy.sampling import GroupRequest
 
+LOST_FILE = "lost.json"
+MILLION = 1e6
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
 _GROUP = ("step", "group_index", "attempt")
 """The columns of rollouts that tokens are counted by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Numbers of tokens by kind."""
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    training: int = 0
+
+    def __add__(self, other: Self) -> "Tokens":
+        return Tokens(
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.completion + other.completion,
+            self.training + other.training,
+        )
+
+    def __sub__(self, other: Self) -> "Tokens":
+        return Tokens(
+            self.prompt - other.prompt,
+            self.cached - other.cached,
+            self.completion - other.completion,
+            self.training - other.training,
+        )
+
+    @property
+    def counted(self) -> int:
+        """What max_tokens_total counts: each group's prompt once, and the completions."""
+        return self.prompt + self.completion
+
+    def in_words(self) -> str:
+        """All kinds that there are any of."""
+        kinds = {"prompt": self.prompt, "cached prompt": self.cached, "completion": self.completion}
+        kinds["training"] = self.training
+        return ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number) + " tokens"
+
+
+def group_tokens(prompt: int, completions: int, completion_tokens: int, epochs: int = 0) -> Tokens:
+    """Those of a group: a prompt of so many tokens, sampled so many times, to so many completion tokens in all, which
+    are trained on `epochs` times."""
+    training = epochs * (completions * prompt + completion_tokens)
+    return Tokens(prompt, prompt * max(0, completions - 1), completion_tokens, training)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per million tokens of each kind; `train` None is not known. `known` says since when, or from where."""
+
+    prefill: float
+    cached: float
+    sample: float
+    train: float | None
+    known: str
+
+    def usd(self, tokens: Tokens) -> float | None:
+        """What so many tokens cost; None if a price that is needed is not known."""
+        if tokens.training and self.train is None:
+            return None
+        sampled = tokens.prompt * self.prefill + tokens.cached * self.cached + tokens.completion * self.sample
+        return (sampled + tokens.training * (self.train or 0.0)) / MILLION
+
+
+PRICES = {
+    "Qwen/Qwen3.5-4B": Price(0.33, 0.066, 1.005, 0.737, "2026-10-04"),
+    "Qwen/Qwen3.5-9B": Price(0.66, 0.132, 1.995, 1.463, "2026-10-04"),
+    "Qwen/Qwen3-8B": Price(0.195, 0.039, 0.60, 0.44, "2026-10-07"),
+    "Qwen/Qwen3.6-35B-A3B": Price(0.54, 0.108, 1.335, 1.177, "2026-07-22"),
+    "Qwen/Qwen3.6-27B": Price(1.86, 0.372, 5.595, None, "2026-10-07"),
+    "Qwen/Qwen3.8-27B": Price(1.86, 0.372, 5.595, None, "2026-10-07"),
+    "Qwen/Qwen3.5-397B-A17B": Price(3.0, 0.6, 7.5, None, "2026-10-07"),
+}
+"""By the model's name on the Tinker service, as on these days others quoted its page of prices
+(https://tinker-docs.thinkingmachines.ai/tinker/models/models_and_pricing/) for the shorter context; prices change.
+The cached price of Qwen3-8B is from the page's "80% discount on cached prefill tokens"."""
+
+
+def price_of(model_name: str, prices: Mapping[str, float]) -> Price | None:
+    """The price of `model_name`: the setting `prices` where it says any, else the table's; None if it is not known."""
+    if prices:
+        prefill = prices["prefill"]
+        return Price(prefill, prices.get("cached", prefill), prices["sample"], prices.get("train"), "prices=")
+    return PRICES.get(model_name)
 
 
 class Budget:
@@ -190,7 +286,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
     budget = Budget(settings, [evaluations_tokens(path)])
     for folder in sorted(path.glob("steps/*")):
         journal = StepJournal(folder, int(folder.name))
-        lost = journal.read_lost()
+        lost = read_lost(folder)
         commit = committed.get(journal.step)
         if commit is not None:
             tokens = metrics_tokens(commit.metrics)
@@ -212,6 +308,17 @@ def step_tokens(folder: Path, epochs: int) -> Tokens:
         if (folder / name).is_file():
             return files_tokens([folder / name], epochs)
     return files_tokens(folder.glob("groups/*.parquet"), epochs)
+
+
+def add_lost(folder: Path, tokens: Tokens) -> None:
+    """Record, in the `folder` of a step, tokens that were sampled for it and are sampled again."""
+    write_json(make_folder(folder) / LOST_FILE, asdict(read_lost(folder) + tokens))
+
+
+def read_lost(folder: Path) -> Tokens:
+    """The tokens that `add_lost` recorded. DamagedFileError if that cannot be read."""
+    path = folder / LOST_FILE
+    return Tokens(**read_json(path)) if path.is_file() else Tokens()
 
 
 def evaluations_tokens(run: Path) -> Tokens:
@@ -261,3 +368,18 @@ def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
 def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:
     """The budget of the evaluation in `folder`."""
     return Budget(settings, [evaluation_tokens(folder)] if is_capped(settings) else ())
+
+
+def recorded_price(config: Mapping[str, Any]) -> Price | None:
+    """What the tokens of a run with this configuration cost; None where that is not known."""
+    keys = ("model_name", *COST_SETTINGS, "kl_penalty_coef", "epochs_per_rollout_batch")
+    known = {key: config[key] for key in keys if key in config}
+    return cost_price(TrainSettings.model_validate(known))
+
+
+def cost_line(tokens: Tokens, price: Price | None) -> str:
+    """Tokens and what they cost, in words."""
+    usd = None if price is None else price.usd(tokens)
+    if price is None or usd is None:
+        return f"in all {tokens.in_words()}"
+    return f"in all {tokens.in_words()}: about {usd:,.2f} USD (prices: {price.known.removesuffix('=')})"

@@ -14,10 +14,10 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.costs import Tokens
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import DataError
 from coderl_tasks.journal.atomic import read_rows
+from coderl_tasks.journal.ledger import Tokens
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import same_model

@@ -1,8 +1,12 @@
-"""What can be seen to be wrong with a place or a data set before anything is started or written."""
+"""What can be seen to be wrong with a place or a data set before anything is started or written, and whether a
+deployment started this flow run."""
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from prefect.context import FlowRunContext
+from prefect.runtime import deployment, flow_run
 
 from coderl_tasks import disk
 from coderl_tasks.disk import MIB
@@ -46,3 +50,20 @@ def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
     its files are read, as all are, before anything is sampled."""
     if find_source(source) is not None or not may_be_on_the_hub(source):
         open_source(source, splits, role)
+
+
+def is_deployed() -> bool:
+    """Whether a deployment started this flow run, or the one that it is a part of."""
+    context = FlowRunContext.get()
+    own = None if context is None else context.flow_run
+    if own is not None and own.deployment_id is None and own.parent_task_run_id is None:
+        return False  # Prefect's own answer would ask the server for the record that is at hand
+    return bool(deployment.id)
+
+
+def deployed_name() -> str | None:
+    """A name from the flow run's id if a deployment started it, None for a bare run (which is named by the time).
+
+    A retry of the same flow run has the same id, and so finds its directory again.
+    """
+    return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if is_deployed() else None
