@@ -4,9 +4,9 @@
 
 A real `coderl train` of nano, on the embedded servers, is traced from the start of its second step, where the pool's
 rows are chosen, to its commit, and on to what is logged and shown of it. What runs once, at start-up or in the first
-step, is left out. Then a right completion of a bundled problem is graded through an embedded sandbox, from its text to
-its reward. Counted are files and named functions of flows/ and coderl_tasks/, but not of the embedded servers, which
-are processes of their own.
+step, is left out, and so is the drawing of the history, which no step waits for. Then a right completion of a bundled
+problem is graded through an embedded sandbox, from its text to its reward. Counted are files and named functions of
+flows/ and coderl_tasks/, but not of the embedded servers, which are processes of their own.
 
 --root measures another checkout, with this interpreter: nothing of the project is imported here, and what the traced
 processes need of it is found by name. --before prints the figures that --json wrote beside those of now.
@@ -49,6 +49,8 @@ TRAIN = (
     "max_steps=2",
 )
 WATCHER = "watch-"
+HISTORY = "step_history_markdown"
+"""What draws the history of the step before, in a thread of its own, while a step is under way."""
 STEP_FILE, STEP, COMMIT, TRACED_STEP = "flows/train.py", "_step", "write_commit", 1
 DIRECTIVE = re.compile(r"#(!| ?(noqa|fmt|type|ruff|isort|mypy|pragma)\b)")
 NOT_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -66,6 +68,7 @@ class Tracer:
         self._seen_after: set[CodeType] = set()
         self._committed = False
         self._around: set[CodeType] = set()
+        self._drawing: set[int] = set()
         self.on_call: Callable[[str], None] = lambda place: None
 
     def install(self) -> None:
@@ -101,6 +104,11 @@ class Tracer:
     def _profile(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event not in ("call", "return") or (place := self._place(code)) is None:
+            return
+        thread = threading.get_ident()
+        if code.co_name == HISTORY:
+            (self._drawing.add if event == "call" else self._drawing.discard)(thread)
+        if thread in self._drawing or code.co_name == HISTORY:
             return
         if event == "return":
             self._committed |= self.on and code.co_name == COMMIT

@@ -104,8 +104,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         for line in used.lines:
             display.say(line)
         used.require_hidden(folder)
-        async with open_session(settings, used) as session:  # before the data are read: it finds out what is missing
-            session.budget = curation_budget(settings, folder)
+        # Before the data are read: it finds out what is missing.
+        async with open_session(settings, used, curation_budget(settings, folder)) as session:
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():

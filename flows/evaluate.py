@@ -143,8 +143,7 @@ async def _measured(
         for line in used.lines:
             display.say(line)
         used.require_hidden(folder)
-        async with open_session(settings, used) as session:
-            session.budget = evaluation_budget(settings, folder)
+        async with open_session(settings, used, evaluation_budget(settings, folder)) as session:
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
             with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)

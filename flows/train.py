@@ -50,16 +50,17 @@ from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, pub
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
+from coderl_tasks.training.before_steps import prepare, probe_run
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
-from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
+from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import (
+    Phase,
     SamplingAhead,
     checkpoint,
     delete_old_states,
-    free_garbage,
+    run_step,
     sample,
     score,
-    score_lost,
     update,
 )
 from flows.curate import curate
@@ -192,14 +193,9 @@ def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) ->
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
     """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
-    await score_lost(run, sample, score, display.say)
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
-    if needs_probe(run):
-        found = await probe_run(run)
-        display.say(f"probe: {found.summary()}")
-        for warning in found.warnings():
-            display.say(f"warning: {warning}")
+    await prepare(run, sample, score, probe_run, display.say)
     if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
         await delete_old_states(run)
     evaluating = run.settings.eval_every > 0
@@ -290,28 +286,19 @@ def _ahead(run: TrainingRun) -> SamplingAhead:
 
 
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
-    run.require_room()
-    begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
-    display.phase(f"step {step}: sampling")
     groups = run.directory.step(step).groups
-    async with display.watching(
-        f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
-    ):
-        sampled = await ahead.sampled(step)
-    display.phase(f"step {step}: scoring")
-    scored = await score(run, step, sampled)
-    display.phase(f"step {step}: updating")
-    seconds = {"sample": sampled.seconds, "score": scored.seconds}
-    commit = await update(run, step, scored, begun, seconds)
-    logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
-    notices = logger.log_metrics(commit.metrics, step)
+
+    async def sampled(step: int) -> Phase:
+        async with display.watching(
+            f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
+        ):
+            return await ahead.sampled(step)
+
+    commit, notices = await run_step(
+        *(run, step, sampled, score, update, logger), lambda phase: display.phase(f"step {step}: {phase}")
+    )
     await display.step(commit.metrics)
     display.notices(notices)
-    # Before the next step is sampled: of long completions a step is most of what the run takes.
-    size = scored.rollouts.estimated_size()
-    sampled.release()
-    scored.release()
-    free_garbage(size)
 
 
 async def _save(run: TrainingRun, step: int) -> None:

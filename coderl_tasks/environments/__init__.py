@@ -1,7 +1,7 @@
 """What is trained on: from a row to a prompt, and from a completion to a reward with named components."""
 
 from coderl_tasks.environments.custom import CustomEnvironment
-from coderl_tasks.environments.environment import CODE, CodeReward, Environment
+from coderl_tasks.environments.environment import CODE, CodeEnvironment, Environment
 from coderl_tasks.environments.gsm8k import (
     Gsm8kEnvironment,
     build_gsm8k_prompt,
@@ -15,7 +15,7 @@ from coderl_tasks.settings import FlowSettings
 __all__ = [
     "CODE",
     "ROWS",
-    "CodeReward",
+    "CodeEnvironment",
     "Environment",
     "build_gsm8k_prompt",
     "environment_of",

@@ -7,7 +7,7 @@ mean_correct); there is no format rule, so every completion's format_score is 0.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.environments.environment import Environment
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
@@ -38,9 +38,7 @@ class CustomEnvironment(Environment):
     async def require_usable(self, judge: Judge) -> None:
         await self.function.require_usable(judge.client)
 
-    async def score(
-        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
-    ) -> list[ScoredCompletion]:
+    async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         try:
             rewards = await self.function.rewards(judge.client, problem.tests[0].expected, texts, judge.timeout_s)
         except InfraError as error:

@@ -5,7 +5,6 @@ An engine knows nothing else of what it samples.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coderl_tasks.grading.judge import Judge
@@ -14,15 +13,6 @@ from coderl_tasks.grading.verdict import ScoredCompletion
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer, problem_prompt
-
-
-@dataclass(frozen=True, slots=True)
-class CodeReward:
-    """What settings say of the reward of programs, which other environments have no use for: see `score_group`."""
-
-    format_coef: float = FORMAT_COEF
-    priority: Sequence[int] | None = None
-    fraction: bool = False
 
 
 class Environment(ABC):
@@ -52,18 +42,31 @@ class Environment(ABC):
         """Raise ConfigError before anything is sampled where rewards could not be computed."""
 
     @abstractmethod
-    async def score(
-        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
-    ) -> list[ScoredCompletion]:
+    async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         """The scores of one problem's completions, in order. The components of a reward are named: `format_score`,
         `correctness`, `reward`. Never raises for an outage: that is the verdict `infra_error`, without a reward."""
 
 
 class CodeEnvironment(Environment):
-    """A completion is a program; its reward is the table in `grading.scoring`."""
+    """A completion is a program; its reward is the table in `grading.scoring`.
+
+    `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own; with
+    `fraction` a program that passes some tests has that share of the reward.
+    """
 
     name = "code"
     rows = CODE_ROWS
+
+    def __init__(
+        self,
+        format_coef: float = FORMAT_COEF,
+        *,
+        fraction: bool = False,
+        priorities: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self._format_coef = format_coef
+        self._fraction = fraction
+        self._priorities = priorities or {}
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -73,12 +76,9 @@ class CodeEnvironment(Environment):
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         return problem_prompt(problem, renderer)
 
-    async def score(
-        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
-    ) -> list[ScoredCompletion]:
-        return await score_group(
-            judge, problem, texts, reward.format_coef, priority=reward.priority, fraction=reward.fraction
-        )
+    async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
+        priority = self._priorities.get(problem.problem_id)
+        return await score_group(judge, problem, texts, self._format_coef, priority=priority, fraction=self._fraction)
 
 
 CODE = CodeEnvironment()

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coderl_tasks.environments.environment import CodeReward, Environment
+from coderl_tasks.environments.environment import Environment
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.problems.answer_row import QUESTION_ROWS
@@ -129,9 +129,7 @@ class Gsm8kEnvironment(Environment):
         assert isinstance(text, str)
         return text
 
-    async def score(
-        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
-    ) -> list[ScoredCompletion]:
+    async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
         return [_scored(text, problem.tests[0].expected) for text in texts]
 
 

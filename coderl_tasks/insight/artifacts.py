@@ -18,10 +18,10 @@ from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
 from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
 from coderl_tasks.insight.run_page import shorten
+from coderl_tasks.insight.shown_metrics import SHOWN
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
-from coderl_tasks.policy.step_metrics import BY_THEME
 from coderl_tasks.untrusted_text import printable
 
 LAST_STEPS = 10
@@ -53,10 +53,10 @@ def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
 def steps_table(metrics: pl.DataFrame) -> Table[dict[str, Any]]:
     """The steps, the last one first, with the metrics that have a column and that the run recorded."""
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
-    for metric in BY_THEME:
-        if metric.column and metric.name in metrics.columns:
-            heading, form = metric.column
-            columns.append(Column(heading, lambda row, name=metric.name: row[name], form))  # type: ignore[misc]
+    for name, shown in SHOWN.items():
+        if shown.column and name in metrics.columns:
+            heading, form = shown.column
+            columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
     return Table(columns, metrics.reverse().rows(named=True))
 
 

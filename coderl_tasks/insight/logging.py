@@ -16,6 +16,7 @@ from typing import Any, Self
 import polars as pl
 
 from coderl_tasks.insight.console import duration
+from coderl_tasks.insight.shown_metrics import line_texts
 from coderl_tasks.insight.spans import StepSpans
 from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
@@ -23,7 +24,7 @@ from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import private_folder
-from coderl_tasks.policy.step_metrics import BY_THEME, group_repeats
+from coderl_tasks.policy.step_metrics import group_repeats
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.untrusted_text import _OneLine, printable
 
@@ -37,7 +38,7 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
     if is_eval_row(dict(row)):
         return _eval_line(row)
     parts = [f"step {row['step']:>4}" + (f"/{steps}" if steps else "")]
-    parts += [text for metric in BY_THEME if (text := metric.text(row))]
+    parts += line_texts(row)
     if left_s is not None:
         parts.append(f"{duration(left_s)} left")
     return "  ".join(parts)

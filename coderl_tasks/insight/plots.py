@@ -23,6 +23,7 @@ from coderl_tasks.insight.figure import (
 )
 from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
+from coderl_tasks.insight.shown_metrics import SHOWN, Shown
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
@@ -69,7 +70,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
         return {}
     flat = {}
     for title in history_panels(run):
-        shown = {metric.name: metric.curve for metric in METRICS if metric.panel == title}
+        shown = {name: shown.curve for name, shown in _in_panel(title).items()}
         if title in (SIGNAL, _GROUPS):  # what they draw of their own
             shown |= {"groups_skipped": "skipped", "groups_total": "groups"}
         series = {label: values for name, label in shown.items() if (values := _series(run.metrics, name)) is not None}
@@ -108,8 +109,8 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
     """The panels of a run's history by title, in reading order, with `prefix` before their headings. Titles that PANELS
     does not have come last, if the run recorded what they show."""
     metrics, evals = thin(run.metrics), list(run.evals.values())
-    recorded = (metric.panel for metric in METRICS if metric.panel and _series(metrics, metric.name) is not None)
-    titles = dict.fromkeys([*PANELS, *recorded])
+    recorded = (metric.name for metric in METRICS if metric.name in SHOWN and _series(metrics, metric.name) is not None)
+    titles = dict.fromkeys([*PANELS, *filter(None, (SHOWN[name].panel for name in recorded))])
     return {title: partial(_panel, title=title, prefix=prefix, metrics=metrics, evals=evals) for title in titles}
 
 
@@ -121,10 +122,13 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
         return
     if panel.level is not None and len(metrics):
         axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
-    shown = [metric for metric in METRICS if metric.panel == title]
+    shown = _in_panel(title)
     # After a panel's own colours come the others: a metric that joins a panel is drawn without more ado.
     colours = cycle(dict.fromkeys((*panel.colours, *figure.SERIES)))
-    drawn = [_line(axes, metrics, m.name, colour, m.curve) for m, colour in zip(shown, colours, strict=False)]
+    drawn = [
+        _line(axes, metrics, name, colour, one.curve)
+        for (name, one), colour in zip(shown.items(), colours, strict=False)
+    ]
     if title == CORRECT and evals:
         _evaluations(axes, evals)
     if any(values is not None for values in drawn):
@@ -133,6 +137,10 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
         formatted(axes.yaxis, panel.number)
     if axes.get_legend_handles_labels()[0]:
         add_legend(axes)
+
+
+def _in_panel(title: str) -> dict[str, Shown]:
+    return {name: shown for name, shown in SHOWN.items() if shown.panel == title}
 
 
 def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:

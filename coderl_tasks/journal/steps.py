@@ -76,6 +76,16 @@ class Commit:
     outcomes: list[tuple[str, float, int]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class StepProblems:
+    """What a step is sampled on, in group order: problems, the completions of each (None: as the settings say), and of
+    how many groups, the first ones, that number is final (None: a caller chose the problems)."""
+
+    ids: list[str]
+    sizes: list[int] | None = None
+    decided: int | None = None
+
+
 def step_name(step: int) -> str:
     """Name of the checkpoint and of the evaluation after `step`."""
     return f"step-{step:06d}"
@@ -135,34 +145,24 @@ class StepJournal:
         return self.path(phase).is_file()
 
     def write_problems(
-        self, problem_ids: Sequence[str], completions: Sequence[int] | None = None, decided: int | None = None
-    ) -> None:
-        """Record what the step is sampled on, in group order, and how many completions of each where the settings do
-        not say so; before anything of it is sampled that they do not say. Where a group may come to have more, that of
-        the first `decided` groups is final."""
-        sizes = {} if completions is None else {"completions": list(completions)}
+        self, problem_ids: Sequence[str], sizes: Sequence[int] | None = None, decided: int | None = None
+    ) -> StepProblems:
+        """Record, and return, what the step is sampled on; before anything of it is sampled that the settings do not
+        say."""
+        problems = StepProblems(list(problem_ids), None if sizes is None else list(sizes), decided)
+        completions = {} if problems.sizes is None else {"completions": problems.sizes}
         final = {} if decided is None else {"decided": decided}
-        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": list(problem_ids), **sizes, **final})
+        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": problems.ids, **completions, **final})
+        return problems
 
-    def read_problems(self) -> list[str] | None:
-        """The problems that were recorded for the step, None where none were. DamagedFileError: without them what was
+    def read_problems(self) -> StepProblems | None:
+        """What was recorded that the step is sampled on, None where nothing was. DamagedFileError: without it what was
         sampled of the step belongs to nothing."""
         path = self.folder / PROBLEMS_FILE
-        return [str(problem_id) for problem_id in read_json(path)["problem_ids"]] if path.is_file() else None
-
-    def read_group_sizes(self) -> list[int] | None:
-        """The completions that were recorded for each group of `read_problems`, None where the settings decide. Raises
-        as it does."""
-        path = self.folder / PROBLEMS_FILE
-        sizes = read_json(path).get("completions") if path.is_file() else None
-        return None if sizes is None else [int(size) for size in sizes]
-
-    def read_decided(self) -> int | None:
-        """Of how many groups, the first ones, the recorded size is final; None where that is not recorded: a caller
-        chose the problems. Raises as `read_problems` does."""
-        path = self.folder / PROBLEMS_FILE
-        decided = read_json(path).get("decided") if path.is_file() else 0
-        return None if decided is None else int(decided)
+        if not path.is_file():
+            return None
+        values = read_json(path)
+        return StepProblems(values["problem_ids"], values.get("completions"), values.get("decided"))
 
     def write_sampled(self, frame: pl.DataFrame) -> None:
         """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""

@@ -30,7 +30,7 @@ from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
-from coderl_tasks.training.frozen_orders import require_run
+from coderl_tasks.training.run_problems import require_run
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:

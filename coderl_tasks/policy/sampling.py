@@ -75,7 +75,7 @@ class GroupRequest:
 
     `seed` None leaves the draw to the service. The rest says what the group is, for its record: the training step (-1
     outside training), which attempt at the problem it is (from 0), the last step trained into the policy that samples
-    (-1: the base model), and the number of its first completion. `temperature` None is that of whoever samples.
+    (-1: the base model), and the number of its first completion.
     """
 
     group_index: int
@@ -85,11 +85,11 @@ class GroupRequest:
     num_samples: int
     max_tokens: int
     seed: int | None
+    temperature: float
     step: int = -1
     attempt: int = 0
     sampler_step: int = -1
     first_sample: int = 0
-    temperature: float | None = None
 
 
 def completion_budget(prompt_len: int, max_tokens: int, context: int) -> int:

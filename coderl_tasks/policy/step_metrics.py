@@ -1,17 +1,16 @@
-"""The metrics of a training step: one entry says what a number means, how it is computed and where people see it.
+"""The metrics of a training step: one entry says what a number means and how it is computed.
 
-metrics.jsonl, W&B, the line on the console and in logs.log, the table of the step-history artifact, the panels of the
-report and the columns of `coderl query` are all drawn from these entries. docs/file-formats.md repeats the meanings.
+metrics.jsonl, W&B and the columns of `coderl query` are drawn from these entries, and docs/file-formats.md repeats the
+meanings. How people see them, `insight/shown_metrics.py` says.
 
 The order of the entries is that of the keys in metrics.jsonl and in a commit, which recorded runs have: a new metric
-goes to the end of its tuple. Where people see several, they are ordered by theme.
+goes to the end of its tuple.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a me
     from coderl_tasks.policy.update import UpdateResult
 
 Source = TypeVar("Source")
-Row = Mapping[str, Any]
 FLOAT, INT = pl.Float64(), pl.Int64()
 IMPROBABLE = 1e-6
 """A group of equal completions is called clones where independent draws would repeat its first one so rarely."""
@@ -45,37 +43,14 @@ REPEATS_SCHEMA = {
 }
 
 
-class Theme(IntEnum):
-    """What a metric is about. FAULTS count what should not happen, and a line names them only where it did."""
-
-    REWARD, GROUPS, UPDATE, FAULTS, TIME, COST = range(6)
-
-
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Source]):
-    """A number of a step. What is empty is not shown there.
-
-    `compute` takes the step's scored rollouts or its update. `line` is the text on the console, a format string of the
-    value or a function of the whole row; `column` the heading and the format in the artifact's table; `panel` the title
-    of the report's panel, in which `curve` is the label. Metrics with one title share a panel.
-    """
+    """A number of a step. `compute` takes the step's scored rollouts or its update."""
 
     name: str
     meaning: str
     compute: Callable[[Source], Any]
-    theme: Theme
     dtype: pl.DataType = FLOAT
-    line: str | Callable[[Row], str] = ""
-    column: tuple[str, str] | None = None
-    panel: str = ""
-    curve: str = ""
-
-    def text(self, row: Row) -> str:
-        """What a line says of this metric; empty where the row lacks it."""
-        value = row.get(self.name)
-        if value is None or (self.theme is Theme.FAULTS and not value):
-            return ""
-        return self.line(row) if callable(self.line) else self.line.format(value)
 
 
 @dataclass(frozen=True)
@@ -226,13 +201,6 @@ def _group_share(step: ScoredRollouts, condition: pl.Expr) -> float | None:
     return step.reward_ranges.filter(condition).height / groups if groups else None
 
 
-def _groups_line(row: Row) -> str:
-    total, refilled = row.get("groups_total"), row.get("groups_refilled")
-    if total is None:
-        return ""
-    return f"trained on {total - row['groups_skipped']}/{total} groups" + (f" ({refilled} refilled)" * bool(refilled))
-
-
 def _refilled(step: ScoredRollouts) -> int | None:
     return None if step.own_groups is None else max(0, len(step.trained) - step.own_groups)
 
@@ -245,21 +213,8 @@ def _share_without_signal(step: ScoredRollouts) -> float | None:
     return int(groups.filter(~pl.col("trained"))["tokens"].sum()) / total if total else None
 
 
-def _seconds_line(row: Row) -> str:
-    phases = [f"{name} {row[key]:.1f}" for name in PHASES if row.get(key := f"time_{name}_s") is not None]
-    return f"{row['time_step_s']:.1f} s" + (f" ({', '.join(phases)})" if phases else "")
-
-
-def _seconds(phase: str, meaning: str, **shown: Any) -> Metric[UpdatedStep]:
-    return Metric(
-        f"time_{phase}_s",
-        f"seconds {meaning}",
-        lambda step: round(step.seconds[phase], 3),
-        Theme.TIME,
-        panel="Seconds per step, by phase",
-        curve=phase,
-        **shown,
-    )
+def _seconds(phase: str, meaning: str) -> Metric[UpdatedStep]:
+    return Metric(f"time_{phase}_s", f"seconds {meaning}", lambda step: round(step.seconds[phase], 3))
 
 
 def _forecast(step: UpdatedStep, name: str) -> Any:
@@ -267,155 +222,127 @@ def _forecast(step: UpdatedStep, name: str) -> Any:
 
 
 PHASES = ("sample", "score", "train")
-_FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
-_LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
-_TOKENS = "Tokens per step"
 _LOW, _HIGH = pl.col("low"), pl.col("high")
 
 # fmt: off
 ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("mean_reward", "of the graded completions; null if there are none",
-        lambda step: _mean(step.graded["reward"]), Theme.REWARD, line="reward {:.3f}", column=("reward", ".3f"),
-        panel="Mean reward"),
+        lambda step: _mean(step.graded["reward"])),
     Metric("mean_correct",
         "share of the graded completions that pass all tests, whatever the reward gives for some of them",
-        lambda step: (step.graded["verdict"] == Verdict.PASSED).mean(), Theme.REWARD, line="correct {:.0%}",
-        column=("correct", ".1%"), panel="Correct in training, and Pass@1 of the evaluations", curve="training"),
+        lambda step: (step.graded["verdict"] == Verdict.PASSED).mean()),
     Metric("format_rate", "share of the graded completions that hold code",
-        lambda step: (step.graded["format_score"] >= 0).mean(), Theme.REWARD, line="format {:.0%}",
-        column=("format", ".1%"), panel=_FORMAT, curve="format ok"),
-    Metric("groups_total", "groups of the step",
-        lambda step: len(step.trained), Theme.GROUPS, INT, panel=_GROUPS),
-    Metric("groups_skipped",
-        "groups of equal rewards, which teach nothing: none of their completions is trained on",
-        lambda step: len(step.trained) - int(step.trained.sum()), Theme.GROUPS, INT, line=_groups_line,
-        column=("skipped", "d"), panel=_GROUPS),
+        lambda step: (step.graded["format_score"] >= 0).mean()),
+    Metric("groups_total", "groups of the step", lambda step: len(step.trained), INT),
+    Metric("groups_skipped", "groups of equal rewards, which teach nothing: none of their completions is trained on",
+        lambda step: len(step.trained) - int(step.trained.sum()), INT),
     Metric("infra_errors", "completions that could not be graded",
-        lambda step: int((step.rows["verdict"] == Verdict.INFRA_ERROR).sum()), Theme.FAULTS, INT,
-        line="infra errors {}", column=("infra errors", "d")),
+        lambda step: int((step.rows["verdict"] == Verdict.INFRA_ERROR).sum()), INT),
     Metric("truncated_rate", "share of all completions that came which ran into max_tokens",
-        lambda step: (step.came["stop_reason"] == TRUNCATED).mean(), Theme.REWARD, line="truncated {:.0%}",
-        column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
-    Metric("mean_completion_tokens", "over all completions that came",
-        lambda step: step.came["tokens"].mean(), Theme.REWARD, panel=_LENGTH, curve="mean"),
+        lambda step: (step.came["stop_reason"] == TRUNCATED).mean()),
+    Metric("mean_completion_tokens", "over all completions that came", lambda step: step.came["tokens"].mean()),
     Metric("samples_skipped", "completions without log-probabilities to train on",
-        lambda step: int(step.rows["logprobs"].is_null().sum()), Theme.FAULTS, INT, line="samples skipped {}",
-        column=("samples skipped", "d")),
+        lambda step: int(step.rows["logprobs"].is_null().sum()), INT),
     Metric("duplicate_rate",
         "share of the completions with log-probabilities that repeat another of their group beyond what these explain",
-        lambda step: excess_rate(step.repeats), Theme.FAULTS, column=("duplicates", ".1%")),
+        lambda step: excess_rate(step.repeats)),
     Metric("clone_groups", "groups that are one completion over and over where that is no chance",
-        lambda step: int(step.repeats["clones"].sum()), Theme.FAULTS, INT, line="groups of clones {}"),
+        lambda step: int(step.repeats["clones"].sum()), INT),
     Metric("entropy",
         "mean of -log-probability over the sampled tokens, in nats: at temperature 1 it estimates the policy's entropy "
         "per token where its completions led it; at another one it is a cross-entropy with the distribution that the "
         "service's log-probabilities are of",
-        _entropy, Theme.REWARD, line="entropy {:.2f}", column=("entropy", ".3f"),
-        panel="Entropy of the sampled tokens, nats per token"),
+        _entropy),
     Metric("completion_tokens_p50", "length that half of the completions that came do not exceed",
-        _percentile(50), Theme.REWARD, INT, panel=_LENGTH, curve="median"),
-    Metric("completion_tokens_p90", "length that 90% of them do not exceed",
-        _percentile(90), Theme.REWARD, INT, panel=_LENGTH, curve="90%"),
-    Metric("completion_tokens_p99", "length that 99% of them do not exceed",
-        _percentile(99), Theme.REWARD, INT, panel=_LENGTH, curve="99%"),
+        _percentile(50), INT),
+    Metric("completion_tokens_p90", "length that 90% of them do not exceed", _percentile(90), INT),
+    Metric("completion_tokens_p99", "length that 99% of them do not exceed", _percentile(99), INT),
     Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
-        lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"]), Theme.GROUPS,
-        panel="Spread of the advantages"),
+        lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"])),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
     Metric("groups_all_zero", "share of the groups whose graded completions all have one reward of 0 or less",
-        lambda step: _group_share(step, (_LOW == _HIGH) & (_HIGH <= 0)), Theme.GROUPS, column=("all 0", ".0%"),
-        panel=_EQUAL, curve="all 0"),
+        lambda step: _group_share(step, (_LOW == _HIGH) & (_HIGH <= 0))),
     Metric("groups_all_one", "share of the groups whose graded completions all have one reward of 1 or more",
-        lambda step: _group_share(step, (_LOW == _HIGH) & (_LOW >= 1)), Theme.GROUPS, column=("all 1", ".0%"),
-        panel=_EQUAL, curve="all 1"),
+        lambda step: _group_share(step, (_LOW == _HIGH) & (_LOW >= 1))),
     Metric("time_limit_rate", "share of the graded completions whose program ran out of time in a test",
-        lambda step: (step.graded["verdict"] == Verdict.TIME_LIMIT).mean(), Theme.REWARD,
-        column=("time limit", ".1%"), panel="Programs that run out of time"),
+        lambda step: (step.graded["verdict"] == Verdict.TIME_LIMIT).mean()),
     Metric("reward_errors",
         "completions on which compute_reward raised, took too long or returned no number: 0, and counted as such",
-        lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), Theme.FAULTS, INT,
-        line="reward errors {}", column=("reward errors", "d")),
+        lambda step: int((step.rows["verdict"] == Verdict.REWARD_ERROR).sum()), INT),
     Metric("groups_refilled",
         "groups among groups_total that were sampled in place of some without a signal; null without `refill` and "
         "`first_completions`",
-        _refilled, Theme.GROUPS, INT, column=("refilled", "d"), panel=_GROUPS),
+        _refilled, INT),
     Metric("tokens_without_signal",
         "share of the sampled tokens that are of groups without a signal: what sampling them cost",
-        _share_without_signal, Theme.GROUPS, column=("tokens w/o signal", ".0%"),
-        panel="Sampled tokens without signal"),
+        _share_without_signal),
     Metric("tokens_prompt", "prompt tokens sent, each group's prompt once",
-        lambda step: int(step.prompts.sum()), Theme.COST, INT, panel=_TOKENS, curve="prompt"),
-    Metric("tokens_prompt_cached", "the same prompts for the groups' other completions: prefill that a service caches",
-        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.prompts.sum()), Theme.COST, INT),
-    Metric("tokens_completion", "completion tokens sampled",
-        lambda step: sum(step.lengths), Theme.COST, INT, column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
+        lambda step: int(step.prompts.sum()), INT),
+    Metric("tokens_prompt_cached",
+        "the same prompts for the groups' other completions: prefill that a service caches",
+        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.prompts.sum()), INT),
+    Metric("tokens_completion", "completion tokens sampled", lambda step: sum(step.lengths), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
             step.rows.select(
                 "trained", tokens=pl.col("prompt_tokens").list.len() + pl.col("completion_tokens").list.len()
             ).filter("trained")["tokens"].sum()
-        ), Theme.COST, INT, panel=_TOKENS, curve="trained on"),
+        ), INT),
 )
 
 UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
-    Metric("n_datums", "sequences trained on",
-        lambda step: step.result.n_datums, Theme.GROUPS, INT, column=("datums", "d")),
-    Metric("n_tokens", "completion tokens trained on", lambda step: step.result.n_tokens, Theme.GROUPS, INT),
+    Metric("n_datums", "sequences trained on", lambda step: step.result.n_datums, INT),
+    Metric("n_tokens", "completion tokens trained on", lambda step: step.result.n_tokens, INT),
     Metric("loss",
         "of the run's `loss_fn` before each optimizer step, summed over completion tokens as Tinker defines it; of "
-        "several epochs the mean", lambda step: step.result.loss, Theme.UPDATE,
-        panel="Loss"),
+        "several epochs the mean",
+        lambda step: step.result.loss),
     Metric("kl_sample_train",
         "mean over completion tokens of sampler less trainer log-probability before each optimizer step, in nats",
-        lambda step: step.result.kl_sample_train, Theme.UPDATE, line="kl {:.1e}", column=("kl", ".1e"),
-        panel="Sampler against trainer: mean log-probability gap"),
-    Metric("lr", "the step's learning rate", lambda step: step.learning_rate, Theme.UPDATE),
-    Metric("seed", "the run's", lambda step: step.seed, Theme.UPDATE, INT),
+        lambda step: step.result.kl_sample_train),
+    Metric("lr", "the step's learning rate", lambda step: step.learning_rate),
+    Metric("seed", "the run's", lambda step: step.seed, INT),
     _seconds("sample", "of sampling"),
     _seconds("score",
         "of scoring, after the last group was sampled (what `refill` and `first_completions` wait for is sampling)"),
     _seconds("train", "of the update"),
     _seconds("save", "of saving what the commit names"),
-    _seconds("step", "of the step as a whole", line=_seconds_line, column=("seconds", ".1f")),
-    Metric("n_updates", "optimizer steps of the update", lambda step: len(step.result.steps), Theme.UPDATE, INT),
+    _seconds("step", "of the step as a whole"),
+    Metric("n_updates", "optimizer steps of the update", lambda step: len(step.result.steps), INT),
     Metric("ratio_mean",
         "mean over completion tokens of the importance ratio (trainer to sampler; gspo: the sequence's) before each "
         "optimizer step",
-        lambda step: step.result.ratio_mean, Theme.UPDATE, panel="Importance ratio", curve="mean"),
-    Metric("ratio_max", "the greatest of them",
-        lambda step: step.result.ratio_max, Theme.UPDATE, panel="Importance ratio", curve="greatest"),
+        lambda step: step.result.ratio_mean),
+    Metric("ratio_max", "the greatest of them", lambda step: step.result.ratio_max),
     Metric("clipped_share",
         "share of the completion tokens that the loss cut at a threshold; null for a loss that has none",
-        lambda step: step.result.clipped_share, Theme.UPDATE, line="clipped {:.1%}"),
+        lambda step: step.result.clipped_share),
     Metric("grad_norm",
         "norm of the gradient before clipping, the greatest of the step's; null where the service does not say (Tinker "
         "says it where `grad_clip_norm` is set)",
-        lambda step: step.result.grad_norm, Theme.UPDATE, panel="Gradient norm"),
+        lambda step: step.result.grad_norm),
     Metric("kl_base",
         "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
         "`kl_penalty_coef`, over those of some completions each `kl_base_every` steps; else null",
-        lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}",
-        panel="KL to the base model, nats per token"),
+        lambda step: step.result.kl_base),
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
         "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",
-        lambda step: _forecast(step, "signal"), Theme.GROUPS, line="expected {:.0%}",
-        column=("signal expected", ".0%"), panel="Groups with a signal", curve="expected"),
+        lambda step: _forecast(step, "signal")),
     Metric("problems_seen", "problems of the pool that the steps had sampled which decided on this one's",
-        lambda step: _forecast(step, "seen"), Theme.GROUPS, INT, panel=_KNOWN, curve="seen"),
+        lambda step: _forecast(step, "seen"), INT),
     Metric("problems_solved",
         "those that looked solved then (expected pass rate above 95%): left alone until that is in doubt again",
-        lambda step: _forecast(step, "solved"), Theme.GROUPS, INT, panel=_KNOWN, curve="solved"),
+        lambda step: _forecast(step, "solved"), INT),
     Metric("problems_hopeless", "those that looked hopeless (below 5%): likewise",
-        lambda step: _forecast(step, "hopeless"), Theme.GROUPS, INT, panel=_KNOWN, curve="hopeless"),
+        lambda step: _forecast(step, "hopeless"), INT),
     Metric("cost_usd",
         "what the step's tokens cost in USD, training included; null where that is not known, or nobody bills",
-        lambda step: step.cost_usd, Theme.COST, line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
+        lambda step: step.cost_usd),
 )
 # fmt: on
 
 METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
-BY_THEME = tuple(sorted(METRICS, key=lambda metric: metric.theme))
 
 
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:

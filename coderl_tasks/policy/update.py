@@ -297,14 +297,8 @@ def _mean(gaps: Sequence[np.ndarray]) -> float | None:
     return math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
 
 
-def build_datums(scored: pl.DataFrame, advantages: Sequence[Advantage] | None = None) -> list[tinker.Datum]:
-    """One datum for each row of `trained_rollouts(scored)`, in its order, with the row's own advantage or that of
-    `advantages`."""
-    rows = trained_rollouts(scored)
-    return _datums(rows, list(rows["advantage"]) if advantages is None else advantages)
-
-
-def _datums(rows: pl.DataFrame, advantages: Sequence[Advantage]) -> list[tinker.Datum]:
+def build_datums(rows: pl.DataFrame, advantages: Sequence[Advantage]) -> list[tinker.Datum]:
+    """One datum for each of `rows` (of `trained_rollouts`), in their order, with its advantage of `advantages`."""
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
@@ -333,7 +327,7 @@ async def update_policy(
     advantages: Sequence[Advantage] = list(rows["advantage"])
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
-    datums = await _complete(training_client, _datums(rows, advantages), rows, method.loss)
+    datums = await _complete(training_client, build_datums(rows, advantages), rows, method.loss)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
     for epoch, batch in method.batches(len(datums), seed) if datums else ():

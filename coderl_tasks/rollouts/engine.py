@@ -9,14 +9,14 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
 import tinker
 
-from coderl_tasks.environments import CODE, CodeReward, Environment
+from coderl_tasks.environments import CODE, Environment
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.rollout import TRUNCATED
@@ -58,7 +58,6 @@ class RolloutSettings:
     context: int
     seed: int
     concurrency: int = 64
-    format_coef: float = 0.1
     sampler_step: int = OUTSIDE_TRAINING
     top_p: float = 1.0
     served_by: str = ""
@@ -67,8 +66,7 @@ class RolloutSettings:
 class RolloutEngine:
     """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards.
 
-    For code, `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own;
-    with `fraction` a program that passes some tests has that share of the reward. `budget` is asked before each group.
+    `budget` is asked before each group.
     """
 
     def __init__(
@@ -78,16 +76,12 @@ class RolloutEngine:
         settings: RolloutSettings,
         *,
         environment: Environment = CODE,
-        priorities: Mapping[str, Sequence[int]] | None = None,
-        fraction: bool = False,
         budget: Budget | None = None,
     ) -> None:
         self.environment = environment
         self.settings = settings
         self.renderer = renderer
         self._judge = judge
-        self._priorities = priorities or {}
-        self._fraction = fraction
         self._budget = budget or Budget()
         self._slots = asyncio.Semaphore(settings.concurrency)
 
@@ -143,7 +137,7 @@ class RolloutEngine:
                     request.prompt_tokens,
                     num_samples=request.num_samples,
                     max_tokens=request.max_tokens,
-                    temperature=self.settings.temperature if request.temperature is None else request.temperature,
+                    temperature=request.temperature,
                     top_p=self.settings.top_p,
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
@@ -181,14 +175,7 @@ class RolloutEngine:
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
-        scored = iter(
-            await self.environment.score(
-                self._judge,
-                problem,
-                texts,
-                CodeReward(self.settings.format_coef, self._priorities.get(problem.problem_id), self._fraction),
-            )
-        )
+        scored = iter(await self.environment.score(self._judge, problem, texts))
         return graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
 
 

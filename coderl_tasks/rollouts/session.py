@@ -57,6 +57,7 @@ class Session:
         model_name: str | None = None,
         environment: Environment = CODE,
         served_by: str = "",
+        budget: Budget | None = None,
     ) -> None:
         self.judge = judge
         self.renderer = renderer
@@ -64,7 +65,7 @@ class Session:
         self.environment = environment
         self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
         self.served_by = served_by
-        self.budget = Budget()
+        self.budget = budget or Budget()
         self._used = used
         self._model_name = model_name
         self._reopens = False
@@ -189,8 +190,8 @@ def supervised(
 
 
 @asynccontextmanager
-async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[Session]:
-    """The services `used`, opened for a run of `settings`; closed when the block ends.
+async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
+    """The services `used`, opened for a run of `settings` with that budget; closed when the block ends.
 
     Raises ConfigError if the service does not have the model, the chat format asked for does not fit it, or rewards
     cannot be computed as `settings` say, InfraError
@@ -220,7 +221,9 @@ async def open_session(settings: FlowSettings, used: Services) -> AsyncIterator[
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
         environment = environment_of(settings)
         await environment.require_usable(judge)
-        session = Session(used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result())
+        session = Session(
+            used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result(), budget
+        )
         try:
             yield session
         finally:

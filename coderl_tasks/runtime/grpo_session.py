@@ -15,9 +15,9 @@ import hashlib
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -43,8 +43,9 @@ from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
-from coderl_tasks.training.run import TrainingRun, needs_probe, open_run, probe_run
-from coderl_tasks.training.step import checkpoint, sample, score, score_lost, update
+from coderl_tasks.training.before_steps import prepare, probe_run
+from coderl_tasks.training.run import TrainingRun, open_run
+from coderl_tasks.training.step import checkpoint, run_step, sample, score, update
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -188,7 +189,12 @@ class GrpoSession:
                     for line in used.lines:
                         self._say(line)
                     async with open_run(settings, directory, used) as run:
-                        await self._prepare(run, log)
+
+                        def said(line: str) -> None:
+                            self._say(line)
+                            log.log.info("%s", line)
+
+                        await prepare(run, _sample, _score, _probe, said)
                         for notice in log.reminders():
                             self._say(notice.line)
                         self._opened.set_result((run, log))
@@ -200,14 +206,6 @@ class GrpoSession:
         finally:
             package.removeHandler(warnings)
             package.propagate = propagates
-
-    async def _prepare(self, run: TrainingRun, log: RunLogger) -> None:
-        await score_lost(run, _sample, _score, self._say)
-        if needs_probe(run):
-            found = await _probe(run)
-            for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
-                self._say(line)
-                log.log.info("%s", line)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
@@ -274,20 +272,13 @@ class GrpoSession:
 
     async def _step(self, step: int, ids: list[str], *, given: bool, free: bool) -> tuple[dict[str, Any], list[Notice]]:
         run, journal = self._run, self._run.directory.step(step)
-        run.require_room()
         recorded = journal.read_problems()
         if recorded is None and not free:
             first = run.settings.first_completions
             journal.write_problems(ids, [first] * len(ids) if first else None)
-        elif recorded is not None and given and recorded != ids:
+        elif recorded is not None and given and recorded.ids != ids:
             raise ConfigError(f"step {step} was begun with other problems: train_grpo_step() without a subset ends it")
-        begun = time.monotonic()
-        sampled = await _sample(run, step)
-        scored = await _score(run, step, sampled)
-        seconds = {"sample": sampled.seconds, "score": scored.seconds}
-        commit = await _update(run, step, scored, begun, seconds)
-        self._logger.log_groups(scored.rollouts, commit.metrics["clone_groups"])
-        notices = self._logger.log_metrics(commit.metrics, step)
+        commit, notices = await run_step(run, step, partial(_sample, run), _score, _update, self._logger)
         if run.is_due(step, run.settings.save_every):
             await self._checkpoint(step)
         return commit.metrics, notices

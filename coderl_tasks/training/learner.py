@@ -62,9 +62,11 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """An update with what was saved after it (`state_path`, `sampler_path`, as due) and the seconds of both."""
+    """An update with the optimizer's parameters, what was saved after it (`state_path`, `sampler_path`, as due) and the
+    seconds of both."""
 
     result: UpdateResult
+    adam: tinker.AdamParams
     saved: dict[str, str]
     train_s: float
     save_s: float
@@ -131,7 +133,8 @@ class Learner:
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            result = await self._apply(trained, step, scored, self.adam_params(step), self.method)
+            adam = self.adam_params(step)
+            result = await self._apply(trained, step, scored, adam, self.method)
             applied = time.monotonic()
             saved = {}
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
@@ -139,7 +142,7 @@ class Learner:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save_hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
-            return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
+            return AppliedUpdate(result, adam, saved, applied - started, time.monotonic() - applied)
 
     def saved_states(self, updates: int) -> list[SavedState]:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones those that are

@@ -1,41 +1,33 @@
 """A training run in this process: its settings, directory, pool, and the clients it works with."""
 
-import hashlib
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import polars as pl
-from prefect import task
 
 from coderl_tasks.disk import adapter_bytes, require_room
-from coderl_tasks.environments import environment_of
-from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.environments import CODE, CodeEnvironment
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.adaptive import Adaptive
-from coderl_tasks.policy.probe import Probe, probe_service
-from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.selection import SELECTIONS
-from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
-from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.retries import PHASE
+from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
 from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
-from coderl_tasks.rollouts.session import Session, open_session, supervised
+from coderl_tasks.rollouts.session import Session, open_session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.frozen_orders import Orders, frozen_orders
 from coderl_tasks.training.learner import Learner
+from coderl_tasks.training.run_problems import (
+    Orders,
+    fitting_problems,
+    frozen_orders,
+    read_evaluation_side,
+    split_validation,
+)
 from coderl_tasks.training.steering import Steering, stopped_before
-
-logger = logging.getLogger(__name__)
-PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
-"""What of config.json decides how long prompts are, and completions may be."""
 
 
 class TrainingRun:
@@ -63,7 +55,11 @@ class TrainingRun:
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory)
-        session.budget = run_budget(settings, directory.path, directory.commits())
+        # The run's own evaluations keep the session's: their rewards are those of any other evaluation.
+        environment = session.environment
+        if environment is CODE:
+            is_fraction = settings.reward == "fraction"
+            environment = CodeEnvironment(settings.format_coef, fraction=is_fraction, priorities=test_orders)
         self.engine = RolloutEngine(
             session.judge,
             session.renderer,
@@ -75,11 +71,8 @@ class TrainingRun:
                 context=session.context,
                 seed=settings.seed,
                 concurrency=settings.sample_concurrency,
-                format_coef=settings.format_coef,
             ),
-            environment=session.environment,
-            priorities=test_orders,
-            fraction=settings.reward == "fraction",
+            environment=environment,
             budget=session.budget,
         )
         self.graded_ahead = GradedAhead(self._grade)
@@ -164,7 +157,8 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     problems = read_pool(Path(settings.pool))
     orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
     test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems, directory.path)
-    async with open_session(settings, used) as session:
+    budget = run_budget(settings, directory.path, directory.commits())
+    async with open_session(settings, used, budget) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
         pool = {problem.problem_id: problem for problem in trained}
         profiled = profiled_counts(Path(settings.pool)) if settings.selection == "adaptive" else {}
@@ -183,128 +177,3 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
     if found is None or service is None:
         return None
     return found if found.is_of(service, run.settings.model_name, run.settings.temperature) else None
-
-
-def needs_probe(run: TrainingRun) -> bool:
-    """Whether steps are to be trained on a service that nothing is known of. An embedded one needs no probe."""
-    steps_left = run.last_step is None or run.directory.next_step <= run.last_step
-    return steps_left and run.probe is None and run.session.service_address is not None
-
-
-@task(name="probe", **PHASE)
-@supervised
-async def probe_run(run: TrainingRun) -> Probe:
-    """Probe the Tinker service with the policy that is trained next, and record what it does.
-
-    Raises CoderlError or ConfigError for a service that must not be trained on, as `Probe.require_trainable` says.
-    """
-    service, updates = run.session.service_address, run.directory.next_step
-    assert service is not None
-    sampler = await run.learner.sampling_client(updates)
-    async with run.learner.trainer(updates) as trainer:
-        found = await probe_service(
-            sampler,
-            trainer,
-            run.session.renderer,
-            service=service,
-            model=run.settings.model_name,
-            temperature=run.settings.temperature,
-            loss=run.learner.method.loss,
-        )
-    found.require_trainable()
-    # Only if it can be trained on: a service that is put right is probed anew by the next start.
-    run.directory.record_finding("probe", asdict(found))
-    run.probe = found
-    return found
-
-
-def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
-    """The test problems, their tests in a file of this process in `folder`; says how many of them are in the `pool`
-    too. ConfigError if there are none."""
-    side = evaluation_side(settings)
-    loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
-    if not loaded.problems:
-        raise ConfigError(
-            f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
-            "evaluation_dataset, or eval_every=-1"
-        )
-    # Both: an id may be the data's own, and mean another problem in another data set.
-    trained = {(problem.problem_id, problem.statement) for problem in pool}
-    both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)
-    if both:
-        logger.warning("%d of %d test problems are in the pool, and so trained on", both, len(loaded.problems))
-    return loaded.problems
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRoom:
-    """What room a pool's prompts leave for completions: ids of problems `without`, and how many `capped` have less than
-    `max_tokens`. `of` is all that decides it."""
-
-    of: dict[str, Any]
-    without: list[str]
-    capped: int
-
-    @classmethod
-    def found(cls, of: dict[str, Any], session: Session, problems: list[Problem]) -> Self:
-        """By encoding every prompt."""
-        most, environment = of["max_tokens"], session.environment
-        budgets = [
-            completion_budget(len(environment.prompt(problem, session.renderer)), most, of["context"])
-            for problem in problems
-        ]
-        without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
-        return cls(of, without, sum(0 < budget < most for budget in budgets))
-
-    @classmethod
-    def recorded(cls, of: dict[str, Any], path: Path) -> Self | None:
-        """As an earlier start found it; None if there is none, of other prompts, or damaged."""
-        try:
-            record = read_json(path)
-        except (FileNotFoundError, DataError):
-            return None
-        return cls(**record) if record["of"] == of else None
-
-
-def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
-    """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
-
-    To encode the prompts of thousands of problems takes seconds: the run's prompts.json tells later starts what came
-    out. Raises ConfigError if no problem is left.
-    """
-    of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
-    path = directory.path / "prompts.json"
-    room = PromptRoom.recorded(of, path)
-    if room is None:
-        room = PromptRoom.found(of, session, problems)
-        write_json(path, asdict(room))
-    without = set(room.without)
-    kept = [problem for problem in problems if problem.problem_id not in without]
-    if not kept:
-        raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
-    if without:
-        logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
-    if room.capped:
-        logger.warning(
-            "max_tokens=%d is capped for %d prompts: the context is %d", of["max_tokens"], room.capped, session.context
-        )
-    return kept
-
-
-def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
-    """The pool's problems to train on, and those held out for validation (none unless eval_on=validation)."""
-    if settings.eval_on != "validation":
-        return problems, []
-    if settings.validation_size >= len(problems):
-        raise ConfigError(f"validation_size={settings.validation_size} leaves nothing of a pool of {len(problems)}")
-    # By a hash and not by place: what is held out stays so whatever order the pool has.
-    ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
-    held_out = {problem.problem_id for problem in ordered[: settings.validation_size]}
-    return (
-        [problem for problem in problems if problem.problem_id not in held_out],
-        [problem for problem in problems if problem.problem_id in held_out],
-    )
-
-
-def _keyed_hash(seed: int, problem_id: str) -> bytes:
-    return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()

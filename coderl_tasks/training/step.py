@@ -12,10 +12,8 @@ group has none, until enough have one. The grades and the seed alone decide, not
 samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. What was graded
 stays in memory for the scoring. (First a few, then the rest: Zhang et al., "SPEED-RL", screening and continuation.)
 
-Beside the phases: `SamplingAhead`, which samples further steps while one is scored and trained; and `lost_scores`, the
-committed steps whose scored rollouts the replay after a restore would miss. These are re-scored from the recorded
-samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
-time limit, a sandbox that failed), the log says so.
+Around the phases: `run_step`, the loop's body, for flows and for notebooks; and `SamplingAhead`, which samples further
+steps while one is scored and trained.
 """
 
 import asyncio
@@ -31,9 +29,11 @@ import polars as pl
 import tinker
 from prefect import task
 
-from coderl_tasks.errors import BudgetReachedError, DataError, InfraError
+from coderl_tasks.errors import BudgetReachedError, InfraError
+from coderl_tasks.insight.logging import RunLogger
+from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
-from coderl_tasks.journal.steps import Commit
+from coderl_tasks.journal.steps import Commit, StepProblems
 from coderl_tasks.policy.advantages import (
     CountedRewards,
     counted_rewards,
@@ -62,8 +62,6 @@ from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.steering import temperature_at
 
 logger = logging.getLogger(__name__)
-COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
-"""What tells whether rollouts that were re-scored are those that a commit counted."""
 LARGE_STEP = 2**26
 """Bytes of a step's rollouts from which on what else was held of them is freed at once."""
 
@@ -101,9 +99,11 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
-    if (run.adaptive is not None or run.settings.first_completions) and journal.read_problems() is None:
+    recorded_problems = journal.read_problems()
+    problems = step_problems(run, step, recorded_problems)
+    if (run.adaptive is not None or run.settings.first_completions) and recorded_problems is None:
         # Once: another version or machine might round otherwise.
-        _record_problems(run, step, step_problems(run, step), [])
+        problems = _record_problems(run, step, problems.ids, [])
     # What an earlier process sampled goes on as if it had just arrived, graded with the others.
     groups = journal.groups.read()
     for group in groups.values():
@@ -127,7 +127,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
         # Again and again: a group may lack its first completions and the rest.
-        while requests := group_requests(run, step, {index: group.height for index, group in groups.items()}):
+        while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
             await run.engine.sample_all(sampler, requests, record)
@@ -143,8 +143,10 @@ async def sample(run: TrainingRun, step: int) -> Phase:
                     add_lost(journal.folder, frame_tokens(group))
                     journal.groups.discard(index)
             raise
-        if not await _another_round(run, step, sampled):
+        further = await _another_round(run, step, problems, sampled)
+        if further is None:
             break
+        problems = further
     free_garbage(sampled.estimated_size())  # before writing takes more
     journal.write_sampled(sampled)
     return Phase(sampled, time.monotonic() - started)
@@ -163,20 +165,22 @@ def free_garbage(size: float) -> None:
             trim(0)
 
 
-async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> bool:
+async def _another_round(
+    run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
+) -> StepProblems | None:
     """Record what `step` is sampled on next: the rest of each group whose first completions have a signal, and problems
-    in place of those of `sampled` whose group has none. False if it has enough groups, or may not sample more.
+    in place of those of `sampled` whose group has none. None if it has enough groups, or may not sample more.
 
     No group is replaced for a completion that could not be graded. Raises as `_graded` does: in an outage nobody knows
     which groups have a signal.
     """
-    settings, taken, recorded = run.settings, step_problems(run, step), group_sizes(run, step)
+    settings, taken, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
-    final = run.directory.step(step).read_decided() if first else 0
+    final = problems.decided if first else 0
     decided = final or 0
     # Without waiting for grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
     if decided == len(taken) if first else settings.refill == 1 or settings.most_groups <= len(taken):
-        return False
+        return None
     try:
         graded = await _graded(run, step, sampled)
     except Exception:
@@ -195,14 +199,13 @@ async def _another_round(run: TrainingRun, step: int, sampled: pl.DataFrame) -> 
     missing = 0 if final is None else missing  # a caller's own step
     further = run.select_problems(step, missing, taken) if missing > 0 else []
     if not first and not further:
-        return False
+        return None
     logger.info(
         "step %d: %d of %d groups without a signal: sampling %d more", *(step, len(without), len(taken)), len(further)
     )
     # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
     # With first completions also where nothing follows, which is decided then.
-    _record_problems(run, step, [*taken, *further], sizes)
-    return True
+    return _record_problems(run, step, [*taken, *further], sizes)
 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -223,19 +226,19 @@ def _counted(run: TrainingRun) -> CountedRewards:
     )
 
 
-def step_problems(run: TrainingRun, step: int) -> list[str]:
-    """The problems of `step` in group order: those recorded, else what the settings and the step decide."""
-    recorded = run.directory.step(step).read_problems()
-    return run.select_problems(step, run.settings.problems_per_step) if recorded is None else recorded
+def step_problems(run: TrainingRun, step: int, recorded: StepProblems | None) -> StepProblems:
+    """What `step` is sampled on: as `recorded`, else drawn as the settings say."""
+    if recorded is not None:
+        return recorded
+    return StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
 
 
-def group_sizes(run: TrainingRun, step: int) -> list[int]:
-    """The completions of each of `step_problems`: those recorded, else what the settings say."""
-    recorded = run.directory.step(step).read_group_sizes()
-    return [run.settings.completions_per_problem] * len(step_problems(run, step)) if recorded is None else recorded
+def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
+    """The completions of each problem."""
+    return problems.sizes or [run.settings.completions_per_problem] * len(problems.ids)
 
 
-def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known: list[int]) -> None:
+def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known: list[int]) -> StepProblems:
     """Record that `step` is sampled on `problem_ids`: the first groups with the sizes `known`, further ones with those
     that the settings want."""
     settings, new = run.settings, problem_ids[len(known) :]
@@ -244,17 +247,19 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
         sizes = [*known, *run.adaptive.group_sizes(step, new)]
     elif settings.first_completions:
         sizes, decided = [*known, *[settings.first_completions] * len(new)], len(known)
-    run.directory.step(step).write_problems(problem_ids, sizes, decided)
+    return run.directory.step(step).write_problems(problem_ids, sizes, decided)
 
 
-def group_requests(run: TrainingRun, step: int, sampled: Mapping[int, int]) -> list[GroupRequest]:
+def group_requests(
+    run: TrainingRun, step: int, problems: StepProblems, sampled: Mapping[int, int]
+) -> list[GroupRequest]:
     """What `step` samples next, in group order: one request per problem whose group lacks completions, `sampled` by
     group how many there are. Of a group that is begun with `first_completions` these come first, and by themselves:
     however often a step is begun again, the same requests are made of it."""
     settings = run.settings
     temperature = temperature_at(settings, run.directory.commits(), step)
     requests = []
-    for index, (problem_id, size) in enumerate(zip(step_problems(run, step), group_sizes(run, step), strict=True)):
+    for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
         there = sampled.get(index, 0)
         if there >= size:
             continue
@@ -341,7 +346,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         step=step,
         metrics=metrics,
         # As it was done: a replay takes these, whatever a resume has made of the settings since.
-        adam=run.learner.adam_params(step).model_dump(),
+        adam=applied.adam.model_dump(),
         method=run.learner.method.record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         acts=[act.record() for act, _ in decided],
@@ -378,12 +383,12 @@ def step_metrics(
     known = None
     if run.adaptive is not None:
         # What was expected of the first completions: whether a group has more says how they came out.
-        first, sizes = settings.first_completions, group_sizes(run, step)
-        known = run.adaptive.forecast(step, step_problems(run, step), [first] * len(sizes) if first else sizes)
+        problems = step_problems(run, step, run.directory.step(step).read_problems())
+        first, sizes = settings.first_completions, _sizes(run, problems)
+        known = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    rate = run.learner.adam_params(step).learning_rate
-    updated = UpdatedStep(applied.result, rate, settings.seed, spent, known, cost)
+    updated = UpdatedStep(applied.result, applied.adam.learning_rate, settings.seed, spent, known, cost)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 
@@ -402,6 +407,37 @@ async def checkpoint(run: TrainingRun, step: int) -> None:
 
 
 Sample = Callable[[int], Coroutine[Any, Any, Phase]]
+Score = Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]]
+Update = Callable[[TrainingRun, int, Phase, float, dict[str, float]], Coroutine[Any, Any, Commit]]
+
+
+async def run_step(
+    run: TrainingRun,
+    step: int,
+    sample: Sample,
+    score: Score,
+    update: Update,
+    log: RunLogger,
+    on_phase: Callable[[str], object] = lambda phase: None,
+) -> tuple[Commit, list[Notice]]:
+    """Sample, score, update and log `step`, by the phases as the caller retries them; the commit, and what is off since
+    it. `on_phase` is told what begins. Raises InfraError if too little is free on the disk."""
+    run.require_room()
+    begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
+    on_phase("sampling")
+    sampled = await sample(step)
+    on_phase("scoring")
+    scored = await score(run, step, sampled)
+    on_phase("updating")
+    commit = await update(run, step, scored, begun, {"sample": sampled.seconds, "score": scored.seconds})
+    log.log_groups(scored.rollouts, commit.metrics["clone_groups"])
+    notices = log.log_metrics(commit.metrics, step)
+    # Before the next step is sampled: of long completions a step is most of what the run takes.
+    size = scored.rollouts.estimated_size()
+    sampled.release()
+    scored.release()
+    free_garbage(size)
+    return commit, notices
 
 
 class SamplingAhead:
@@ -451,56 +487,3 @@ class SamplingAhead:
             sampling.cancel()
         # Until they have ended: no group may be recorded once the directory is no longer held.
         await asyncio.gather(*ended, return_exceptions=True)
-
-
-def lost_scores(run: TrainingRun) -> list[int]:
-    """The committed steps whose update may have to be replayed and whose scored rollouts are missing or damaged.
-
-    That is all since the last state that does not expire, of those from which the next step can be sampled. Raises
-    DataError, saying what can be done, for a step whose samples are lost too, and whose update is in no saved state.
-    """
-    committed = run.directory.next_step
-    # From an older state than the newest the next step may have to be sampled, where the policy lags.
-    states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
-    saved = max((state.updates for state in states), default=0)
-    kept = max((state.updates for state in states if state.kept), default=0)
-    lost = []
-    for step in range(kept, committed):
-        journal = run.directory.step(step)
-        if journal.read_scored() is not None:
-            continue
-        if journal.read_sampled() is not None:
-            lost.append(step)
-        elif step >= saved:
-            raise DataError(
-                f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
-                f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
-                f"{journal.folder.name} on, to train these steps anew"
-            )
-    return lost
-
-
-async def score_lost(
-    run: TrainingRun,
-    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
-    score: Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]],
-    say: Callable[[str], object],
-) -> None:
-    """Score again what `lost_scores` names, by the phases as the caller retries them, and say so."""
-    for step in lost_scores(run):
-        say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
-        sampled = await sample(run, step)
-        scored = await score(run, step, sampled)
-        if different := differences(run, step, scored.rollouts):
-            say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
-        sampled.release()
-        scored.release()
-
-
-def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
-    """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
-    commit = run.directory.step(step).read_commit()
-    recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
-    return ", ".join(
-        f"{name} {before} -> {found[name]}" for name in COMPARED if (before := recorded.get(name)) != found[name]
-    )

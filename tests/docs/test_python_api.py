@@ -212,13 +212,14 @@ def test_a_session_chooses_of_rows_without_a_profile_by_what_its_steps_have_show
     assert metrics["problems_seen"] == 0 and metrics["groups_total"] >= 4
     assert (of_own["groups_total"], of_own["problems_seen"]) == (3, metrics["groups_total"])
     journals = [StepJournal(tmp_path / "run" / "steps" / f"{step:06d}", step) for step in (0, 1)]
-    assert [journal.read_decided() for journal in journals] == [metrics["groups_total"], 3]
-    assert journals[1].read_problems() == own
-    for journal in journals:
+    problems = [journal.read_problems() for journal in journals]
+    assert problems[0] is not None and problems[0].decided == metrics["groups_total"]
+    assert problems[1] is not None and (problems[1].ids, problems[1].decided) == (own, 3)
+    for journal, recorded in zip(journals, problems, strict=True):
         scored = journal.read_scored()
-        assert scored is not None
+        assert scored is not None and recorded is not None and recorded.sizes is not None
         heights = scored.group_by("group_index", maintain_order=True).len()["len"].to_list()
-        assert heights == journal.read_group_sizes() and set(heights) <= {2, 4}
+        assert heights == recorded.sizes and set(heights) <= {2, 4}
 
 
 def test_the_training_loop(capsys: pytest.CaptureFixture[str]) -> None:

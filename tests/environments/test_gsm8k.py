@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.environments import (
-    CodeReward,
     build_gsm8k_prompt,
     environment_of,
     gsm8k_reward_fn,
@@ -94,7 +93,7 @@ async def test_an_environment_without_a_sandbox(closed: str, use_r1_zero_format:
     assert environment.text(prompt, renderer) == build_gsm8k_prompt(problem.statement, use_r1_zero_format)
     assert environment.stop(renderer) == (["</answer>", "\n\n\n"] if use_r1_zero_format else ["\n\n\n"])
     async with SandboxClient([closed]) as client:
-        scored = await environment.score(Judge(client), problem, list(RESPONSES), CodeReward())
+        scored = await environment.score(Judge(client), problem, list(RESPONSES))
     parts = [(one.format_score, one.correctness, one.reward) for one in scored]
     expected = [(form - 1, answer, 0.2 * form + 0.8 * answer) for form, answer in RESPONSES.values()]
     assert parts == [pytest.approx(one) for one in expected]

@@ -1,10 +1,12 @@
 """Problems and programs with known verdicts, for the tests of grading."""
 
+import asyncio
+
 # One program, one string: long lines are kept.
 # ruff: noqa: E501
-
 from dataclasses import replace
 
+from coderl_tasks.grading import Grade, Judge
 from coderl_tasks.problems.problem import Problem, Test
 
 
@@ -183,3 +185,8 @@ WRONG: dict[str, tuple[Problem, str, str]] = {
 
 LOOP = "while True: pass"
 SLEEP = "import time\ntime.sleep(1000)"
+
+
+async def graded(judge: Judge, jobs: dict[str, tuple]) -> dict[str, Grade]:
+    grades = await asyncio.gather(*(judge.grade(job[0], job[1]) for job in jobs.values()))
+    return dict(zip(jobs, grades, strict=True))

@@ -11,8 +11,7 @@ from coderl_tasks.grading import Judge, SandboxClient, Verdict
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 from tests.grading.idioms import ARGUMENTS, ATCODER, CODEFORCES, INPUTS, LEETCODE
-from tests.grading.programs import call_problem, stdin_problem
-from tests.grading.test_programs import graded
+from tests.grading.programs import call_problem, graded, stdin_problem
 
 MARK = "\x01"
 SOURCES = {"Codeforces": CODEFORCES, "AtCoder": ATCODER, "LeetCode": LEETCODE}

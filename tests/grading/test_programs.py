@@ -10,7 +10,7 @@ import pytest
 
 from coderl_tasks.grading import Grade, Judge, SandboxClient, Verdict
 from tests.grading.attacks import CALL_ATTACKS, COMPANY_ATTACKS, COUNTING, HARMFUL_ATTACKS, STDIN_ATTACKS
-from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, stdin_problem
+from tests.grading.programs import ADD, LOOP, RIGHT, SLEEP, SUM, TOTAL, WRONG, graded, stdin_problem
 from tests.local_servers.sandbox.sandbox_servers import Sandbox
 
 # None of its expected outputs is empty, a single number below 100, or alike for two tests.
@@ -21,11 +21,6 @@ async def test_who_knows_the_answers_passes(embedded_judge: Judge) -> None:
     """So it is for want of them that the attacks fail."""
     code = "print(5, {'2 3': 271828, '4 1': 314159}[input()])"
     assert (await embedded_judge.grade(SECRET, code)).passed
-
-
-async def graded(judge: Judge, jobs: dict[str, tuple]) -> dict[str, Grade]:
-    grades = await asyncio.gather(*(judge.grade(job[0], job[1]) for job in jobs.values()))
-    return dict(zip(jobs, grades, strict=True))
 
 
 async def test_right_programs_pass(judge: Judge) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from coderl_tasks.environments import CodeReward
 from coderl_tasks.environments.custom import CustomEnvironment
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading import Judge, SandboxClient, Verdict
@@ -80,13 +79,13 @@ async def test_what_kills_the_runner_costs_the_others_nothing(embedded_judge: Ju
 async def test_scores_and_an_outage(embedded_judge: Judge, closed: str) -> None:
     environment = CustomEnvironment(RewardFunction("mine.py", SOURCE))
     await environment.require_usable(embedded_judge)
-    scored = await environment.score(embedded_judge, PROBLEM, ["right", "half", "raise"], CodeReward())
+    scored = await environment.score(embedded_judge, PROBLEM, ["right", "half", "raise"])
     assert [one.grade.verdict for one in scored] == [Verdict.PASSED, Verdict.WRONG_ANSWER, Verdict.REWARD_ERROR]
     assert [(one.format_score, one.correctness, one.reward) for one in scored] == [(0, 1, 1), (0, 0.5, 0.5), (0, 0, 0)]
     shown = [GRADED_COLUMNS["reward_error"].value(one) for one in scored]
     assert shown[:2] == [None, None] and "ZeroDivisionError" in shown[2]
     async with SandboxClient([closed], attempts=1, outage_patience_s=0.0) as client:
-        scored = await environment.score(Judge(client), PROBLEM, ["right"], CodeReward())
+        scored = await environment.score(Judge(client), PROBLEM, ["right"])
     assert [(one.grade.verdict, one.reward) for one in scored] == [(Verdict.INFRA_ERROR, None)]
 
 

@@ -18,8 +18,7 @@ from coderl_tasks.insight.summary import pool_lines, print_summary
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings
-
-ROW = {"mean_reward": 0.5, "mean_correct": 0.52, "format_rate": 0.98, "groups_total": 8, "groups_skipped": 2}
+from tests.insight.recorded_runs import ROW
 
 
 def console(terminal: bool = False) -> tuple[Console, StringIO]:

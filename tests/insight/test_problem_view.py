@@ -17,7 +17,7 @@ from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.problems.problem import Kind, problems_frame
-from tests.insight.conftest import rollout
+from tests.insight.recorded_runs import rollout
 
 ESCAPES = "\x1b]0;owned\x07\u202e"
 

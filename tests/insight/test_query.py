@@ -17,7 +17,7 @@ from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
 from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
 from coderl_tasks.insight.record import is_run, load_run
 from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_files, index_step, scored_files
-from tests.insight.conftest import write_run
+from tests.insight.recorded_runs import write_run
 
 OPEN = ("first_rate", "last_rate", "usual_verdict")
 TOKENS = ("prompt_tokens", "completion_tokens")

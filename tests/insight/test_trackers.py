@@ -17,7 +17,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.logging import setup_logging
 from coderl_tasks.insight.trackers import Tracker, directory_id
 from coderl_tasks.journal.atomic import read_rows
-from tests.insight.test_logging import ROW
+from tests.insight.recorded_runs import ROW
 
 NO_TRACKIO = "trackio is not installed: pip install 'coderl[trackio]'"
 STEPS = 12

@@ -19,7 +19,7 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.settings import TrainSettings
 from local_servers.memory import OutOfMemory
-from tests.insight.conftest import draw_verdict, rollout
+from tests.insight.recorded_runs import draw_verdict, rollout
 
 HEALTHY = sorted(Path(__file__).with_name("healthy_runs").glob("*.jsonl"))
 CONFIG = {**TrainSettings(preset="nano").content(), "pool_sha256": "0"}

@@ -23,7 +23,7 @@ from coderl_tasks.policy.update import (
     with_base_logprobs,
 )
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LossName
-from tests.policy.test_update import rollouts, start
+from tests.policy.tiny_rollouts import rollouts, start
 
 LOSSES = {name: PolicyLoss(name, config) for name, config in LOSS_CONFIG.items()}
 TRAINER, SAMPLER = [-1.0, -2.0, -0.5, -0.7], [-1.5, -1.4, -0.5, -0.8]
@@ -148,7 +148,7 @@ async def test_the_penalty_on_leaving_the_base_model(
     tokens = [gap for each in gaps for gap in each]
     mean = math.fsum(tokens) / len(tokens)
     advantages = [[a + 0.5 * (mean - gap) for gap in each] for a, each in zip(rows["advantage"], gaps, strict=True)]
-    datums = build_datums(asked, penalised_advantages(rows, 0.5))
+    datums = build_datums(rows, penalised_advantages(rows, 0.5))
     for datum, expected in zip(datums, advantages, strict=True):
         found = datum.loss_fn_inputs["advantages"].to_numpy()
         assert found[-len(expected) :] == pytest.approx(expected, rel=1e-6) and not found[: -len(expected)].any()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import tinker
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.scoring import score
@@ -25,7 +26,7 @@ from coderl_tasks.policy.sampling import (
     require_sampled,
 )
 from coderl_tasks.policy.step_metrics import rollout_metrics
-from coderl_tasks.policy.update import build_datums
+from coderl_tasks.policy.update import build_datums, trained_rollouts
 
 LETTERS = {
     "P": Verdict.PASSED,
@@ -39,7 +40,7 @@ LETTERS = {
 def sampled_group(
     index: int, size: int, *, empty: frozenset[int] = frozenset(), bad: frozenset[int] = frozenset()
 ) -> pl.DataFrame:
-    request = GroupRequest(index, f"p{index}", "taco", [1, 2, 3], size, 8, seed=index, step=2, sampler_step=1)
+    request = GroupRequest(index, f"p{index}", "taco", [1, 2, 3], size, 8, index, 1.0, step=2, sampler_step=1)
     completions = [
         Completion([], [], "length")
         if i in empty
@@ -114,7 +115,7 @@ def test_advantages(verdicts: str, advantages: list[float | None], trained: bool
     assert frame.schema == pl.Schema(ROLLOUT_SCHEMA)
     assert [None if value is None else round(value, 9) for value in frame["advantage"]] == advantages
     assert frame["trained"].to_list() == [trained and value is not None for value in advantages]
-    assert frame["trained"].sum() == len(build_datums(frame))
+    assert frame["trained"].sum() == len(datums_of(frame))
 
 
 def test_groups_do_not_mix() -> None:
@@ -139,7 +140,7 @@ def test_an_empty_completion_counts_in_its_group_but_is_not_trained_on() -> None
     frame = with_advantages(graded_group(sampled, scored_group("PWF")))
     assert frame["advantage"].null_count() == 0
     assert frame["trained"].to_list() == [True, True, False]
-    assert len(build_datums(frame)) == 2
+    assert len(datums_of(frame)) == 2
 
 
 def test_a_sample_without_log_probabilities_is_left_out_of_its_group() -> None:
@@ -151,14 +152,14 @@ def test_a_sample_without_log_probabilities_is_left_out_of_its_group() -> None:
     assert [name for name in GRADED_SCHEMA if row[name] is not None] == ["trained"] and not row["trained"]
     frame = with_advantages(graded)
     assert frame["advantage"].round(9).to_list() == [0.666666667, None, -0.333333333, -0.333333333]
-    assert frame["trained"].to_list() == [True, False, True, True] and len(build_datums(frame)) == 3
+    assert frame["trained"].to_list() == [True, False, True, True] and len(datums_of(frame)) == 3
     metrics = rollout_metrics(frame)
     assert (metrics["samples_skipped"], metrics["infra_errors"], metrics["mean_reward"]) == (1, 0, pytest.approx(1 / 3))
     require_graded(frame, "step 2")
 
 
 def test_a_sample_that_never_came_counts_for_nothing_else() -> None:
-    request = GroupRequest(0, "p", "taco", [1], 3, 8, seed=0)
+    request = GroupRequest(0, "p", "taco", [1], 3, 8, seed=0, temperature=1.0)
     completions = [Completion([10, 11, 1], [-0.5] * 3, "stop"), Completion([12], [-0.5], "length"), MISSING]
     sampled = group_frame(request, completions, decode=str)
     metrics = rollout_metrics(with_advantages(graded_group(sampled, scored_group("PW-"))))
@@ -171,8 +172,13 @@ def test_over_a_tenth_of_bad_samples_is_an_outage() -> None:
         require_sampled(sampled_group(0, 10, bad=frozenset({3, 4})), "step 2")
 
 
+def datums_of(scored: pl.DataFrame) -> list[tinker.Datum]:
+    rows = trained_rollouts(scored)
+    return build_datums(rows, list(rows["advantage"]))
+
+
 def test_datums_follow_the_frame() -> None:
-    first, second = build_datums(step_frame("PW").reverse())
+    first, second = datums_of(step_frame("PW").reverse())
     assert first.model_input.to_ints() == [1, 2, 3, 10]
     assert first.loss_fn_inputs["target_tokens"].tolist() == [2, 3, 10, 1]
     assert first.loss_fn_inputs["logprobs"].tolist() == [0, 0, -0.5, -0.25]

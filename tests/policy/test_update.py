@@ -11,53 +11,22 @@ import tinker
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.checkpoints import get_last_checkpoint, save_checkpoint, save_checkpoint_async
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.advantages import with_advantages
 from coderl_tasks.policy.grpo import UpdateRefusedError, train_step
-from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import GroupRequest, group_frame, in_order, sample_group
-from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.update import adam_params, build_datums, update_policy
+from coderl_tasks.policy.update import adam_params, build_datums, trained_rollouts, update_policy
+from tests.policy.tiny_rollouts import rollouts, start
 
 ADAM = adam_params(1e-2)
 
 
-def rewarded(sampled: pl.DataFrame) -> pl.DataFrame:
-    """Scored by a rule the tiny model can follow: even tokens are good. Group 0 gets the same reward throughout."""
-    good = pl.col("completion_tokens").list.eval(pl.element() % 2 == 0).list.mean()
-    reward = pl.when(pl.col("group_index") == 0).then(1.0).otherwise(good)
-    values = {"reward": reward, "verdict": pl.lit("passed"), "trained": pl.lit(False)}
-    columns = [values.get(name, pl.lit(None)).cast(kind).alias(name) for name, kind in GRADED_SCHEMA.items()]
-    return with_advantages(sampled.with_columns(columns).select(list(ROLLOUT_SCHEMA)))
-
-
-async def rollouts(sampler: tinker.SamplingClient, step: int) -> pl.DataFrame:
-    requests = [
-        GroupRequest(
-            index, f"p{index}", "taco", [5, 6, 10 + index], 4, 12, seed_for(0, step, index), step, sampler_step=step - 1
-        )
-        for index in range(4)
-    ]
-    frames = [
-        group_frame(
-            request,
-            await sample_group(
-                sampler, request.prompt_tokens, num_samples=4, max_tokens=12, temperature=1.0, seed=request.seed
-            ),
-            decode=str,
-        )
-        for request in requests
-    ]
-    return rewarded(in_order(reversed(frames), SAMPLED_SCHEMA))
-
-
-async def start(service: tinker.ServiceClient, model: str, seed: int = 0) -> tinker.TrainingClient:
-    return await clients.create_training_client(service, model, lora_rank=4, seed=seed)
+def datums_of(scored: pl.DataFrame) -> list[tinker.Datum]:
+    rows = trained_rollouts(scored)
+    return build_datums(rows, list(rows["advantage"]))
 
 
 async def test_the_first_update_is_on_policy(service: tinker.ServiceClient, tiny_model: str) -> None:
     scored = await rollouts(await clients.create_sampling_client(service, base_model=tiny_model), 0)
     result = await update_policy(await start(service, tiny_model), scored, ADAM)
-    assert result.n_datums == scored["trained"].sum() == len(build_datums(scored)) == 12
+    assert result.n_datums == scored["trained"].sum() == len(datums_of(scored)) == 12
     trained = scored.filter(pl.col("trained"))
     assert result.n_tokens == trained["completion_tokens"].list.len().sum()
     assert result.kl_sample_train == pytest.approx(0.0, abs=1e-4)
@@ -125,7 +94,7 @@ def test_the_same_without_a_running_loop(tinker_url: str, tiny_model: str, tmp_p
         return service, await start(service, tiny_model), await rollouts(sampler, 0)
 
     service, training, scored = asyncio.run(prepare())
-    output = train_step(training, build_datums(scored), ADAM)
+    output = train_step(training, datums_of(scored), ADAM)
     assert output is not None and len(output.forward_backward.loss_fn_outputs) == 12
     row = save_checkpoint(training, "a", tmp_path, {"step": 0, "dataset_offset": 4}, kind="state")
     assert "sampler_path" not in row

@@ -99,7 +99,7 @@ PROMPT = [5, 6, 7, 8]
 
 def requests(count: int) -> list[GroupRequest]:
     return [
-        GroupRequest(index, f"p{index}", "taco", [*PROMPT, 10 + index], 3, 12, seed_for(0, index), step=4)
+        GroupRequest(index, f"p{index}", "taco", [*PROMPT, 10 + index], 3, 12, seed_for(0, index), 1.0, step=4)
         for index in range(count)
     ]
 
@@ -136,7 +136,7 @@ async def test_groups_arrive_one_by_one_and_return_in_order(
 async def test_a_refused_group_stops_the_rest_with_the_reason(
     engine: RolloutEngine, sampler: tinker.SamplingClient
 ) -> None:
-    bad = GroupRequest(0, "p", "taco", [999_999], 2, 4, 0)
+    bad = GroupRequest(0, "p", "taco", [999_999], 2, 4, 0, 1.0)
     with pytest.raises(ConfigError, match="sampling"):
         await engine.sample_all(sampler, [bad, *requests(2)], lambda group: None)
 

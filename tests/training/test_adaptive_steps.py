@@ -19,7 +19,7 @@ from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
-from tests.training.test_refill import SIGNAL, ZERO, Refilled, Told, problems_of
+from tests.training.refilled_runs import SIGNAL, ZERO, Refilled, Told, problems_of
 
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
 SELDOM = "PWWWWWWW"
@@ -39,7 +39,8 @@ async def adapted(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
 
 async def train_step(run: TrainingRun, step: int) -> Commit:
     rollouts = (await sample.fn(run, step)).rollouts
-    assert problems_of(rollouts) == run.directory.step(step).read_problems()
+    recorded = run.directory.step(step).read_problems()
+    assert recorded is not None and problems_of(rollouts) == recorded.ids
     return await update.fn(run, step, await score.fn(run, step, Phase(rollouts)), 0.0, {})
 
 
@@ -53,7 +54,8 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
     sized = SETTINGS | {"group_size_adaptive": True, "completions_per_problem": 8}
     async with adapted.run(tmp_path / "quiet", Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
         quiet = [await train_step(run, step) for step in range(STEPS)]
-        sizes = [run.directory.step(step).read_group_sizes() or [] for step in range(STEPS)]
+        recorded = [run.directory.step(step).read_problems() for step in range(STEPS)]
+        sizes = [(each and each.sizes) or [] for each in recorded]
     # A step's own groups share 24 completions, and those of a round of further ones 8 per group.
     assert all(sum(row[:3]) == 24 and sum(row) == 8 * len(row) and 4 <= min(row) <= max(row) <= 16 for row in sizes)
     assert any(len(set(row)) > 1 for row in sizes)

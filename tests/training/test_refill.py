@@ -1,102 +1,25 @@
-"""Groups without a signal are replaced, or end with their first completions, on a real Tinker server. The name of a
-problem says how its completions are rewarded: `signal` (they differ), `zero` (they do not), `lost` (one of these cannot
-be graded)."""
+"""Groups without a signal are replaced, or end with their first completions, on a real Tinker server."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from coderl_tasks.environments.environment import CodeReward, Environment
 from coderl_tasks.errors import BudgetReachedError, CoderlError, SandboxDownError
-from coderl_tasks.grading import Judge, SandboxClient
-from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
-from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.problems.answer_row import PROMPT_ROWS
-from coderl_tasks.problems.problem import Problem
-from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.grading import SandboxClient
+from coderl_tasks.journal.steps import StepProblems
 from coderl_tasks.services import Services
-from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, SamplingAhead, sample, score, update
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
-
-POOL = ("zero a", "signal b", "zero c", "zero d", "signal e", "signal f", "zero g", "signal h", "signal i")
-"""With selection=cycle the first step takes a, b, c, then d and e, and then f."""
-SIGNAL, ZERO, LOST, DOWN = "PWPW", "WWWW", "WIWW", "IIII"
-
-
-def scored(letter: str) -> ScoredCompletion:
-    """P: 1, W: 0, I: not graded, E: compute_reward failed."""
-    verdict = {"P": Verdict.PASSED, "W": Verdict.WRONG_ANSWER, "I": Verdict.INFRA_ERROR, "E": Verdict.REWARD_ERROR}
-    reward = None if letter == "I" else float(letter == "P")
-    grade = Grade(verdict[letter], 0, 1, 1, None, 0.0, error="a traceback")
-    return ScoredCompletion(None, grade, None if reward is None else 0.0, reward, reward)
-
-
-class Told(Environment):
-    """Each group's grades by the first word of its problem's name. `crashing` is a problem at which the process dies;
-    `graded` has those that were graded."""
-
-    name = "told"
-    rows = PROMPT_ROWS
-
-    def __init__(self, crashing: str = "", **grades: str) -> None:
-        self.grades = {"signal": SIGNAL, "zero": ZERO, "lost": LOST} | grades
-        self.crashing = crashing
-        self.graded: list[str] = []
-
-    def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
-        return renderer.prompt_tokens([{"role": "user", "content": problem.problem_id}])
-
-    async def score(
-        self, judge: Judge, problem: Problem, texts: Sequence[str], reward: CodeReward
-    ) -> list[ScoredCompletion]:
-        if problem.problem_id == self.crashing:
-            raise ValueError("a crash")
-        await asyncio.sleep(0.002 * (7 * len(self.graded) % 5))  # the groups of a round are graded in any order
-        self.graded.append(problem.problem_id)
-        grades = cycle(self.grades[problem.problem_id.split()[0]])
-        return [scored(grade) for grade in islice(grades, len(texts))]
-
-
-class Refilled:
-    """Runs on one Tinker server, which notes the seeds that it is asked with."""
-
-    def __init__(self, services: Services, gateway: SamplingFaults, client: SandboxClient) -> None:
-        self._services = services
-        self._client = client
-        self.seeds = gateway.seeds
-
-    @asynccontextmanager
-    async def run(
-        self, folder: Path, environment: Environment, pool: Sequence[str] = POOL, **settings: Any
-    ) -> AsyncIterator[TrainingRun]:
-        """The run in `folder`, as a process opens it; 3 problems per step, 4 completions each."""
-        sizes = {"problems_per_step": 3, "completions_per_problem": 4, "max_tokens": 4, "selection": "cycle"}
-        values = TrainSettings.model_validate({"model_name": NANO_MODEL, "refill": 2.0, **sizes, **settings})
-        renderer = get_renderer("qwen3_instruct", load_tokenizer(NANO_MODEL))
-        session = Session(self._services, Judge(self._client), renderer, 512, NANO_MODEL, environment)
-        problems = {name: Problem(name, "own", name, "", "stdin", "", (), 0, 0, None, (), 0) for name in pool}
-        with RunDirectory.open(folder, {}) as directory:
-            run = TrainingRun(values, directory, session, problems, [], [], {})
-            try:
-                yield run
-            finally:
-                await run.graded_ahead.close()
-                await session.close()
+from tests.training.refilled_runs import DOWN, POOL, SIGNAL, ZERO, Refilled, Told, problems_of
 
 
 @pytest.fixture
@@ -107,24 +30,31 @@ async def refilled(embedded: Services, serve: Serve) -> AsyncIterator[Refilled]:
         yield Refilled(services, gateway, client)
 
 
-def problems_of(rollouts: pl.DataFrame) -> list[str]:
-    """The problem of each group, in group order."""
-    groups = rollouts.group_by("group_index", maintain_order=True).agg(pl.col("problem_id").unique())
-    assert groups["group_index"].to_list() == list(range(groups.height))
-    return [problem_id for (problem_id,) in groups["problem_id"]]
+WHOLE = ["signal b", "signal e", "signal f"]
+"""Of the first step's problems those whose groups have a signal."""
 
 
-async def test_groups_are_replaced_in_rounds_up_to_the_cap_and_again_after_a_kill(
-    refilled: Refilled, tmp_path: Path
-) -> None:
+async def sampled(refilled: Refilled, folder: Path, **settings: Any) -> pl.DataFrame:
+    """What the first step samples where nothing goes wrong."""
+    async with refilled.run(folder, Told(), **settings) as run:
+        return (await sample.fn(run, 0)).rollouts
+
+
+def heights(rollouts: pl.DataFrame) -> list[int]:
+    """The completions of each group, which are numbered without a gap."""
+    groups = rollouts.group_by("group_index", maintain_order=True).agg(pl.col("sample_index"))
+    assert all(numbers == list(range(len(numbers))) for numbers in groups["sample_index"].to_list())
+    return groups["sample_index"].list.len().to_list()
+
+
+async def test_groups_without_a_signal_are_replaced_up_to_the_cap(refilled: Refilled, tmp_path: Path) -> None:
     told = Told()
-    async with refilled.run(tmp_path / "quiet", told) as run:
+    async with refilled.run(tmp_path, told) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]), "two are missing, then one: and 6 are twice 3"
         after = (await score.fn(run, 0, Phase(rollouts))).rollouts
         assert sorted(told.graded) == sorted(POOL[:6]), "what was graded to decide is not graded again"
-        commit = await update.fn(run, 0, Phase(after), 0.0, {})
-        metrics = commit.metrics
+        metrics = (await update.fn(run, 0, Phase(after), 0.0, {})).metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
         tokens = {trained: rows["completion_tokens"].explode().len() for (trained,), rows in after.group_by("trained")}
         assert metrics["tokens_without_signal"] == tokens[False] / (tokens[False] + tokens[True])
@@ -132,68 +62,85 @@ async def test_groups_are_replaced_in_rounds_up_to_the_cap_and_again_after_a_kil
         assert problems_of((await sample.fn(run, 1)).rollouts) == list(POOL[3:8])
     assert len(refilled.seeds) == len(set(refilled.seeds))
 
-    # Killed while the second round is graded.
-    async with refilled.run(tmp_path / "graded", Told(crashing="signal e"), sample_concurrency=1) as run:
+
+async def test_a_step_killed_while_a_round_is_graded_goes_on_with_it(refilled: Refilled, tmp_path: Path) -> None:
+    quiet = await sampled(refilled, tmp_path / "quiet")
+    async with refilled.run(tmp_path / "killed", Told(crashing="signal e"), sample_concurrency=1) as run:
         with pytest.raises(ValueError, match="a crash"):
             await sample.fn(run, 0)
-        assert run.directory.step(0).read_problems() == list(POOL[:5])
-    # Killed before a group of the second round is there. What was decided stays, whatever grading says now.
-    async with refilled.run(tmp_path / "sampled", Told()) as run:
+        assert run.directory.step(0).read_problems() == StepProblems(list(POOL[:5]))
+    asked = len(refilled.seeds)
+    assert (await sampled(refilled, tmp_path / "killed")).equals(quiet)
+    assert len(refilled.seeds) - asked == 1, "of six groups one had not been sampled"
+
+
+async def test_which_groups_are_replaced_stays_decided_whatever_grading_says_later(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    quiet = await sampled(refilled, tmp_path / "quiet")
+    async with refilled.run(tmp_path / "killed", Told()) as run:  # before a group of the second round was there
         journal = run.directory.step(0)
         journal.write_problems(POOL[:6])
-        for group in rollouts.filter(pl.col("group_index") != 4).partition_by("group_index"):
+        for group in quiet.filter(pl.col("group_index") != 4).partition_by("group_index"):
             journal.groups.write(group["group_index"][0], group)
-    for name, environment in {"graded": Told(), "sampled": Told(zero=SIGNAL)}.items():
-        asked = len(refilled.seeds)
-        async with refilled.run(tmp_path / name, environment) as run:
-            assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
-        assert len(refilled.seeds) - asked == 1, "of six groups one had not been sampled"
+    asked = len(refilled.seeds)
+    async with refilled.run(tmp_path / "killed", Told(zero=SIGNAL)) as run:
+        assert (await sample.fn(run, 0)).rollouts.equals(quiet)
+    assert len(refilled.seeds) - asked == 1
 
 
 async def test_only_groups_whose_first_completions_differ_get_the_rest(refilled: Refilled, tmp_path: Path) -> None:
-    def heights(rollouts: pl.DataFrame) -> list[int]:
-        groups = rollouts.group_by("group_index", maintain_order=True).agg(pl.col("sample_index"))
-        assert all(numbers == list(range(len(numbers))) for numbers in groups["sample_index"].to_list())
-        return groups["sample_index"].list.len().to_list()
-
     told = Told()
-    async with refilled.run(tmp_path / "quiet", told, first_completions=2) as run:
+    async with refilled.run(tmp_path, told, first_completions=2) as run:
         rollouts = (await sample.fn(run, 0)).rollouts
         assert problems_of(rollouts) == list(POOL[:6]) and heights(rollouts) == [2, 4, 2, 2, 4, 4]
         after = (await score.fn(run, 0, Phase(rollouts))).rollouts
-        whole = ["signal b", "signal e", "signal f"]
-        assert sorted(told.graded) == sorted([*POOL[:6], *whole]), "each completion is graded once"
+        assert sorted(told.graded) == sorted([*POOL[:6], *WHOLE]), "each completion is graded once"
         metrics = (await update.fn(run, 0, Phase(after), 0.0, {})).metrics
         assert (metrics["groups_total"], metrics["groups_skipped"], metrics["groups_refilled"]) == (6, 3, 3)
-        assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(whole)
+        assert metrics["n_datums"] == 12 and set(after.filter("trained")["problem_id"]) == set(WHOLE)
     assert len(refilled.seeds) == len(set(refilled.seeds)) == 9
 
-    # A caller's own step gets no further problems.
-    async with refilled.run(tmp_path / "own", Told(), first_completions=2) as run:
-        run.directory.step(0).write_problems(POOL[:3], [2, 2, 2])
-        rollouts_of_own = (await sample.fn(run, 0)).rollouts
-        assert problems_of(rollouts_of_own) == list(POOL[:3]) and heights(rollouts_of_own) == [2, 4, 2]
-    # No more than 12 completions: after a, b and c there are 8, and of d's group no other one would fit.
-    async with refilled.run(tmp_path / "bounded", Told(), first_completions=2, refill=1) as run:
-        assert heights((await sample.fn(run, 0)).rollouts) == [2, 4, 2, 2]
-    # A completion that could not be graded may have been right: its group gets the rest.
-    settings: dict[str, Any] = {"first_completions": 2, "problems_per_step": 8}
-    async with refilled.run(tmp_path / "fault", Told(), ["lost b", *POOL[:7]], **settings) as run:
-        assert heights((await sample.fn(run, 0)).rollouts) == [4, 2, 4, 2, 2, 4, 4, 2]
 
-    # Killed in the second round, and killed with one group begun, one lost, whatever grading says now.
-    async with refilled.run(tmp_path / "graded", Told(crashing="signal e"), first_completions=2) as run:
+async def test_a_step_of_a_callers_own_problems_gets_no_further_ones(refilled: Refilled, tmp_path: Path) -> None:
+    async with refilled.run(tmp_path, Told(), first_completions=2) as run:
+        run.directory.step(0).write_problems(POOL[:3], [2, 2, 2])
+    own = await sampled(refilled, tmp_path, first_completions=2)
+    assert problems_of(own) == list(POOL[:3]) and heights(own) == [2, 4, 2]
+
+
+async def test_first_completions_count_towards_the_cap(refilled: Refilled, tmp_path: Path) -> None:
+    # No more than 12 completions: after a, b and c there are 8, and of d's group no other one would fit.
+    assert heights(await sampled(refilled, tmp_path, first_completions=2, refill=1)) == [2, 4, 2, 2]
+
+
+async def test_a_completion_that_could_not_be_graded_gets_its_group_the_rest(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    pool = ["lost b", *POOL[:7]]  # the lost one may have been right
+    rollouts = await sampled(refilled, tmp_path, pool=pool, first_completions=2, problems_per_step=8)
+    assert heights(rollouts) == [4, 2, 4, 2, 2, 4, 4, 2]
+
+
+async def test_first_completions_killed_while_a_round_is_graded(refilled: Refilled, tmp_path: Path) -> None:
+    quiet = await sampled(refilled, tmp_path / "quiet", first_completions=2)
+    async with refilled.run(tmp_path / "killed", Told(crashing="signal e"), first_completions=2) as run:
         with pytest.raises(ValueError, match="a crash"):
             await sample.fn(run, 0)
-    async with refilled.run(tmp_path / "sampled", Told(), first_completions=2) as run:
+    assert (await sampled(refilled, tmp_path / "killed", first_completions=2)).equals(quiet)
+
+
+async def test_which_groups_get_the_rest_stays_decided_whatever_grading_says_later(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    quiet = await sampled(refilled, tmp_path / "quiet", first_completions=2)
+    async with refilled.run(tmp_path / "killed", Told(), first_completions=2) as run:  # one group begun, one lost
         journal = run.directory.step(0)
         journal.write_problems(POOL[:6], [2, 4, 2, 2, 4, 2], decided=5)
-        for group in rollouts.filter(pl.col("group_index") != 4).partition_by("group_index"):
+        for group in quiet.filter(pl.col("group_index") != 4).partition_by("group_index"):
             journal.groups.write(group["group_index"][0], group.head(2) if group["group_index"][0] == 5 else group)
-    for name in ("graded", "sampled"):
-        environment = Told(zero=ZERO if name == "graded" else SIGNAL)
-        async with refilled.run(tmp_path / name, environment, first_completions=2) as run:
-            assert (await sample.fn(run, 0)).rollouts.equals(rollouts)
+    async with refilled.run(tmp_path / "killed", Told(zero=SIGNAL), first_completions=2) as run:
+        assert (await sample.fn(run, 0)).rollouts.equals(quiet)
 
 
 async def test_a_pool_without_further_problems_ends_the_rounds(refilled: Refilled, tmp_path: Path) -> None:

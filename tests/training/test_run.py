@@ -32,7 +32,9 @@ from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.run import TrainingRun, fitting_problems, needs_probe, recorded_probe, split_validation
+from coderl_tasks.training.before_steps import needs_probe
+from coderl_tasks.training.run import TrainingRun, recorded_probe
+from coderl_tasks.training.run_problems import fitting_problems, split_validation
 
 
 def problems(count: int) -> list[Problem]:

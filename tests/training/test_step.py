@@ -56,7 +56,7 @@ async def scored(
     cut: frozenset[int] = frozenset(),
     **settings: str,
 ) -> pl.DataFrame:
-    request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, seed=0, step=0)
+    request = GroupRequest(0, "squares", "taco", [1, 2], len(texts), 8, 0, 1.0, step=0)
     completions = [
         Completion([number], None if number in bad else [-0.5], "length" if number in cut else "stop")
         for number in range(len(texts))

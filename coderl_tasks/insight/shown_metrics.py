@@ -1,0 +1,122 @@
+"""How people see the metrics of a step: on the line of the console and logs.log, in the table of the step-history
+artifact, and in the panels of the report. Their order here is that of the line and of the table, by theme.
+
+What a metric means and how it is computed, `policy/step_metrics.py` says. One that is not here is in metrics.jsonl
+only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coderl_tasks.policy.step_metrics import PHASES
+
+Row = Mapping[str, Any]
+_FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
+_LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
+_SECONDS, _TOKENS = "Seconds per step, by phase", "Tokens per step"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where a metric is seen; what is empty is not shown there.
+
+    `line` is the text on the console, a format string of the value or a function of the whole row; `column` the heading
+    and the format in the artifact's table; `panel` the title of the report's panel, in which `curve` is the label.
+    Metrics with one title share a panel. `is_fault`: counts what should not happen, and a line names it only where it
+    did.
+    """
+
+    line: str | Callable[[Row], str] = ""
+    column: tuple[str, str] | None = None
+    panel: str = ""
+    curve: str = ""
+    is_fault: bool = False
+
+    def text(self, value: Any, row: Row) -> str:
+        """What a line says of the `value` in `row`; empty where the row lacks it."""
+        if value is None or (self.is_fault and not value):
+            return ""
+        return self.line(row) if callable(self.line) else self.line.format(value)
+
+
+def _groups_line(row: Row) -> str:
+    total, refilled = row.get("groups_total"), row.get("groups_refilled")
+    if total is None:
+        return ""
+    return f"trained on {total - row['groups_skipped']}/{total} groups" + (f" ({refilled} refilled)" * bool(refilled))
+
+
+def _seconds_line(row: Row) -> str:
+    phases = [f"{name} {row[key]:.1f}" for name in PHASES if row.get(key := f"time_{name}_s") is not None]
+    return f"{row['time_step_s']:.1f} s" + (f" ({', '.join(phases)})" if phases else "")
+
+
+SHOWN = {
+    # reward
+    "mean_reward": Shown(line="reward {:.3f}", column=("reward", ".3f"), panel="Mean reward"),
+    "mean_correct": Shown(
+        line="correct {:.0%}",
+        column=("correct", ".1%"),
+        panel="Correct in training, and Pass@1 of the evaluations",
+        curve="training",
+    ),
+    "format_rate": Shown(line="format {:.0%}", column=("format", ".1%"), panel=_FORMAT, curve="format ok"),
+    "truncated_rate": Shown(line="truncated {:.0%}", column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
+    "mean_completion_tokens": Shown(panel=_LENGTH, curve="mean"),
+    "entropy": Shown(
+        line="entropy {:.2f}", column=("entropy", ".3f"), panel="Entropy of the sampled tokens, nats per token"
+    ),
+    "completion_tokens_p50": Shown(panel=_LENGTH, curve="median"),
+    "completion_tokens_p90": Shown(panel=_LENGTH, curve="90%"),
+    "completion_tokens_p99": Shown(panel=_LENGTH, curve="99%"),
+    "time_limit_rate": Shown(column=("time limit", ".1%"), panel="Programs that run out of time"),
+    # groups
+    "groups_total": Shown(panel=_GROUPS),
+    "groups_skipped": Shown(line=_groups_line, column=("skipped", "d"), panel=_GROUPS),
+    "advantage_std": Shown(panel="Spread of the advantages"),
+    "groups_all_zero": Shown(column=("all 0", ".0%"), panel=_EQUAL, curve="all 0"),
+    "groups_all_one": Shown(column=("all 1", ".0%"), panel=_EQUAL, curve="all 1"),
+    "groups_refilled": Shown(column=("refilled", "d"), panel=_GROUPS),
+    "tokens_without_signal": Shown(column=("tokens w/o signal", ".0%"), panel="Sampled tokens without signal"),
+    "n_datums": Shown(column=("datums", "d")),
+    "signal_expected": Shown(
+        line="expected {:.0%}", column=("signal expected", ".0%"), panel="Groups with a signal", curve="expected"
+    ),
+    "problems_seen": Shown(panel=_KNOWN, curve="seen"),
+    "problems_solved": Shown(panel=_KNOWN, curve="solved"),
+    "problems_hopeless": Shown(panel=_KNOWN, curve="hopeless"),
+    # update
+    "loss": Shown(panel="Loss"),
+    "kl_sample_train": Shown(
+        line="kl {:.1e}", column=("kl", ".1e"), panel="Sampler against trainer: mean log-probability gap"
+    ),
+    "ratio_mean": Shown(panel="Importance ratio", curve="mean"),
+    "ratio_max": Shown(panel="Importance ratio", curve="greatest"),
+    "clipped_share": Shown(line="clipped {:.1%}"),
+    "grad_norm": Shown(panel="Gradient norm"),
+    "kl_base": Shown(line="kl to base {:.3f}", panel="KL to the base model, nats per token"),
+    # faults
+    "infra_errors": Shown(line="infra errors {}", column=("infra errors", "d"), is_fault=True),
+    "samples_skipped": Shown(line="samples skipped {}", column=("samples skipped", "d"), is_fault=True),
+    "duplicate_rate": Shown(column=("duplicates", ".1%"), is_fault=True),
+    "clone_groups": Shown(line="groups of clones {}", is_fault=True),
+    "reward_errors": Shown(line="reward errors {}", column=("reward errors", "d"), is_fault=True),
+    # time
+    "time_sample_s": Shown(panel=_SECONDS, curve="sample"),
+    "time_score_s": Shown(panel=_SECONDS, curve="score"),
+    "time_train_s": Shown(panel=_SECONDS, curve="train"),
+    "time_save_s": Shown(panel=_SECONDS, curve="save"),
+    "time_step_s": Shown(line=_seconds_line, column=("seconds", ".1f"), panel=_SECONDS, curve="step"),
+    # cost
+    "tokens_prompt": Shown(panel=_TOKENS, curve="prompt"),
+    "tokens_completion": Shown(column=("tokens", ",d"), panel=_TOKENS, curve="completion"),
+    "tokens_training": Shown(panel=_TOKENS, curve="trained on"),
+    "cost_usd": Shown(line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
+}
+"""By the metric's name."""
+
+
+def line_texts(row: Row) -> list[str]:
+    """What a line says of a row of metrics.jsonl, metric by metric."""
+    return [text for name, shown in SHOWN.items() if (text := shown.text(row.get(name), row))]

@@ -1,0 +1,205 @@
+"""The problems of a run: which are trained on, which are held out or evaluated on, and in what order each one's tests
+are run.
+
+The order is learned once, then read from the run's test_order.json. It is learned from the pool's counts (columns
+`test_runs` and `test_catches`, from the profile) and, where asked for, from the rollouts of earlier runs. The file
+holds {problem id: test indices}, of those problems only whose order is not their own. A run that began to score without
+the file keeps the problems' own order.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import polars as pl
+
+from coderl_tasks.environments import environment_of
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_priority
+from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
+from coderl_tasks.policy.sampling import HISTORY_COLUMNS, completion_budget, first_failures
+from coderl_tasks.problems.problem import Problem, SpilledTests
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.rollouts.session import Session
+from coderl_tasks.settings import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+Orders = Mapping[str, Sequence[int]]
+COUNT_COLUMNS = ("test_runs", "test_catches")
+PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
+"""What of config.json decides how long prompts are, and completions may be."""
+
+
+def frozen_orders(
+    directory: RunDirectory, problems: Sequence[Problem], pool: Path, earlier_runs: Iterable[str] = ()
+) -> Orders:
+    """The run's orders by problem id; learned from the file `pool` and `earlier_runs`, and recorded, if it is new.
+
+    Raises ConfigError for an earlier run that is none, DataError for a file that cannot be read or has other tests.
+    """
+    path = directory.path / "test_order.json"
+    if path.is_file():
+        recorded = read_json(path)
+        wrong = [p.problem_id for p in problems if not _fits(recorded.get(p.problem_id), len(p.tests))]
+        if wrong:
+            raise DataError(f"{path} is not of the tests of this pool (problem {wrong[0]})")
+        return recorded
+    # Begun without the file: another order from here on would name other failures than the steps before it.
+    if directory.step(0).has("scored"):
+        return {}
+    orders = learned_orders(problems, pool, earlier_runs)
+    # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
+    write_json(path, orders)
+    logger.info("tests of %d of %d problems are run in a learned order: %s", len(orders), len(problems), path.name)
+    return orders
+
+
+def learned_orders(problems: Sequence[Problem], pool: Path, earlier_runs: Iterable[str] = ()) -> dict[str, list[int]]:
+    """The orders that differ from the problems' own, by problem id; raises as `frozen_orders` does."""
+    n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
+    known: dict[str, CatchCounts] = {}
+    for history in (pool_counts(pool), *(run_counts(run_path(run), n_tests) for run in earlier_runs)):
+        for problem_id, counts in history.items():
+            if len(counts.runs) == n_tests.get(problem_id):
+                known[problem_id] = known[problem_id] + counts if problem_id in known else counts
+    orders = {problem_id: learned_priority(counts) for problem_id, counts in sorted(known.items())}
+    return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
+
+
+def pool_counts(pool: Path) -> dict[str, CatchCounts]:
+    """What the profile saw of each problem's tests; empty for a pool that does not say."""
+    if not set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
+        return {}
+    frame = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls()
+    return {problem_id: CatchCounts(tuple(runs), tuple(catches)) for problem_id, runs, catches in frame.iter_rows()}
+
+
+def run_counts(run: Path, n_tests: Mapping[str, int]) -> dict[str, CatchCounts]:
+    """What the training rollouts of an earlier run saw of each problem's tests, where it had as many (`n_tests`)."""
+    require_run(run)
+    files = sorted(run.glob("steps/*/scored.parquet"))
+    if not files:
+        return {}
+    try:
+        rollouts = pl.read_parquet(files, columns=list(HISTORY_COLUMNS))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(
+            f"order_from={run}: its rollouts cannot be read ({str(error).partition(chr(10))[0]})"
+        ) from error
+    same_tests = rollouts.filter(
+        pl.col("tests_total") == pl.col("problem_id").replace_strict(n_tests, default=None, return_dtype=pl.Int32)
+    )
+    path = run / "test_order.json"
+    orders = read_json(path) if path.is_file() else {}
+    return {
+        problem_id: count_catches(n_tests[problem_id], failures, orders.get(problem_id))
+        for problem_id, failures in first_failures(same_tests).items()
+    }
+
+
+def require_run(run: Path) -> None:
+    """Raise ConfigError if `order_from` names `run`, and there is none."""
+    if not (run / "config.json").is_file():
+        raise ConfigError(f"order_from: there is no run in {run}{did_you_mean(near_runs(run))}")
+
+
+def _fits(order: object, n_tests: int) -> bool:
+    return order is None or (isinstance(order, list) and sorted(order) == list(range(n_tests)))
+
+
+def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
+    """The test problems, their tests in a file of this process in `folder`; says how many of them are in the `pool`
+    too. ConfigError if there are none."""
+    side = evaluation_side(settings)
+    loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
+    if not loaded.problems:
+        raise ConfigError(
+            f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
+            "evaluation_dataset, or eval_every=-1"
+        )
+    # Both: an id may be the data's own, and mean another problem in another data set.
+    trained = {(problem.problem_id, problem.statement) for problem in pool}
+    both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)
+    if both:
+        logger.warning("%d of %d test problems are in the pool, and so trained on", both, len(loaded.problems))
+    return loaded.problems
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRoom:
+    """What room a pool's prompts leave for completions: ids of problems `without`, and how many `capped` have less than
+    `max_tokens`. `of` is all that decides it."""
+
+    of: dict[str, Any]
+    without: list[str]
+    capped: int
+
+    @classmethod
+    def found(cls, of: dict[str, Any], session: Session, problems: list[Problem]) -> Self:
+        """By encoding every prompt."""
+        most, environment = of["max_tokens"], session.environment
+        budgets = [
+            completion_budget(len(environment.prompt(problem, session.renderer)), most, of["context"])
+            for problem in problems
+        ]
+        without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
+        return cls(of, without, sum(0 < budget < most for budget in budgets))
+
+    @classmethod
+    def recorded(cls, of: dict[str, Any], path: Path) -> Self | None:
+        """As an earlier start found it; None if there is none, of other prompts, or damaged."""
+        try:
+            record = read_json(path)
+        except (FileNotFoundError, DataError):
+            return None
+        return cls(**record) if record["of"] == of else None
+
+
+def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
+    """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
+
+    To encode the prompts of thousands of problems takes seconds: the run's prompts.json tells later starts what came
+    out. Raises ConfigError if no problem is left.
+    """
+    of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    path = directory.path / "prompts.json"
+    room = PromptRoom.recorded(of, path)
+    if room is None:
+        room = PromptRoom.found(of, session, problems)
+        write_json(path, asdict(room))
+    without = set(room.without)
+    kept = [problem for problem in problems if problem.problem_id not in without]
+    if not kept:
+        raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
+    if without:
+        logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
+    if room.capped:
+        logger.warning(
+            "max_tokens=%d is capped for %d prompts: the context is %d", of["max_tokens"], room.capped, session.context
+        )
+    return kept
+
+
+def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
+    """The pool's problems to train on, and those held out for validation (none unless eval_on=validation)."""
+    if settings.eval_on != "validation":
+        return problems, []
+    if settings.validation_size >= len(problems):
+        raise ConfigError(f"validation_size={settings.validation_size} leaves nothing of a pool of {len(problems)}")
+    # By a hash and not by place: what is held out stays so whatever order the pool has.
+    ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
+    held_out = {problem.problem_id for problem in ordered[: settings.validation_size]}
+    return (
+        [problem for problem in problems if problem.problem_id not in held_out],
+        [problem for problem in problems if problem.problem_id in held_out],
+    )
+
+
+def _keyed_hash(seed: int, problem_id: str) -> bytes:
+    return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()
