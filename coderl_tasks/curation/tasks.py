@@ -27,7 +27,6 @@ from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress, RuleOf, SamplingPlan
 from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import CurateSettings
@@ -100,21 +99,9 @@ async def profile(
         await create_sampling_client(service, base_model=settings.model_name)
         if policy is None
         else await create_sampling_client(service, sampler_path=policy.sampler_path),
-        RolloutEngine(
-            session.judge,
-            session.renderer,
-            RolloutSettings(
-                purpose="profile",
-                policy=settings.model_name if policy is None else policy.sampler_path,
-                temperature=settings.temperature,
-                max_tokens=settings.max_tokens,
-                context=session.context,
-                seed=settings.seed,
-                concurrency=settings.sample_concurrency,
-                sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
-            ),
-            environment=session.environment,
-            budget=session.budget,
+        session.engine(
+            *(settings, "profile", settings.model_name if policy is None else policy.sampler_path),
+            sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
         ),
         profile_plan(settings, rule_of, sampled),
         prices=prices(settings),

@@ -12,7 +12,7 @@ from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.reward_function import Reward, RewardFunction
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
-from coderl_tasks.problems.answer_row import PROMPT_ROWS
+from coderl_tasks.problems.loading import PROMPT_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 

@@ -21,7 +21,7 @@ from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import RolloutEngine
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
 from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import EvaluateSettings
@@ -107,23 +107,11 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
         await create_sampling_client(
             await session.service(), sampler_path=path, base_model=None if path else settings.model_name
         ),
-        RolloutEngine(
-            session.judge,
-            session.renderer,
-            RolloutSettings(
-                purpose="evaluate",
-                policy=path or settings.model_name,
-                temperature=settings.temperature,
-                max_tokens=settings.max_tokens,
-                context=session.context,
-                seed=settings.seed,
-                concurrency=settings.sample_concurrency,
-                sampler_step=evaluation.policy.step,
-                top_p=settings.top_p,
-                served_by=session.served_by,
-            ),
-            environment=session.environment,
-            budget=session.budget,
+        session.engine(
+            *(settings, "evaluate", path or settings.model_name),
+            sampler_step=evaluation.policy.step,
+            top_p=settings.top_p,
+            served_by=session.served_by,
         ),
         n_samples=settings.n_samples,
         groups=evaluation.groups,

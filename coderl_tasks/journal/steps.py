@@ -60,7 +60,7 @@ class Commit:
     `metrics` is the step's row of metrics.jsonl; `adam` the parameters the optimizer step was made with; `state_path`
     the training state saved after it, None if none was; `sampler_path` the sampler weights saved after it, likewise.
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
-    there were several. `acts` are the changes that steer=act decided after the step (`training.steering.Act`);
+    there were several. `acts` are the changes that steer=act decided after the step (`training.run.Act`);
     `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
     right, and how many counted (`policy.adaptive.Outcome`).
     """

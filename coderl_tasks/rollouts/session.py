@@ -30,8 +30,9 @@ from coderl_tasks.policy.clients import (
 from coderl_tasks.policy.sampling import first_error
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
+from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
 from coderl_tasks.services import Services
-from coderl_tasks.settings import FlowSettings
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 ASSUMED_CONTEXT = 32768
 CLOSE_TIMEOUT_S = 5.0
@@ -124,6 +125,26 @@ class Session:
                     await self._require_model(self._model_name)
                 self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self._service
+
+    def engine(
+        self,
+        settings: CurateSettings | EvaluateSettings | TrainSettings,
+        purpose: Purpose,
+        policy: str,
+        environment: Environment | None = None,
+        **others: Any,
+    ) -> RolloutEngine:
+        """An engine that samples `policy` as `settings` and `others` (of RolloutSettings) say; rewards are those of
+        `environment`, else of the session's."""
+        values = {
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            "seed": settings.seed,
+            "concurrency": settings.sample_concurrency,
+        }
+        sampled = RolloutSettings(purpose, policy, context=self.context, **(values | others))
+        environment = environment or self.environment
+        return RolloutEngine(self.judge, self.renderer, sampled, environment=environment, budget=self.budget)
 
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""

@@ -10,7 +10,6 @@ from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
 from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.run import TrainingRun
@@ -30,27 +29,14 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     # Renamed, not replaced: it is paid for, and `compare_to` may name it.
     if recorded is not None:  # the final one of a run that goes on with more steps
         journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
-    settings = run.settings
     rollouts, summary = await evaluate_policy(
         evaluated_problems(run, name),
         await run.learner.sampling_client(step + 1),
-        RolloutEngine(
-            run.session.judge,
-            run.session.renderer,
-            RolloutSettings(
-                purpose="evaluate",
-                policy=policy_name(run, step),
-                # Greedy: two evaluations of one policy agree, and a difference is the training's.
-                temperature=0.0,
-                max_tokens=settings.max_tokens,
-                context=run.session.context,
-                seed=settings.seed,
-                concurrency=settings.sample_concurrency,
-                sampler_step=step,
-                served_by=run.session.served_by,
-            ),
-            environment=run.session.environment,
-            budget=run.session.budget,
+        run.session.engine(
+            *(run.settings, "evaluate", policy_name(run, step)),
+            temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's
+            sampler_step=step,
+            served_by=run.session.served_by,
         ),
         groups=journal.groups,
         on_progress=on_progress,

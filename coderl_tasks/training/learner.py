@@ -40,10 +40,9 @@ from coderl_tasks.policy.clients import (
 )
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.update import UpdateMethod, UpdateResult, adam_params, learning_rate_at, update_policy
+from coderl_tasks.policy.update import UpdateMethod, UpdateResult, update_policy
 from coderl_tasks.rollouts.session import Session
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.steering import learning_rate_factor
 
 logger = logging.getLogger(__name__)
 INITIAL = "initial"
@@ -62,11 +61,9 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class AppliedUpdate:
-    """An update with the optimizer's parameters, what was saved after it (`state_path`, `sampler_path`, as due) and the
-    seconds of both."""
+    """An update with what was saved after it (`state_path`, `sampler_path`, as due) and the seconds of both."""
 
     result: UpdateResult
-    adam: tinker.AdamParams
     saved: dict[str, str]
     train_s: float
     save_s: float
@@ -124,7 +121,9 @@ class Learner:
         async with self._turn:
             yield (await self._after(updates)).client
 
-    async def update(self, step: int, scored: pl.DataFrame, save: Kind | None) -> AppliedUpdate:
+    async def update(
+        self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
+    ) -> AppliedUpdate:
         """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and save what the
         commit is to name.
 
@@ -133,7 +132,6 @@ class Learner:
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
-            adam = self.adam_params(step)
             result = await self._apply(trained, step, scored, adam, self.method)
             applied = time.monotonic()
             saved = {}
@@ -142,7 +140,7 @@ class Learner:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save_hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
-            return AppliedUpdate(result, adam, saved, applied - started, time.monotonic() - applied)
+            return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
     def saved_states(self, updates: int) -> list[SavedState]:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones those that are
@@ -214,25 +212,6 @@ class Learner:
             trained = await self._after(step + 1)
             start = {"step": step, "dataset_offset": self._offset(step)}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
-
-    def adam_params(self, step: int) -> tinker.AdamParams:
-        """The optimizer's parameters of `step`, as the settings give them and acts changed them."""
-        settings = self._settings
-        learning_rate = learning_rate_at(
-            step,
-            settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
-            schedule=settings.learning_rate_schedule,
-            total_steps=settings.scheduler_total_steps,
-        )
-        return adam_params(
-            learning_rate * learning_rate_factor(settings, self._directory.commits(), step),
-            beta1=settings.adam_beta1,
-            beta2=settings.adam_beta2,
-            eps=settings.adam_eps,
-            weight_decay=settings.weight_decay,
-            grad_clip_norm=settings.grad_clip_norm,
-        )
 
     async def base_client(self) -> tinker.SamplingClient:
         """A client of the base model."""

@@ -58,8 +58,7 @@ from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.learner import AppliedUpdate
-from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.steering import temperature_at
+from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
 LARGE_STEP = 2**26
@@ -332,11 +331,12 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     if recorded is not None:
         return recorded
     rollouts = scored.rollouts
-    applied = await run.learner.update(step, rollouts, _saved_with_commit(run, step))
+    adam = adam_params_at(run.settings, run.directory.commits(), step)
+    applied = await run.learner.update(step, rollouts, adam, _saved_with_commit(run, step))
     free_garbage(rollouts.estimated_size())
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
-    metrics = step_metrics(run, step, rollouts, applied, begun, seconds)
+    metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
     # In the commit, and so once: decided again after a kill it could fall out otherwise.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
@@ -346,7 +346,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         step=step,
         metrics=metrics,
         # As it was done: a replay takes these, whatever a resume has made of the settings since.
-        adam=applied.adam.model_dump(),
+        adam=adam.model_dump(),
         method=run.learner.method.record(),
         updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
         acts=[act.record() for act, _ in decided],
@@ -370,7 +370,13 @@ def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
 
 
 def step_metrics(
-    run: TrainingRun, step: int, scored: pl.DataFrame, applied: AppliedUpdate, begun: float, seconds: dict[str, float]
+    run: TrainingRun,
+    step: int,
+    scored: pl.DataFrame,
+    applied: AppliedUpdate,
+    learning_rate: float,
+    begun: float,
+    seconds: dict[str, float],
 ) -> dict[str, Any]:
     """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
@@ -388,7 +394,7 @@ def step_metrics(
         known = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(applied.result, applied.adam.learning_rate, settings.seed, spent, known, cost)
+    updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, known, cost)
     return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
 
 

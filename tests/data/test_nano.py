@@ -8,8 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from coderl_tasks.environments import build_gsm8k_prompt
 from coderl_tasks.paths import BUNDLED_MODELS, DATA, NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET
-from coderl_tasks.problems.answer_row import QUESTION_ROWS
-from coderl_tasks.problems.loading import load_problems
+from coderl_tasks.problems.loading import QUESTION_ROWS, load_problems
 from coderl_tasks.prompts import (
     Message,
     get_renderer,

@@ -10,7 +10,7 @@ import pytest
 from coderl_tasks.insight.listing import run_state
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.warning_signs import hints
-from coderl_tasks.training.steering import Act
+from coderl_tasks.training.run import Act
 from tests.flows.conftest import Coderl, Refused
 from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows
 

@@ -16,7 +16,7 @@ from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.journal.ledger import run_budget
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import NANO_MODEL
-from coderl_tasks.problems.answer_row import PROMPT_ROWS
+from coderl_tasks.problems.loading import PROMPT_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Renderer

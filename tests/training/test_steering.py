@@ -12,8 +12,7 @@ from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended, was_stopped
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.learner import Learner
-from coderl_tasks.training.steering import Act, Steering, acts_of, stopped_before, temperature_at
+from coderl_tasks.training.run import Act, Steering, acts_of, adam_params_at, stopped_before, temperature_at
 
 ACT = TrainSettings(steer="act", eval_every=5)
 HEALTHY = sorted((Path(__file__).parents[1] / "insight" / "healthy_runs").glob("*.jsonl"))
@@ -61,10 +60,10 @@ def test_the_learning_rate_is_halved_three_times_at_most_and_not_for_one_bad_ste
     assert [act.from_step for act in acts] == [17, 38, 59]
     assert {(act.setting, act.by, act.why) for act in acts} == {("learning_rate", 0.5, "loss_explodes")}
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        learner = Learner(None, directory, ACT)  # type: ignore[arg-type]
-        assert [learner.adam_params(step).learning_rate for step in (16, 17, 59)] == [4e-5, 2e-5, 5e-6]
-        advised = Learner(None, directory, ACT.with_changes(steer="advise"))  # type: ignore[arg-type]
-        assert advised.adam_params(59).learning_rate == 4e-5
+        rates = [adam_params_at(ACT, directory.commits(), step).learning_rate for step in (16, 17, 59)]
+        assert rates == [4e-5, 2e-5, 5e-6]
+        advised = ACT.with_changes(steer="advise")
+        assert adam_params_at(advised, directory.commits(), 59).learning_rate == 4e-5
 
 
 def test_a_killed_run_acts_as_it_would_have(tmp_path: Path) -> None:
