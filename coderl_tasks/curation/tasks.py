@@ -27,8 +27,8 @@ from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import Session, supervised
 from coderl_tasks.rollouts.rounds import Progress, RuleOf, SamplingPlan
-from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import CurateSettings
 
 

@@ -21,9 +21,8 @@ from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.problems import Problem
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.engine import RolloutEngine
+from coderl_tasks.rollouts.engine import RolloutEngine, Session, supervised
 from coderl_tasks.rollouts.rounds import Progress, SamplingPlan, sample_in_rounds
-from coderl_tasks.rollouts.session import Session, supervised
 from coderl_tasks.settings import EvaluateSettings
 from coderl_tasks.stats import clustered_bootstrap, pass_at_k, wilson_interval
 

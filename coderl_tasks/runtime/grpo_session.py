@@ -40,7 +40,7 @@ from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.loading import RowReader
 from coderl_tasks.problems.problem import Problem, problems_frame
 from coderl_tasks.retries import without_prefect
-from coderl_tasks.rollouts.session import supervised
+from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 from coderl_tasks.training.before_steps import prepare, probe_run

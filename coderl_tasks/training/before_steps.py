@@ -17,7 +17,7 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.session import supervised
+from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase
 

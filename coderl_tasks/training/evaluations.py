@@ -10,8 +10,8 @@ from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.rollouts.rounds import Progress
-from coderl_tasks.rollouts.session import supervised
 from coderl_tasks.training.run import TrainingRun
 
 BEFORE_TRAINING = -1

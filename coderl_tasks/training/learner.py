@@ -41,7 +41,7 @@ from coderl_tasks.policy.clients import (
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, update_policy
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.settings import TrainSettings
 
 logger = logging.getLogger(__name__)

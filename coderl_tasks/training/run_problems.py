@@ -25,7 +25,7 @@ from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
 from coderl_tasks.policy.sampling import HISTORY_COLUMNS, completion_budget, first_failures
 from coderl_tasks.problems.problem import Problem, SpilledTests
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.settings import TrainSettings
 
 logger = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
 from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
-from coderl_tasks.rollouts.session import supervised
+from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 

@@ -20,7 +20,7 @@ from coderl_tasks.problems.loading import PROMPT_ROWS
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun

@@ -19,7 +19,7 @@ from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy.clients import rest_client, stored_checkpoints, training_run_of
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner

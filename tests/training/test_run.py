@@ -29,7 +29,7 @@ from coderl_tasks.policy.probe import Probe
 from coderl_tasks.problems.problem import Problem, Test, problems_frame, read_pool
 from coderl_tasks.prompts import get_renderer, load_tokenizer
 from coderl_tasks.prompts.renderers import Renderer
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.before_steps import needs_probe

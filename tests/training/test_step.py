@@ -21,7 +21,7 @@ from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.policy.update import kl_to_base
 from coderl_tasks.problems.problem import Problem, Test
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.rollouts.session import Session
+from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import TrainingRun
