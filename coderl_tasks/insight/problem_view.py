@@ -307,7 +307,7 @@ def _seen(run: RunRecord) -> pl.DataFrame:
 
 
 def _scan(file: Path) -> pl.LazyFrame:
-    return pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)
+    return pl.scan_parquet(file)  # an index has no texts, and so not all of ROLLOUT_SCHEMA
 
 
 def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
