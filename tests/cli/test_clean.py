@@ -17,7 +17,7 @@ from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 
-CONFIG = {"model_name": "data/nano", "max_steps": 1, "eval_every": -1}
+CONFIG = {"model_name": "data/nano", "max_steps": 1, "eval": {"every": -1}}
 
 
 @pytest.fixture
