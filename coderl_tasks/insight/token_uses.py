@@ -211,7 +211,7 @@ def costs(run: RunRecord) -> list[Spent]:
 
 def recorded_price(config: Mapping[str, Any]) -> Price | None:
     """What the tokens of a run with this configuration cost; None where that is not known."""
-    keys = ("model_name", *COST_SETTINGS, "kl_penalty_coef", "epochs_per_rollout_batch")
+    keys = ("model_name", *COST_SETTINGS, "kl", "epochs_per_rollout_batch")
     known = {key: config[key] for key in keys if key in config}
     return cost_price(TrainSettings.model_validate(known))
 

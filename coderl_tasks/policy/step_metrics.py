@@ -393,7 +393,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         lambda step: step.result.grad_norm, Theme.UPDATE, panel="Gradient norm"),
     Metric("kl_base",
         "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
-        "`kl_penalty_coef`, over those of some completions each `kl_base_every` steps; else null",
+        "`kl.penalty_coef`, over those of some completions each `kl.base_every` steps; else null",
         lambda step: step.result.kl_base, Theme.UPDATE, line="kl to base {:.3f}",
         panel="KL to the base model, nats per token"),
     Metric("signal_expected",

@@ -111,7 +111,7 @@ def flow_of(settings: FlowSettings) -> str:
 def cost_price(settings: FlowSettings) -> Price | None:
     """What the tokens of `settings` cost; None where that is not known."""
     price = price_of(settings.model_name, dict(settings.prices.items()))
-    if price is not None and isinstance(settings, TrainSettings) and settings.kl_penalty_coef:
+    if price is not None and isinstance(settings, TrainSettings) and settings.kl.penalty_coef:
         # The base model reads once what is trained on.
         train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
         return Price(price.prefill, price.cached, price.sample, train, price.known)

@@ -97,7 +97,7 @@ class Learner:
             PolicyLoss(settings.loss_fn, settings.loss_config()),
             settings.epochs_per_rollout_batch,
             settings.train_batch_size,
-            settings.kl_penalty_coef,
+            settings.kl.penalty_coef,
         )
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
@@ -141,7 +141,7 @@ class Learner:
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
             if save is not None:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
-                ttl = round(self._settings.rolling_save_hours * 3600)
+                ttl = round(self._settings.rolling_save.hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
@@ -202,7 +202,7 @@ class Learner:
             logger.warning("old states are not deleted yet: %s", error or "no answer")
         except ConfigError as error:
             self._deletes = False
-            hours = self._settings.rolling_save_hours
+            hours = self._settings.rolling_save.hours
             logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
 
     def is_saved(self, step: int) -> bool:
@@ -222,17 +222,17 @@ class Learner:
         learning_rate = learning_rate_at(
             step,
             settings.learning_rate,
-            warmup_steps=settings.warmup_steps,
-            schedule=settings.learning_rate_schedule,
-            total_steps=settings.scheduler_total_steps,
+            warmup_steps=settings.schedule.warmup,
+            schedule=settings.schedule.kind,
+            total_steps=settings.schedule.total,
         )
         return adam_params(
             learning_rate * learning_rate_factor(settings, self._directory.commits(), step),
-            beta1=settings.adam_beta1,
-            beta2=settings.adam_beta2,
-            eps=settings.adam_eps,
-            weight_decay=settings.weight_decay,
-            grad_clip_norm=settings.grad_clip_norm,
+            beta1=settings.adam.beta1,
+            beta2=settings.adam.beta2,
+            eps=settings.adam.eps,
+            weight_decay=settings.adam.weight_decay,
+            grad_clip_norm=settings.adam.grad_clip_norm,
         )
 
     async def base_client(self) -> tinker.SamplingClient:

@@ -139,7 +139,7 @@ class TrainingRun:
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
-        if self.settings.kl_penalty_coef:
+        if self.settings.kl.penalty_coef:
             return False
         is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
         return self.session.service_address is None or is_known
@@ -167,8 +167,8 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     used.require_hidden(directory.path, Path(settings.pool))
     # First what lies on this machine: a pool or a data set that cannot be used costs no session.
     problems = read_pool(Path(settings.pool))
-    orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
-    test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems, directory.path)
+    orders = frozen_orders(directory, problems, Path(settings.pool))
+    test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
     async with open_session(settings, used) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
         pool = {problem.problem_id: problem for problem in trained}
@@ -350,14 +350,16 @@ def fitting_problems(session: Session, problems: list[Problem], directory: RunDi
 
 
 def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
-    """The pool's problems to train on, and those held out for validation (none unless eval_on=validation)."""
-    if settings.eval_on != "validation":
+    """The pool's problems to train on, and those held out for validation (none unless eval.on=validation)."""
+    if settings.eval.on != "validation":
         return problems, []
-    if settings.validation_size >= len(problems):
-        raise ConfigError(f"validation_size={settings.validation_size} leaves nothing of a pool of {len(problems)}")
+    if settings.eval.validation_size >= len(problems):
+        raise ConfigError(
+            f"eval.validation_size={settings.eval.validation_size} leaves nothing of a pool of {len(problems)}"
+        )
     # By a hash and not by place: what is held out stays so whatever order the pool has.
     ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
-    held_out = {problem.problem_id for problem in ordered[: settings.validation_size]}
+    held_out = {problem.problem_id for problem in ordered[: settings.eval.validation_size]}
     return (
         [problem for problem in problems if problem.problem_id not in held_out],
         [problem for problem in problems if problem.problem_id in held_out],
