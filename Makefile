@@ -16,7 +16,7 @@ ENGINE_IMPORTS := local_servers.tinker.engine.causal_lm, transformers.models.qwe
 DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
-DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval_ends_limit=200 evaluate.eval_limit=200
+DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
 # Processes that run tests, on servers that they share. A file stays in one; those that take longest come first.
 WORKERS ?= 2
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.

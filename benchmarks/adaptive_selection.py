@@ -4,12 +4,11 @@
 
 Of the simulated problems 55% are hardly ever solved, 15% nearly always, 30% between; pass rates drift upwards. The
 share of groups of 16 with a signal, over all steps, without a profile and with one of two completions per problem, for
-selection=shuffle and for adaptive with several powers of the expected share, with the last one also where a step's
-completions are divided by what is known (group_size_adaptive). Then, without a profile, groups that are begun with
-some of their completions and get the rest only if these differ (first_completions; with 16 whole groups, none in place
-of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the groups begun
-those that had one and that were expected to, and the share of the completions that are in them. Then the milliseconds
-(of the processor) of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
+selection=shuffle and for adaptive with several powers of the expected share. Then, without a profile, groups that are
+begun with some of their completions and get the rest only if these differ (first_completions; with 16 whole groups,
+none in place of others), at no more completions per step: groups with a signal per 1,000 completions, as shares of the
+groups begun those that had one and that were expected to, and the share of the completions that are in them. Then the
+milliseconds (of the processor) of a choice and its forecast with 25,000 profiled problems after 1,000 steps.
 """
 
 import argparse
@@ -45,11 +44,8 @@ def log_odds(count: int, rng: np.random.Generator) -> np.ndarray:
     return np.choose(kind, [rng.normal(-7, 1, count), rng.normal(6, 1, count), between])
 
 
-def simulated(
-    count: int, profile: int, steps: int, power: int | None, seed: int, *, sized: bool = False
-) -> tuple[float, float]:
-    """The share of groups with a signal, and the expected one; `power` None is selection=shuffle, `sized`
-    group_size_adaptive."""
+def simulated(count: int, profile: int, steps: int, power: int | None, seed: int) -> tuple[float, float]:
+    """The share of groups with a signal, and the expected one; `power` None is selection=shuffle."""
     rng = np.random.default_rng(seed)
     pool, odds = problems(count, rng), log_odds(count, rng)
     ids = [problem.problem_id for problem in pool]
@@ -62,7 +58,7 @@ def simulated(
         adaptive.SHARPNESS = power or 0
         select = shuffle if power is None else selection
         names = select(ids, seed=seed, step=step, count=PER_STEP)
-        sizes = selection.group_sizes(step, names) if sized else [COMPLETIONS] * len(names)
+        sizes = [COMPLETIONS] * len(names)
         expected.append(selection.forecast(step, names, sizes).signal)
         groups = list(zip(names, sizes, strict=True))
         right = [int(rng.binomial(size, 1 / (1 + np.exp(-odds[int(name[1:])])))) for name, size in groups]
@@ -130,7 +126,7 @@ def milliseconds(count: int, steps: int) -> list[float]:
     for step in range(steps - 20, steps):
         begun = time.process_time()
         chosen = selection(ids, seed=0, step=step, count=PER_STEP)
-        selection.forecast(step, chosen, selection.group_sizes(step, chosen))
+        selection.forecast(step, chosen, [COMPLETIONS] * len(chosen))
         spent.append(1000 * (time.process_time() - begun))
         outcomes.append(rows[step])
     return spent
@@ -147,12 +143,11 @@ def main() -> None:
     for title in ("profile", "selection", "with a signal", "expected"):
         table.add_column(title, justify="right")
     for profile in (0, 2):
-        for power, sized in ((None, False), *((power, False) for power in POWERS), (POWERS[-1], True)):
+        for power in (None, *POWERS):
             found = [
-                simulated(arguments.problems, profile, arguments.steps, power, seed, sized=sized)
-                for seed in range(arguments.seeds)
+                simulated(arguments.problems, profile, arguments.steps, power, seed) for seed in range(arguments.seeds)
             ]
-            name = "shuffle" if power is None else f"adaptive, power {power}" + ", sizes too" * sized
+            name = "shuffle" if power is None else f"adaptive, power {power}"
             shares = (f"{mean(column):.0%}" for column in zip(*found, strict=True))
             table.add_row(str(profile), name, *shares)
     Console().print(table)

@@ -212,7 +212,7 @@ def train(bench: Bench, environment: dict[str, str], data: str, arm: str, seed: 
     run = bench.run(data, arm, seed)
     words = (
         *("preset=nano", f"dataset={DATA[data].folder}", f"pool={bench.pool(data, arm, seed)}", f"log_path={run}"),
-        *(f"evaluation_dataset={bench.validation(data)}", f"eval_every={EVAL_EVERY}", "eval_limit=-1"),
+        *(f"evaluation_dataset={bench.validation(data)}", f"eval_every={EVAL_EVERY}", "eval.limit=-1"),
         *(*SIZES, f"seed={seed}", f"max_steps={bench.steps}", "save_every=0", *ARMS[arm].settings),
     )
     log = run.with_suffix(".log")

@@ -70,7 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "importance_sampling-4": OFF_POLICY,
         "ppo-4": ("loss_fn=ppo", *OFF_POLICY),
         "cispo-4": ("loss_fn=cispo", *OFF_POLICY),
-        "cispo-4-upper": ("loss_fn=cispo", "clip_low_threshold=0", *OFF_POLICY),
+        "cispo-4-upper": ("loss_fn=cispo", "loss.clip_low=0", *OFF_POLICY),
         "gspo-4": ("loss_fn=gspo", *OFF_POLICY),
         "dro-4": ("loss_fn=dro", *OFF_POLICY),
     },

@@ -73,7 +73,7 @@ SETTINGS = (
     "max_tokens=64",
     "save_every=5",
     "eval_every=4",
-    "eval_limit=4",
+    "eval.limit=4",
 )
 IN_TWO_PARTS = (
     "selection=adaptive",
@@ -83,11 +83,11 @@ IN_TWO_PARTS = (
     "group_size=4",
 )
 VARIANTS = {
-    "rolling-1": ("rolling_save_every=1",),
-    "rolling-4": ("rolling_save_every=4",),
-    "overlap": ("rolling_save_every=1", "max_steps_off_policy=1"),
-    "queue": ("rolling_save_every=2", "max_steps_off_policy=4"),
-    "off-policy": ("rolling_save_every=2", "loss_fn=ppo", "epochs_per_rollout_batch=3", "train_batch_size=7"),
+    "rolling-1": ("rolling_save.every=1",),
+    "rolling-4": ("rolling_save.every=4",),
+    "overlap": ("rolling_save.every=1", "max_steps_off_policy=1"),
+    "queue": ("rolling_save.every=2", "max_steps_off_policy=4"),
+    "off-policy": ("rolling_save.every=2", "loss_fn=ppo", "epochs_per_rollout_batch=3", "train_batch_size=7"),
     # Of this pool nano solves few: hardly a step has five groups with a signal among its first five.
     "refill": (
         "refill=2",
@@ -99,7 +99,6 @@ VARIANTS = {
     ),
     "adaptive": (
         "selection=adaptive",
-        "group_size_adaptive=true",
         "refill=1.5",
         "batch_size=32",
         "group_size=4",
@@ -110,11 +109,11 @@ VARIANTS = {
     "all": (
         *IN_TWO_PARTS,
         "max_steps_off_policy=2",
-        "rolling_save_every=4",
+        "rolling_save.every=4",
         "loss_fn=ppo",
         "epochs_per_rollout_batch=2",
         "train_batch_size=13",
-        "kl_base_every=2",
+        "kl.base_every=2",
     ),
     "unprofiled": ("selection=adaptive", "first_completions=4", "batch_size=32", "group_size=4"),
     "gsm8k": ("environment=gsm8k",),

@@ -72,7 +72,7 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
     total = rolling + with_sampler * checkpoints
     return total, (
         f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_states} "
-        f"(rolling_save_keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
+        f"(rolling_save.keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
         f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} step{'s' if steps > 1 else ''}"
     )
 
@@ -87,7 +87,7 @@ def states_line(settings: TrainSettings) -> str | None:
     is_short = free_bytes(home) < total + LEAST_FREE
     short = ": less than they need" if is_short else ""
     # Of a run that goes on, the first two may be others.
-    less = "; less with save_every=0 (one checkpoint, at the end), rolling_save_keep=2, or a lower lora_rank"
+    less = "; less with save_every=0 (one checkpoint, at the end), rolling_save.keep=2, or a lower lora_rank"
     advice = less if is_short or total > LARGE_STATES else ""
     return f"states: {words}; {free_bytes(home) / GIB:.1f} GiB free at {home}{short}{advice}"
 

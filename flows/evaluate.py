@@ -35,8 +35,8 @@ from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display, command_line, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.services import services
-from coderl_tasks.settings import EvaluateSettings, TrainSettings
-from coderl_tasks.settings.flow_settings import REWARD_HASH, about
+from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
+from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 
 @flow(name="evaluate")
@@ -88,8 +88,8 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 def differing_settings(records: Sequence[EvalRecord]) -> str:
     """What besides the seed the runs of these evaluations were trained with differently, by name; empty if nothing."""
     found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
-    configs = [config for config in found if config is not None]
-    names = [name for name, field in TrainSettings.model_fields.items() if about(field).decides_content]
+    configs = [flat(TrainSettings, config) for config in found if config is not None]
+    names = [name for name, field in all_settings(TrainSettings) if about(field).decides_content]
     values = {name: [str(config.get(name)) for config in configs] for name in names if name != "seed"}
     return ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(set(each)) > 1)
 

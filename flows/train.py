@@ -50,6 +50,7 @@ from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, pub
 from coderl_tasks.runtime.suspension import suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
+from coderl_tasks.settings.flow_settings import SMOKE
 from coderl_tasks.training.before_steps import prepare, probe_run
 from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
 from coderl_tasks.training.run import TrainingRun, open_run
@@ -98,7 +99,7 @@ async def _run(settings: TrainSettings) -> str:
         if doubted is not None:  # and a deployment's run, else it would have been refused
             display.say(f"warning: {doubted}")
         if directory.resumed and settings.log_path is None and deployed_name() is None:
-            display.say("going on with the unfinished run that has these settings (new=true starts another one)")
+            display.say("going on with the unfinished run that has these settings (resume=never starts another one)")
         if directory.finished:
             stopped = settings.steer == "act" and was_stopped(directory.path, directory.last_committed_step)
             more = "an act ended it, steer=advise goes on" if stopped else "max_steps=N adds steps"
@@ -109,7 +110,7 @@ async def _run(settings: TrainSettings) -> str:
             return str(directory.path)
         for line in pool_lines(pool, settings, time.time()):
             display.say(line)
-        if settings.eval_every != -1:
+        if settings.eval.every != -1:
             display.say(f"evaluated on: {evaluation_side(settings)}")
         warnings = (pool_warning(pool, settings.model_name), side_warning(pool, settings), settings.size_warning)
         for warning in filter(None, warnings):
@@ -198,7 +199,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     await prepare(run, sample, score, probe_run, display.say)
     if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
         await delete_old_states(run)
-    evaluating = run.settings.eval_every > 0
+    evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
     if run.settings.steer == "act":
         for commit in run.directory.commits():
@@ -220,7 +221,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                         display.say(line)
             if run.keeps(step):
                 await _save(run, step)
-            if run.is_due(step, run.settings.eval_every) and (step != run.last_step or run.validation_problems):
+            if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
             if is_new:  # of an earlier start's steps the first new one's history tells, and sampling need not wait
                 await histories.after(step)
@@ -319,7 +320,7 @@ async def _publish_history(run: RunRecord) -> None:
 
 
 async def _finish(directory: RunDirectory, settings: TrainSettings, display: Display) -> None:
-    """Report, artifact and the smoke-test checks; with smoke=true a check that does not pass fails the run."""
+    """Report, artifact and the smoke-test checks; with preset=smoke a check that does not pass fails the run."""
     run = load_run(directory.path)
     await _publish_history(run)
     display.say(f"report: {write_report(directory.path)}")
@@ -327,7 +328,7 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     for check in checks:
         display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold})")
     failed = [check.name for check in checks if not check.passed]
-    if settings.smoke and failed:
+    if settings.preset == SMOKE and failed:
         raise CoderlError(f"the smoke test did not pass: {', '.join(failed)}")
     if spent := [each for each in costs(run) if each.use not in ("profile", "all")]:
         price = recorded_price(run.config)

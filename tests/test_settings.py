@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from pydantic import BaseModel
 
@@ -10,9 +12,11 @@ from coderl_tasks.settings import (
     PipelineSettings,
     TrainSettings,
     about,
+    all_settings,
     parse_settings,
 )
-from coderl_tasks.settings.parsing import SettingsT, all_settings, words_of
+from coderl_tasks.settings.parsing import SettingsT, words_of
+from coderl_tasks.settings.setting import recipe_names, value_of
 
 
 def parse(model: type[SettingsT], *words: str) -> SettingsT:
@@ -33,8 +37,8 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (settings.batch_size, settings.group_size) == (128, 8)
     assert (settings.learning_rate, settings.lora_rank, settings.max_tokens) == (4e-5, 32, 24576)
     assert (settings.temperature, settings.format_coef, settings.reward_timeout) == (1.0, 0.1, 6.0)
-    assert (settings.save_every, settings.eval_every, settings.max_steps) == (10, 10, -1)
-    assert (settings.adam_beta1, settings.adam_beta2, settings.adam_eps) == (0.9, 0.95, 1e-12)
+    assert (settings.save_every, settings.eval.every, settings.max_steps) == (10, 10, -1)
+    assert (settings.adam.beta1, settings.adam.beta2, settings.adam.eps) == (0.9, 0.95, 1e-12)
 
 
 @pytest.mark.parametrize("words", [("max_steps=3",), ("--max_steps=3",), ("--max_steps", "3"), ("--max-steps", "3")])
@@ -49,8 +53,8 @@ def test_nested_keys_lists_flags_and_none() -> None:
     assert settings.train.max_steps == 3
     assert settings.curate.splits == ["taco", "lcbv5"]
     assert settings.evaluate.compare_to is None
-    assert parse(TrainSettings, "--smoke").smoke is True
-    assert parse(TrainSettings, "--smoke", "seed=1").seed == 1
+    assert parse(CurateSettings, "--replace").replace is True
+    assert parse(CurateSettings, "--replace", "seed=1").seed == 1
 
 
 def test_thinking_is_on_off_or_left_to_the_format() -> None:
@@ -68,10 +72,79 @@ def test_preset_fills_only_what_is_not_given() -> None:
     assert parse(PipelineSettings, "preset=nano").evaluate.dataset == "data/mini"
 
 
-def test_smoke_sets_the_steps_unless_they_are_given() -> None:
-    assert parse(TrainSettings, "smoke=true").max_steps == 50
-    assert parse(TrainSettings, "smoke=true", "preset=nano").max_steps == 50
-    assert parse(TrainSettings, "smoke=true", "max_steps=2").max_steps == 2
+def test_smoke_sets_the_steps_unless_they_are_given_and_stays_with_the_sizes_of_nano() -> None:
+    assert parse(TrainSettings, "preset=smoke").max_steps == 50
+    assert parse(TrainSettings, "preset=smoke", "max_steps=2").max_steps == 2
+    assert not parse(TrainSettings, "preset=smoke").names_model
+    filled = parse(TrainSettings, "preset=smoke", "seed=3", "batch_size=16").with_preset("nano")
+    nano = parse(TrainSettings, "preset=nano", "seed=3", "batch_size=16")
+    assert filled.names_model and filled.given == {"preset", "seed", "batch_size", "model_name"}
+    differing = {"preset": "smoke", "max_steps": 50}
+    assert filled.model_dump() == nano.model_dump() | differing
+    assert parse(PipelineSettings, "preset=smoke").curate.preset == "smoke"
+
+
+FAMILIES = ("adam=beta1:0.8,eps:1e-8", 'adam={"beta1": 0.8, "eps": 1e-8}'), ("adam.beta1=0.8", "adam.eps=1e-8")
+
+
+@pytest.mark.parametrize("words", [*((word,) for word in FAMILIES[0]), FAMILIES[1]])
+def test_a_family_is_a_mapping_a_json_object_or_dotted(words: tuple[str, ...]) -> None:
+    in_a_pipeline = parse(PipelineSettings, *(f"train.{word}" for word in words)).train
+    for train in (parse(TrainSettings, *words), in_a_pipeline):
+        assert (train.adam.beta1, train.adam.beta2, train.adam.eps) == (0.8, 0.95, 1e-8)
+        assert train.given == {"adam.beta1", "adam.eps"}
+        assert train.changed() == {"adam.beta1": 0.8, "adam.eps": 1e-8}
+        assert parse(TrainSettings, *words_of(train.changed())).model_dump() == train.model_dump()
+
+
+def test_what_is_not_given_of_a_family_a_preset_or_a_recorded_run_fills_in() -> None:
+    settings = parse(TrainSettings, "preset=gsm8k", "adam=beta1:0.8", "eval=on:validation")
+    assert (settings.adam.beta1, settings.adam.eps) == (0.8, 1e-8)
+    assert (settings.eval.every, settings.eval.limit, settings.eval.ends_limit) == (6, 40, 40)
+    resumed = parse(TrainSettings, "rolling_save.every=5").filled_from({"rolling_save": {"every": 2, "keep": 9}})
+    assert (resumed.rolling_save.every, resumed.rolling_save.keep, resumed.rolling_save.hours) == (5, 9, 168)
+    limited = parse(TrainSettings, "eval.limit=7").with_changes(eval={"every": 3})
+    assert (limited.eval.limit, limited.eval.ends_limit, limited.eval.every) == (7, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "total", "warmup"),
+    [
+        ("schedule=cosine:200", "cosine", 200, 0),
+        ("schedule=linear:200,warmup:10", "linear", 200, 10),
+        ("schedule=warmup:10", "constant", None, 10),
+        ("schedule=kind:cosine,total:200", "cosine", 200, 0),
+        ("schedule=constant", "constant", None, 0),
+    ],
+)
+def test_a_schedule_is_a_kind_and_its_steps(word: str, kind: str, total: int | None, warmup: int) -> None:
+    schedule = parse(TrainSettings, word).schedule
+    assert (schedule.kind, schedule.total, schedule.warmup) == (kind, total, warmup)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (("eval_every=5",), "eval.every", 5),
+        (("weight_decay=0.1",), "adam.weight_decay", 0.1),
+        (("--grad_clip_norm=2",), "adam.grad_clip_norm", 2.0),
+        (("loss_fn=ppo", "--clip_low_threshold=0.9"), "loss.clip_low", 0.9),
+        (("loss_fn=ppo", "clip_high_threshold=1.3"), "loss.clip_high", 1.3),
+        (("schedule=cosine", "scheduler_total_steps=90"), "schedule.total", 90),
+    ],
+)
+def test_the_recipes_names_of_members_are_accepted(words: tuple[str, ...], key: str, value: float) -> None:
+    settings = parse(TrainSettings, *words)
+    assert value_of(settings, key) == value and key in settings.given
+    pipeline = parse(PipelineSettings, *(f"--train.{word.removeprefix('--')}" for word in words))
+    assert value_of(pipeline.train, key) == value
+
+
+def test_the_form_of_the_ui_takes_the_recipes_names_and_sends_them_empty() -> None:
+    properties = TrainSettings.model_json_schema()["properties"]
+    empty = {name: properties[name]["default"] for name in recipe_names(TrainSettings)}
+    assert len(empty) == 6 and set(empty.values()) == {None}
+    assert TrainSettings.model_validate({**empty, "eval": {"every": 3}}).eval.every == 3
 
 
 @pytest.mark.parametrize(
@@ -152,18 +225,18 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (
             TrainSettings,
             ("cliprange=0.2",),
-            "did you mean clip_low_threshold (1 - cliprange) or clip_high_threshold (1 + cliprange)?",
+            "did you mean loss.clip_low (1 - cliprange) or loss.clip_high (1 + cliprange)?",
         ),
         (TrainSettings, ("sampling_temperature=1",), "did you mean temperature?"),
         (TrainSettings, ("sampling_max_tokens=9",), "did you mean max_tokens?"),
         (TrainSettings, ("completions_per_prompt=16",), "did you mean completions_per_problem?"),
         (TrainSettings, ("n_questions_per_step=32",), "did you mean problems_per_step?"),
-        (TrainSettings, ("n_samples=40",), "did you mean completions_per_problem or eval_limit?"),
-        (TrainSettings, ("beta1=0.9",), "did you mean adam_beta1?"),
-        (TrainSettings, ("eps=1e-8",), "did you mean adam_eps?"),
+        (TrainSettings, ("n_samples=40",), "did you mean completions_per_problem or eval.limit?"),
+        (TrainSettings, ("beta1=0.9",), "did you mean adam.beta1?"),
+        (TrainSettings, ("eps=1e-8",), "did you mean adam.eps?"),
         (TrainSettings, ("base_model=x",), "did you mean model_name?"),
         (TrainSettings, ("num_iterations=1",), "did you mean epochs_per_rollout_batch?"),
-        (TrainSettings, ("warmup=1",), "did you mean warmup_steps?"),
+        (TrainSettings, ("warmup=1",), "did you mean schedule.warmup?"),
         (TrainSettings, ("compute_reward=x.py",), "did you mean reward_file?"),
         (TrainSettings, ("reward_fn=x.py",), "did you mean reward_file?"),
         (TrainSettings, ("base_url=x",), "unknown setting 'base_url': it is the environment variable TINKER_BASE_URL"),
@@ -174,7 +247,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (
             PipelineSettings,
             ("train.cliprange=3",),
-            "did you mean train.clip_low_threshold (1 - cliprange) or train.clip",
+            "did you mean train.loss.clip_low (1 - cliprange) or train.loss.clip_high",
         ),
         (TrainSettings, ("xyzzy=3",), "unknown setting 'xyzzy': see --help"),
         (PipelineSettings, ("max_steps=3",), "unknown setting 'max_steps': did you mean train.max_steps?"),
@@ -183,7 +256,44 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("batch_size=abc",), "batch_size='abc': not a whole number"),
         (TrainSettings, ("learning_rate=abc",), "learning_rate='abc': not a number"),
         (TrainSettings, ("learning_rate=0",), "learning_rate='0': must be more than 0"),
-        (TrainSettings, ("smoke=perhaps",), "smoke='perhaps': neither true nor false"),
+        (CurateSettings, ("replace=perhaps",), "replace='perhaps': neither true nor false"),
+        # Names of before.
+        (TrainSettings, ("smoke=true",), "did you mean preset (smoke=true is preset=smoke)?"),
+        (TrainSettings, ("new=true",), "did you mean resume (new=true is resume=never)?"),
+        (TrainSettings, ("warmup_steps=3",), "did you mean schedule.warmup?"),
+        (TrainSettings, ("learning_rate_schedule=cosine",), "did you mean schedule.kind?"),
+        (TrainSettings, ("adam_beta1=0.9",), "did you mean adam.beta1?"),
+        (TrainSettings, ("dro_beta=0.9",), "did you mean loss.beta?"),
+        (TrainSettings, ("kl_penalty_coef=0.1",), "did you mean kl.penalty_coef?"),
+        (TrainSettings, ("rolling_save_keep=4",), "did you mean rolling_save.keep?"),
+        (TrainSettings, ("eval_limit=4",), "did you mean eval.limit?"),
+        (TrainSettings, ("eval_on=test",), "did you mean eval.on?"),
+        (TrainSettings, ("validation_size=4",), "did you mean eval.validation_size?"),
+        (TrainSettings, ("overlong_tokens=4",), "did you mean truncation.overlong_tokens?"),
+        (TrainSettings, ("wandb_project=x",), "did you mean trackers.wandb?"),
+        (TrainSettings, ("trackio_name=x",), "did you mean trackers.name?"),
+        (TrainSettings, ("group_size_adaptive=true",), "did you mean first_completions?"),
+        (TrainSettings, ("order_from=x",), "did you mean pool (its profile alone decides)?"),
+        (PipelineSettings, ("train.eval_limit=4",), "did you mean train.eval.limit?"),
+        (PipelineSettings, ("train.smoke=true",), "did you mean train.preset"),
+        # Families.
+        (
+            TrainSettings,
+            ("adam=0.9",),
+            "adam='0.9': write adam=beta1:...,beta2:...,eps:...,weight_decay:...,grad_clip_norm:...",
+        ),
+        (TrainSettings, ("loss=ppo",), "some of these; loss_fn names the loss itself"),
+        (TrainSettings, ("adam=",), "adam=None: write adam=beta1:..."),
+        (TrainSettings, ("adam={beta1",), "adam={beta1: not JSON ("),
+        (TrainSettings, ("adam=beta1:x",), "adam.beta1='x': not a number"),
+        (TrainSettings, ("adam=bta1:0.9",), "unknown setting 'adam.bta1': did you mean adam.beta1?"),
+        (TrainSettings, ("adam=beta1:0.9,beta1:0.8",), "adam.beta1 is given twice"),
+        (TrainSettings, ("eval.every=5", "eval_every=4"), "eval.every is given twice, as eval_every too"),
+        (TrainSettings, ("adam.beta1=0.9", "adam=eps:1e-8"), "adam is given twice"),
+        (TrainSettings, ("eval=every:0",), "eval.every='0': makes no sense: use -1"),
+        (TrainSettings, ("eval.limit=0",), "eval.limit='0': use -1 for all"),
+        (TrainSettings, ("schedule=cosin:9",), "schedule.kind='cosin': must be 'constant', 'linear' or 'cosine'"),
+        (PipelineSettings, ("train.adam=0.9",), "adam='0.9': write adam=beta1:"),
         (TrainSettings, ("reward=half",), "reward='half': must be 'binary' or 'fraction'"),
         (TrainSettings, ("dataset=",), "dataset=None: needs a value"),
         (TrainSettings, ("batch_size=12",), "batch_size=12 completions per step do not divide by 8 problems per step"),
@@ -197,18 +307,7 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         ),
         (TrainSettings, ("completions_per_problem=1",), "completions_per_problem='1': must be at least 2"),
         (TrainSettings, ("refill=1.1",), "refill=1.1 of problems_per_step=8 replaces no group: use 1.125 or more"),
-        (TrainSettings, ("group_size_adaptive=true",), "what selection=adaptive knows, and selection=shuffle: add"),
-        (
-            TrainSettings,
-            ("group_size_adaptive=true", "selection=adaptive", "completions_per_problem=2"),
-            "nothing to divide of completions_per_problem=2: a group needs two, use 3 or more",
-        ),
         (TrainSettings, ("first_completions=16",), "first_completions=16 of completions_per_problem=16: use from 2"),
-        (
-            TrainSettings,
-            ("first_completions=4", "group_size_adaptive=true", "selection=adaptive"),
-            "both decide a group's size: leave out one",
-        ),
         (EvaluateSettings, ("n_samples=4",), "greedy completions of a problem are all the same; add temperature=0.7"),
         (EvaluateSettings, ("top_p=0.9",), "a greedy completion has no other tokens"),
         (EvaluateSettings, ("compare=a,b,c",), "name two, A,B, or the seeds of one, A1+A2+A3"),
@@ -220,33 +319,25 @@ def test_the_sizes_of_a_resumed_run_are_what_is_given_and_else_what_it_recorded(
         (TrainSettings, ("advantage=maxrl",), "format_coef=0.1 can make negative: use format_coef=0"),
         (TrainSettings, ("loss_fn=stable_reinforce",), "loss_fn='stable_reinforce': it reads records of the sampler"),
         (TrainSettings, ("loss_fn=mse",), "loss_fn='mse': must be 'importance_sampling', 'ppo', "),
-        (TrainSettings, ("clip_low_threshold=0.9",), "clip_low_threshold is of loss_fn=ppo, cispo, gspo: importance_"),
-        (TrainSettings, ("loss_fn=ppo", "dro_beta=0.1"), "dro_beta is of loss_fn=dro: ppo has none"),
-        (TrainSettings, ("loss_fn=ppo", "clip_high_threshold=0.2"), "clip_high_threshold='0.2': must be at least 1"),
+        (TrainSettings, ("clip_low_threshold=0.9",), "loss.clip_low is of loss_fn=ppo, cispo, gspo: importance_"),
+        (TrainSettings, ("loss_fn=ppo", "loss=beta:0.1"), "loss.beta is of loss_fn=dro: ppo has none"),
+        (TrainSettings, ("loss_fn=ppo", "clip_high_threshold=0.2"), "loss.clip_high='0.2': must be at least 1"),
         (TrainSettings, ("train_batch_size=129",), "train_batch_size=129 is more than the 128 completions of a step"),
         (
             TrainSettings,
-            ("learning_rate_schedule=cosine",),
-            "cosine needs scheduler_total_steps, the steps of the whole",
+            ("schedule=cosine",),
+            "cosine needs the steps of the whole training: write schedule=cosine:STEPS",
         ),
-        (TrainSettings, ("scheduler_total_steps=9",), "scheduler_total_steps=9 is of learning_rate_schedule=linear or"),
-        (
-            TrainSettings,
-            ("learning_rate_schedule=linear", "scheduler_total_steps=5", "warmup_steps=5"),
-            "warmup_steps=5 leaves nothing of scheduler_total_steps=5",
-        ),
-        (TrainSettings, ("overlong_tokens=9",), "overlong_tokens=9 is of truncation=penalised: leave it out"),
-        (
-            TrainSettings,
-            ("truncation=penalised", "max_tokens=8", "overlong_tokens=9"),
-            "overlong_tokens=9 is more than max_tokens=8",
-        ),
+        (TrainSettings, ("scheduler_total_steps=9",), "schedule.total=9 is of schedule=linear or cosine"),
+        (TrainSettings, ("schedule=linear:5,warmup:5",), "schedule.warmup=5 leaves nothing of schedule.total=5"),
+        (TrainSettings, ("truncation=graded:9",), "truncation.overlong_tokens=9 is of truncation=penalised: leave it"),
+        (TrainSettings, ("truncation=penalised:9", "max_tokens=8"), "truncation.overlong_tokens=9 is more than max_to"),
         (
             TrainSettings,
             ("advantage=maxrl", "format_coef=0", "truncation=penalised"),
             "truncation=penalised can make negative: use truncation=masked",
         ),
-        (TrainSettings, ("kl_penalty_coef=0.1", "temperature=0.8"), "at temperature 1, and temperature=0.8: leave one"),
+        (TrainSettings, ("kl=penalty_coef:0.1", "temperature=0.8"), "at temperature 1, and temperature=0.8: leave one"),
         (TrainSettings, ("eval_every=0",), "use -1"),
         (TrainSettings, ("max_steps=0",), "max_steps='0': trains nothing: coderl evaluate measures a policy"),
         (TrainSettings, ("max_steps",), "'max_steps' is not a setting"),
@@ -285,21 +376,44 @@ def test_bad_input_is_one_clear_line(model: type[BaseModel], words: tuple[str, .
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings])
 def test_no_name_that_other_tools_have_for_a_setting_is_one_of_ours(model: type[BaseModel]) -> None:
-    names = [name for field in model.model_fields.values() for name in about(field).elsewhere]
+    names = [name for _, field in all_settings(model) for name in about(field).elsewhere]
     assert names
-    assert model.model_fields.keys().isdisjoint(names)
+    assert {*model.model_fields, *recipe_names(model)}.isdisjoint(names)
 
 
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
 def test_help_lists_every_knob(model: type[BaseModel]) -> None:
-    text = settings_help("train", model)
-    assert all(f"  {key}=" in text for key, _ in all_settings(model))
+    text = settings_help("train", model, "all")
+    shown = [(key, field) for key, field in all_settings(model) if not about(field).hidden]
+    assert all(f"  {key}=" in text for key, _ in shown)
+    assert "  group_size=" not in text
     assert all(field.description for _, field in all_settings(model))
     assert "Undefined" not in text
     for columns in (80, 120):
-        lines = settings_help("train", model, columns).partition("[default]:")[2].partition("preset=nano fills")[0]
+        lines = (
+            settings_help("train", model, "all", columns).partition("[default]:")[2].partition("preset=nano fills")[0]
+        )
         described = [line for line in lines.splitlines() if " " in line.strip()]  # long keys stand by themselves
         assert max(map(len, described)) <= columns
+
+
+@pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings])
+def test_help_shows_fifteen_settings_and_all_others_by_group(model: type[FlowSettings]) -> None:
+    text = settings_help("train", model)
+    assert len(re.findall(r"^  \w+=", text, re.M)) == 15
+    groups = re.findall(r"^  (\w+) ", text.partition("groups of settings")[2], re.M)
+    by_group = "\n".join(settings_help("train", model, group) for group in groups)
+    everything = settings_help("train", model, "all")
+    for key in re.findall(r"^  ([\w.]+)=", everything, re.M):
+        assert f"\n  {key}=" in by_group
+    assert len(groups) > 5 and "preset=nano fills" in everything
+
+
+def test_help_knows_the_parts_of_a_pipeline_and_the_members_of_a_family() -> None:
+    assert "  train.eval.every=" in settings_help("pipeline", PipelineSettings, "train")
+    assert "  eval.every=INT" in settings_help("train", TrainSettings, "eval")
+    with pytest.raises(ConfigError, match=r"--help evil: there is no such group of settings: model, data, .*, all"):
+        settings_help("train", TrainSettings, "evil")
 
 
 def test_what_was_changed_can_be_given_again_as_words() -> None:
@@ -320,7 +434,7 @@ def test_what_was_changed_can_be_given_again_as_words() -> None:
 @pytest.mark.parametrize("model", [CurateSettings, TrainSettings, EvaluateSettings, PipelineSettings])
 def test_the_form_of_the_ui_offers_the_preset_and_none(model: type[FlowSettings | PipelineSettings]) -> None:
     preset = model.model_json_schema()["properties"]["preset"]
-    assert (preset["enum"], preset["default"]) == (["none", "nano", "gsm8k"], "none")
+    assert (preset["enum"], preset["default"]) == (["none", "nano", "gsm8k", "smoke"], "none")
     assert parse_settings(model, {"preset": "none"}).preset is None
     assert parse_settings(model, {"preset": "nano"}).preset == "nano"
 

@@ -2,16 +2,25 @@
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, PipelineSettings, TrainSettings
-from coderl_tasks.settings.flow_settings import PresetName, preset_values
-from coderl_tasks.settings.parsing import NONE_WORDS, all_settings
+from coderl_tasks.settings import (
+    CurateSettings,
+    EvaluateSettings,
+    FlowSettings,
+    PipelineSettings,
+    TrainSettings,
+    about,
+    all_settings,
+)
+from coderl_tasks.settings.flow_settings import PresetName
+from coderl_tasks.settings.parsing import words_of
+from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "curate": CurateSettings,
@@ -20,6 +29,8 @@ FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "pipeline": PipelineSettings,
 }
 HELP_INDENT = 34
+ALL = "all"
+Entry = tuple[str, FieldInfo]
 LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 
@@ -64,38 +75,92 @@ def _is_value(word: str, model: type[BaseModel], *, flag: bool) -> bool:
     name, equals, _ = word.partition("=")
     if word.startswith("--") or (flag and equals):
         return False
-    return not equals or name.replace("-", "_") not in {key for key, _ in all_settings(model)}
+    known = {key for key, _ in all_settings(model)} | {*model.model_fields} | recipe_names(model).keys()
+    return not equals or name.replace("-", "_") not in known
 
 
 def _is_flag(model: type[BaseModel], dotted: str) -> bool:
     return any(key == dotted.replace("-", "_") and field.annotation is bool for key, field in all_settings(model))
 
 
-def settings_help(command: str, model: type[BaseModel], columns: int | None = None) -> str:
-    """The help text of a flow command: usage, what it does, every setting, and what the preset fills in.
+def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
+    """The help text of a flow command. Without `group` usage, what it does, the common settings, and the groups; with
+    one its settings; with ALL every setting, and what the presets fill in.
 
-    Lines are at most `columns` long, by default as the terminal is wide.
+    Lines are at most `columns` long, by default as the terminal is wide. Raises ConfigError for a group that there is
+    not.
     """
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
-    lines = []
-    for key, field in all_settings(model):
-        head, text = f"  {key}={_type_name(field)}", f"{field.description or ''} [{_default(field)}]".strip()
-        fits = len(head) + 2 <= HELP_INDENT
-        lines += [] if fits else [head]
-        first = f"{head if fits else '':<{HELP_INDENT}}"
-        later = " " * HELP_INDENT
-        lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    groups = _groups(model)
+    if group is not None and group not in (*groups, ALL):
+        raise ConfigError(f"--help {group}: there is no such group of settings: {', '.join([*groups, ALL])}")
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
-    text = "\n".join([usage, "", f"  {(model.__doc__ or '').strip()}", "", "settings [default]:", *lines])
-    for name in get_args(PresetName):
-        preset = " ".join(f"{key}={value}" for key, value in preset_values(model, name).items())
-        text += f"\n\npreset={name} fills in what is not given: {preset}" if preset else ""
-    return text
+    if group == ALL:
+        lines = _listed(all_settings(model), width)
+    elif group is not None:
+        lines = _listed(groups[group][1], width)
+    else:
+        lines = _listed([entry for entry in _fields(model) if about(entry[1]).common], width)
+    shown = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
+    parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", shown, *lines]
+    if group is None:
+        parts += ["", f"groups of settings (coderl {command} --help GROUP, or --help {ALL}):"]
+        parts += [line for name, (what, _) in groups.items() for line in _entry(f"  {name}", what, width)]
+    if group == ALL:
+        parts += [line for preset in get_args(PresetName) for line in _filled_in(model, preset)]
+    return "\n".join(parts)
+
+
+def _filled_in(model: type[BaseModel], preset: str) -> list[str]:
+    words = " ".join(words_of(preset_values(model, preset)))
+    return ["", f"preset={preset} fills in what is not given: {words}"] if words else []
+
+
+def _fields(model: type[BaseModel]) -> list[Entry]:
+    """The settings of `model` that a help shows, a family as one."""
+    return [(key, field) for key, field in model.model_fields.items() if not about(field).hidden]
+
+
+def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
+    """By name what each group of settings is, and its settings: the parts of a flow, or sections and families."""
+    groups: dict[str, tuple[str, list[Entry]]] = {}
+    if not issubclass(model, FlowSettings):
+        for name, part in FLOW_SETTINGS.items():
+            if name in model.model_fields:
+                groups[name] = (f"as of coderl {name}", [*all_settings(part, f"{name}.")])
+        return groups
+    starts = {first: name for name, (first, _) in model.GROUPS.items()}
+    name = ""
+    for key, field in _fields(model):
+        name = starts.get(key, name)
+        groups.setdefault(name, (model.GROUPS[name][1], []))[1].append((key, field))
+    for key, family in families_of(model).items():
+        groups[key] = (model.model_fields[key].description or "", [*all_settings(family, f"{key}.")])
+    return groups
+
+
+def _listed(entries: Iterable[Entry], width: int) -> list[str]:
+    lines = []
+    for key, field in entries:
+        if not about(field).hidden:
+            text = f"{field.description or ''} [{_default(field)}]".strip()
+            lines += _entry(f"  {key}={_type_name(field)}", text, width)
+    return lines
+
+
+def _entry(head: str, text: str, width: int) -> list[str]:
+    fits = len(head) + 2 <= HELP_INDENT
+    first = f"{head if fits else '':<{HELP_INDENT}}"
+    later = " " * HELP_INDENT
+    wrapped = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return wrapped if fits else [head, *wrapped]
 
 
 def _type_name(field: FieldInfo) -> str:
     annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "member:value,..."
     if get_origin(annotation) is dict:
         return "name:share,..."
     choices = [choice for part in (annotation, *get_args(annotation)) for choice in get_args(part)]
@@ -112,4 +177,7 @@ def _default(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(default, bool):
         return str(default).lower()
+    if isinstance(default, BaseModel):
+        given = {key: value for key, value in default.model_dump().items() if value is not None}
+        return ",".join(f"{key}:{value}" for key, value in given.items()) or "none"
     return str(default) if default not in (None, {}, []) else "none"

@@ -161,8 +161,8 @@ def _flow(name: str, words: list[str]) -> int:
     from coderl_tasks.settings import parse_settings
 
     model = FLOW_SETTINGS[name]
-    if "--help" in words or "-h" in words:
-        print(settings_help(name, model))
+    if asked := next((place for place, word in enumerate(words, 1) if word in ("--help", "-h")), 0):
+        print(settings_help(name, model, next((word for word in words[asked:] if "=" not in word), None)))
         return 0
     settings = parse_settings(model, parse_key_values(words, model))
     from coderl_tasks.services import check_environment

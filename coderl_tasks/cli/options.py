@@ -120,7 +120,7 @@ def _estimate(parser: argparse.ArgumentParser) -> None:
 def _validate(parser: argparse.ArgumentParser) -> None:
     """What curate would make of each row of a data set; exit 1 if it would drop any."""
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
-    from coderl_tasks.settings.flow_settings import ENVIRONMENTS
+    from coderl_tasks.settings.setting import ENVIRONMENTS
 
     parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
     parser.add_argument(

@@ -11,7 +11,7 @@ from coderl_tasks.grading.table import grade_files
 from coderl_tasks.insight.row_report import print_row_report, row_report
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings
-from coderl_tasks.settings.flow_settings import environment_defaults
+from coderl_tasks.settings.setting import environment_defaults
 
 
 def validate(options: Namespace) -> int:

@@ -180,7 +180,7 @@ def _newest(found: list[FoundPool], model_name: str, pools: Path, at_least: int)
     if not enough:
         raise ConfigError(
             f"pool=latest: the run needs {at_least} problems, and the largest pool made with {model_name} in {pools}, "
-            f"{largest.name}, has {largest.kept}: curate more, lower problems_per_step (or validation_size), "
+            f"{largest.name}, has {largest.kept}: curate more, lower problems_per_step (or eval.validation_size), "
             f"or name the pool (pool={largest.name}), whose problems then repeat within a step"
         )
     newest = max(enough, key=lambda pool: (pool.written, pool.file))

@@ -89,7 +89,7 @@ def _of_run(run: Path) -> FoundPolicy:
     chosen = rows[-1]
     # Chosen on problems held out of the pool, never on the test splits: their Pass@1 would be the best of several
     # tries.
-    if config.get("eval_on") == "validation":
+    if config.get("eval", {}).get("on") == "validation":
         # Of equal rates the later step, which has learned from more.
         chosen = max(rows, key=lambda row: (_validation_pass_rate(run, row), row["step"]))
     return FoundPolicy(str(chosen["sampler_path"]), run, config, int(chosen["step"]))

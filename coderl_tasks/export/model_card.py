@@ -13,10 +13,11 @@ from coderl_tasks.export.saved_policy import SavedPolicy
 from coderl_tasks.insight.record import EvalRecord, load_run
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
+from coderl_tasks.settings import TrainSettings, flat
 
 SETTINGS = (
-    "lora_rank", "learning_rate", "learning_rate_schedule", "warmup_steps", "batch_size", "group_size", "temperature",
-    "max_tokens", "loss_fn", "advantage", "reward", "format_coef", "kl_penalty_coef", "max_steps_off_policy", "seed",
+    "lora_rank", "learning_rate", "schedule.kind", "schedule.warmup", "batch_size", "group_size", "temperature",
+    "max_tokens", "loss_fn", "advantage", "reward", "format_coef", "kl.penalty_coef", "max_steps_off_policy", "seed",
 )  # fmt: skip
 """Settings that the card names, where the run recorded them."""
 
@@ -25,6 +26,7 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     """The text of the card of `policy`, exported as `name`: as a merged model or as an adapter; `checked` says how its
     log-probabilities were compared with the sampled ones, None that they were not."""
     config = policy.config
+    settings = flat(TrainSettings, config)
     base, steps = str(config.get("model_name")), policy.step + 1
     licence = base_licence(base)
     run = load_run(policy.run)
@@ -56,7 +58,9 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         "## Evaluation",
         _evaluations(list(run.evals.values()), policy.step),
         "## Settings",
-        _table(("setting", "value"), [(key, f"`{config[key]}`") for key in SETTINGS if config.get(key) is not None]),
+        _table(
+            ("setting", "value"), [(key, f"`{settings[key]}`") for key in SETTINGS if settings.get(key) is not None]
+        ),
         "## Prompts",
         f"Trained and evaluated on the prompts of {renderer}, with coderl's system message and question per problem "
         "(`coderl_tasks.prompts`). Others were not measured.",

@@ -50,7 +50,7 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
     if wanted == BEST and not rates:
         raise ConfigError(
             f"{run}: the best checkpoint is the one with the best Pass@1 on the validation problems, and none was "
-            "evaluated on them (train with eval_on=validation; on the test problems it would be the best of several "
+            "evaluated on them (train with eval=on:validation; on the test problems it would be the best of several "
             "tries): take --step last, or a step's number"
         )
     step = find_policy(str(run.resolve()), None).step
@@ -85,7 +85,7 @@ def _steps_there(run: Path, config: dict[str, Any], trained: dict[int, str]) -> 
 
 def _validation_rates(run: Path, config: dict[str, Any], trained: dict[int, str]) -> dict[int, float]:
     """Pass@1 on the validation problems by step, of the checkpoints that were evaluated on them."""
-    if config.get("eval_on") != "validation":
+    if config.get("eval", {}).get("on") != "validation":
         return {}
     files = {step: run / "evals" / step_name(step) / "summary.json" for step in trained}
     return {step: float(read_json(file)["pass_at_1"]) for step, file in files.items() if file.is_file()}

@@ -57,7 +57,8 @@ def run_state(folder: Path, config: dict[str, Any]) -> str:
         return "running"
     if is_unstarted(folder):
         return "never started"
-    steps, planned, evaluations = committed_steps(folder), config.get("max_steps", -1), config.get("eval_every", -1)
+    steps, planned = committed_steps(folder), config.get("max_steps", -1)
+    evaluations = config.get("eval", {}).get("every", -1)
     steer = config.get("steer", "advise")
     ended = has_ended(folder, steps - 1, max_steps=planned, eval_every=evaluations, steer=steer)
     return "finished" if ended else f"stopped at step {steps}"

@@ -218,10 +218,10 @@ def run_logger(settings: TrainSettings, directory: RunDirectory) -> RunLogger:
     """The logger of the run in `directory`, which records its rows there and sends them where `settings` say."""
     return setup_logging(
         directory.path,
-        wandb_project=settings.wandb_project,
-        wandb_name=settings.wandb_name,
-        trackio_project=settings.trackio_project,
-        trackio_name=settings.trackio_name,
+        wandb_project=settings.trackers.wandb,
+        wandb_name=settings.trackers.name,
+        trackio_project=settings.trackers.trackio,
+        trackio_name=settings.trackers.name,
         config=directory.config,
         sink=directory.metrics.append,
         advise=settings.steer != "off",

@@ -293,19 +293,17 @@ def _seen(run: RunRecord) -> pl.DataFrame:
     """All completions of a run, of training in the order of the steps, then of the evaluations: the columns SEEN."""
     indexed = index_files(run.path)
     training = [*indexed, *scored_files(run.path, indexed.values())]
-    parts = [_scan(file).with_columns(evaluation=pl.lit(None, pl.String)) for file in training]
+    parts = [pl.scan_parquet(file).with_columns(evaluation=pl.lit(None, pl.String)) for file in training]
     parts += [
-        _scan(record.rollouts).with_columns(evaluation=pl.lit(record.name), step=pl.lit(record.step, pl.Int32))
+        pl.scan_parquet(record.rollouts).with_columns(
+            evaluation=pl.lit(record.name), step=pl.lit(record.step, pl.Int32)
+        )
         for record in run.evals.values()
         if record.rollouts is not None
     ]
     if not parts:
         raise ConfigError(f"{run.path} has no graded completions yet")
     return pl.concat([part.select(SEEN) for part in parts]).collect()
-
-
-def _scan(file: Path) -> pl.LazyFrame:
-    return pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)
 
 
 def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:

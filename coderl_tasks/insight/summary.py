@@ -52,8 +52,7 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
         if kept is not None and larger.kept is not None and larger.kept > 2 * kept:
             taken = f"warning: {taken}"
     problems, completions = settings.problems_per_step, settings.completions_per_problem
-    average = " on average (group_size_adaptive)" * settings.group_size_adaptive
-    step = f"per step: {problems} problems x {completions} completions per problem{average}"
+    step = f"per step: {problems} problems x {completions} completions per problem"
     if kept is not None and kept < problems:
         step = f"warning: {step}: the pool has {kept}, and a step takes some twice: problems_per_step={kept}"
     elif kept is not None and kept == problems and settings.refill > 1:

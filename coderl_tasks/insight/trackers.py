@@ -91,7 +91,7 @@ class TrackioTracker(Tracker):
                 embed=False,
             )
         except ValueError as error:
-            raise ConfigError(f"trackio_project={project}: {error}") from error
+            raise ConfigError(f"trackers.trackio={project}: {error}") from error
 
     def _sent_before(self, rows: Sequence[Row]) -> set[Identity]:
         from trackio.sqlite_storage import SQLiteStorage

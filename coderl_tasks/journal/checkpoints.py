@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run d
     from coderl_tasks.policy.clients import Kind
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
-_EXPIRY = ("rolling_save_hours", "rolling_save_keep", "max_steps_off_policy")
+_EXPIRY = ("rolling_save", "max_steps_off_policy")
 LogDirBehavior = Literal["resume", "raise", "delete"]
 
 
@@ -96,7 +96,7 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     """
     recorded = {key: config[key] for key in _EXPIRY if config.get(key) is not None}
     settings = TrainSettings().filled_from(recorded)
-    hours, keep = settings.rolling_save_hours, settings.rolling_states
+    hours, keep = settings.rolling_save.hours, settings.rolling_states
     staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
     states: list[ExpiringState] = []
     found = 0

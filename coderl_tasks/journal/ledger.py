@@ -207,7 +207,7 @@ def flow_of(settings: FlowSettings) -> str:
 def cost_price(settings: FlowSettings) -> Price | None:
     """What the tokens of `settings` cost; None where that is not known."""
     price = price_of(settings.model_name, dict(settings.prices.items()))
-    if price is not None and isinstance(settings, TrainSettings) and settings.kl_penalty_coef:
+    if price is not None and isinstance(settings, TrainSettings) and settings.kl.penalty_coef:
         # The base model reads once what is trained on.
         train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
         return Price(price.prefill, price.cached, price.sample, train, price.known)
@@ -372,7 +372,7 @@ def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:
 
 def recorded_price(config: Mapping[str, Any]) -> Price | None:
     """What the tokens of a run with this configuration cost; None where that is not known."""
-    keys = ("model_name", *COST_SETTINGS, "kl_penalty_coef", "epochs_per_rollout_batch")
+    keys = ("model_name", *COST_SETTINGS, "kl", "epochs_per_rollout_batch")
     known = {key: config[key] for key in keys if key in config}
     return cost_price(TrainSettings.model_validate(known))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import read_json
-from coderl_tasks.settings import Setting, TrainSettings, about
+from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 CONFIG_FILE = "config.json"
@@ -16,7 +16,7 @@ FORMAT = 1
 """Version of the run directory's format, the one that the first release promises to read."""
 
 # A mended reward function is what a run that stopped for it goes on with.
-_SETTINGS = {key: about(field) for key, field in TrainSettings.model_fields.items()} | {
+_SETTINGS = {key: about(field) for key, field in all_settings(TrainSettings)} | {
     REWARD_HASH: Setting(on_resume="warned")
 }
 MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resume != "refused")
@@ -42,6 +42,12 @@ class ConfigChange:
     def __str__(self) -> str:
         change = f"{self.key}: {shown_setting(self.old)} -> {shown_setting(self.new)}"
         return f"{change} {_SETTINGS.get(self.key, _PLAIN).meaning}".rstrip()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is between values that may take each other's place."""
+        values = _SETTINGS.get(self.key, _PLAIN).interchangeable
+        return self.old in values and self.new in values
 
     def on_resume(self, step: int) -> str:
         """The line to show when a run resumes at `step`."""
@@ -84,7 +90,11 @@ def check_resume(
     """
     patterns = tuple(may_change)
     changes = config_changes(old, new)
-    refused = [change for change in changes if not any(fnmatchcase(change.key, pattern) for pattern in patterns)]
+    refused = [
+        change
+        for change in changes
+        if not change.is_free and not any(fnmatchcase(change.key, pattern) for pattern in patterns)
+    ]
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "

@@ -2,8 +2,8 @@
 
     steps/NNNNNN/
     problems.json       which problems, where a caller chose them, selection=adaptive did or further ones were added,
-                        and with group_size_adaptive or first_completions how many completions of each, and of how many
-                        groups these are final; else the settings decide
+                        and with first_completions how many completions of each, and of how many groups these are
+                        final; else the settings decide
     groups/NN.parquet   one group, or its first completions, as it arrived; gone once the step is sampled
     sampled.parquet     all groups (SAMPLED_SCHEMA)
     lost.json           tokens of groups that came without log-probabilities, and were sampled again; seldom there

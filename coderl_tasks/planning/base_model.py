@@ -51,13 +51,13 @@ async def with_decided_model(settings: FlowT, record: MadeWith | None = None) ->
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)
-    of_preset = settings.preset is not None and "model_name" not in settings.given
+    of_preset = settings.names_model and "model_name" not in settings.given
     reason = f"preset {settings.preset}" if of_preset else ""
     if not uses_tinker_service():
         return settings.with_model(settings.model_name, reason)
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
-    named = "model_name" in settings.given or settings.preset is not None
+    named = settings.names_model
     if record is not None and (not named or settings.model_name == record.model_name):
         if record.model_name not in offered:
             said = not_offered(record.model_name, offered)

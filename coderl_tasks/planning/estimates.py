@@ -148,11 +148,11 @@ def _training(
 
 def _read_by_the_base_model(settings: TrainSettings, lengths: Lengths, price: Price | None) -> str:
     """What the observation of the KL to the base model takes, in words; empty without one."""
-    if not settings.kl_base_every or settings.kl_penalty_coef:
+    if not settings.kl.base_every or settings.kl.penalty_coef:
         return ""
-    tokens = settings.max_steps // settings.kl_base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
+    tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
     usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
-    return f"; the base model reads about {tokens:,} tokens more (kl_base_every={settings.kl_base_every}{usd})"
+    return f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
 
 
 def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estimate:
@@ -297,14 +297,14 @@ def _evaluation(settings: EvaluateSettings) -> Estimate:
 
 def _evaluated(settings: TrainSettings) -> list[int]:
     """The problems of each evaluation that a run makes."""
-    if settings.eval_every == -1:
+    if settings.eval.every == -1:
         return []
     test = len(evaluation_side(settings).load(rows=environment_of(settings).rows).problems)
-    ends = test if settings.eval_ends_limit == -1 else min(test, settings.eval_ends_limit)
-    often = test if settings.eval_limit == -1 else min(test, settings.eval_limit)
-    periodic = settings.validation_size if settings.eval_on == "validation" else often
-    last = settings.max_steps % settings.eval_every == 0 and settings.eval_on == "test"
-    return [ends, ends, *[periodic] * (settings.max_steps // settings.eval_every - last)]
+    ends = test if settings.eval.ends_limit == -1 else min(test, settings.eval.ends_limit)
+    often = test if settings.eval.limit == -1 else min(test, settings.eval.limit)
+    periodic = settings.eval.validation_size if settings.eval.on == "validation" else often
+    last = settings.max_steps % settings.eval.every == 0 and settings.eval.on == "test"
+    return [ends, ends, *[periodic] * (settings.max_steps // settings.eval.every - last)]
 
 
 def _of_problems(

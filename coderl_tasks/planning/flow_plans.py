@@ -43,6 +43,11 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
     Raises ConfigError or DataError for what can be seen to be wrong, InfraError if the Tinker service does not answer.
     """
     if isinstance(settings, TrainSettings):
+        if settings.resume == "never" and settings.log_path is not None:
+            # Here and not in the flow, whose own retries find the run that they began.
+            path = run_path(settings.log_path)
+            if (path / "config.json").is_file():
+                raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
         return (await plan_training(settings))[0]
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
@@ -92,7 +97,7 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
     """The settings, completed by those of the policy's run where it has one, and the policy."""
-    wanted_model = settings.model_name if "model_name" in settings.given or settings.preset else None
+    wanted_model = settings.model_name if settings.names_model else None
     policy = find_policy(settings.checkpoint, wanted_model)
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")

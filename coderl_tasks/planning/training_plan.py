@@ -30,7 +30,6 @@ from coderl_tasks.problems.sources import is_file
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import check_environment, for_this_machine, uses_tinker_service
 from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
-from coderl_tasks.training.run_problems import require_run
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
@@ -50,7 +49,7 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
     check_training(settings, path)
     if settings.test_share is not None:
         check_held_out(pool.file, settings.test_share)
-    if path is None and not settings.new:
+    if path is None and settings.resume != "never":
         path = unfinished_run(settings)
     return settings, pool, path
 
@@ -59,7 +58,7 @@ def training_path(settings: TrainSettings) -> Path | None:
     """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
 
     Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
-    `new` does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
+    resume=never does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
     (`doubt_of`).
     """
     name = deployed_name()
@@ -74,13 +73,15 @@ def training_path(settings: TrainSettings) -> Path | None:
     if settings.resume == "must" and not (path / "config.json").is_file():
         raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
     if name is None and (why := doubt_of(settings)) is not None:
-        raise ConfigError(f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} new=true starts one")
+        raise ConfigError(
+            f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} resume=never starts one"
+        )
     return path
 
 
 def doubt_of(settings: TrainSettings) -> str | None:
     """Why the new run that `log_path` would start may not be meant; None where there is a run or a folder."""
-    if settings.log_path is None or settings.new or (path := run_path(settings.log_path)).exists():
+    if settings.log_path is None or settings.resume == "never" or (path := run_path(settings.log_path)).exists():
         return None
     return doubt(path)
 
@@ -123,7 +124,7 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
         settings = await with_decided_model(settings, run_record(path))
     if settings.thinking is not None:  # a directory that records a switch which the model lacks could not be resumed
         model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
-    held_out = settings.validation_size if settings.eval_on == "validation" else 0
+    held_out = settings.eval.validation_size if settings.eval.on == "validation" else 0
     environment_of(settings)  # which reads a reward file
     pool = wanted_pool(settings, settings.problems_per_step + held_out)
     if isinstance(pool, CurateSettings):
@@ -153,7 +154,7 @@ def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
     last = directory.last_committed_step
     return has_ended(
-        directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval_every, steer=settings.steer
+        directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval.every, steer=settings.steer
     )
 
 
@@ -183,17 +184,14 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
     require_price(settings)
     check_place(path or runs_root(), "log_path")
     # Not in the settings: how many steps there are is decided after them, by the preset or by what a service bills.
-    total = settings.scheduler_total_steps
+    total = settings.schedule.total
     if total is not None and not 0 < settings.max_steps <= total:
         raise ConfigError(
-            f"max_steps={settings.max_steps} goes beyond scheduler_total_steps={total}, from where on the learning "
-            f"rate is 0: use max_steps={total} or less, or a larger scheduler_total_steps"
+            f"max_steps={settings.max_steps} goes beyond schedule.total={total}, from where on the learning rate is "
+            f"0: use max_steps={total} or less, or a larger schedule.total"
         )
-    if path is None or not (path / "test_order.json").is_file():
-        for run in settings.order_from or ():
-            require_run(run_path(run))
     side = evaluation_side(settings)
-    if settings.eval_every != -1 and recorded_config(path) is None:
+    if settings.eval.every != -1 and recorded_config(path) is None:
         require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
         check_data(side.source, None, side.role)
 
@@ -216,8 +214,8 @@ def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
         return "until it is stopped (max_steps=N ends it)"
     if resumed or "max_steps" in settings.given:
         return str(settings.max_steps)
-    if settings.smoke or settings.preset is not None:
-        return f"{settings.max_steps} ({'smoke=true' if settings.smoke else f'preset {settings.preset}'})"
+    if settings.preset is not None:
+        return f"{settings.max_steps} (preset {settings.preset})"
     return f"{settings.max_steps}, as max_steps was not given and a service bills (max_steps=-1: until it is stopped)"
 
 
@@ -263,7 +261,7 @@ def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
     """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
     nothing is evaluated, or nothing says what the pool was made of."""
     made_with = pool.made_with
-    if settings.eval_every == -1 or made_with is None:
+    if settings.eval.every == -1 or made_with is None:
         return None
     kept_from, side = evaluation_side(made_with), evaluation_side(settings)
     if same_side(kept_from, side):

@@ -20,10 +20,6 @@ hopeless ones are so left alone without a list of them, and come back as their e
 sampled rests: the first problems found to have a signal would otherwise be most of every later step, and a policy that
 goes over a few problems again and again has learned less of the others than one that takes them as they come.
 
-With `group_size_adaptive` a step's completions go to its problems one by one, each to the group whose expected share
-gains most by it. That is how the expected number of groups with a signal is greatest: E[1 - p^n - (1-p)^n] is concave
-in n. (Li et al., "Knapsack RL", divide a budget by the same gains.)
-
 All of it is a function of the pool and of the outcomes that the commits record, up to the last step trained into the
 policy that samples: these are committed whenever a step is begun, ahead of its turn or not.
 """
@@ -45,8 +41,6 @@ SHARPNESS = 6
 """Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
 of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
 had a signal after a profile of two completions; with 6, 85% (benchmarks/adaptive_selection.py)."""
-SMALLEST, LARGEST = 0.5, 2.0
-"""Bounds of a group's completions with `group_size_adaptive`, in those of completions_per_problem."""
 EXPLORED = 16
 """One problem in so many is drawn from those that least is known of."""
 RESTS, RESTING = 4, 1e-3
@@ -120,27 +114,6 @@ def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[in
         all_right *= np.where(drawn < sizes, (right + drawn) / (total + drawn), 1.0)
         all_wrong *= np.where(drawn < sizes, (wrong + drawn) / (total + drawn), 1.0)
     return np.maximum(0.0, 1 - all_right - all_wrong)
-
-
-def group_sizes(right: Floats, wrong: Floats, completions: int) -> list[int]:
-    """Of groups whose pass rates have the distributions Beta(right, wrong) (N,), the sizes with the most expected
-    groups with a signal: N x `completions` together, each from SMALLEST to LARGEST of these, and at least 2."""
-    least, most = max(2, math.ceil(SMALLEST * completions)), math.floor(LARGEST * completions)
-    sizes = np.full(len(right), least)
-    # The part of all groups that one more completion gives a signal: those so far all right, and then wrong, and the
-    # reverse.
-    total = right + wrong
-    all_right, all_wrong = np.ones_like(right), np.ones_like(right)
-    for drawn in range(least):
-        all_right *= (right + drawn) / (total + drawn)
-        all_wrong *= (wrong + drawn) / (total + drawn)
-    for _ in range(len(right) * (completions - least)):
-        gain = (all_right * wrong + all_wrong * right) / (total + sizes)
-        grown = int(np.argmax(np.where(sizes < most, gain, -1.0)))  # of equal ones the first
-        all_right[grown] *= (right[grown] + sizes[grown]) / (total[grown] + sizes[grown])
-        all_wrong[grown] *= (wrong[grown] + sizes[grown]) / (total[grown] + sizes[grown])
-        sizes[grown] += 1
-    return [int(size) for size in sizes]
 
 
 class Adaptive:
@@ -241,12 +214,6 @@ class Adaptive:
         precision = np.einsum("nf,ng->fg", features, weighted) + np.eye(features.shape[1])
         slopes = np.linalg.solve(precision, np.einsum("nf,n->f", weighted, above[seen]))
         return np.einsum("nf,f->n", self._features, slopes)
-
-    def group_sizes(self, step: int, problem_ids: Sequence[str]) -> list[int]:
-        """The completions of each of `problem_ids`, which were chosen for `step`, as `group_size_adaptive` divides
-        them."""
-        right, wrong = self._chosen(step, problem_ids)
-        return group_sizes(right, wrong, self._completions)
 
     def _chosen(self, step: int, problem_ids: Sequence[str]) -> tuple[Floats, Floats]:
         beliefs, chosen = self.beliefs(step), np.array([self._place[problem_id] for problem_id in problem_ids])

@@ -323,7 +323,7 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
         lambda step: step.result.grad_norm),
     Metric("kl_base",
         "mean of sampler less base log-probability, in nats, over the completion tokens trained on with "
-        "`kl_penalty_coef`, over those of some completions each `kl_base_every` steps; else null",
+        "`kl.penalty_coef`, over those of some completions each `kl.base_every` steps; else null",
         lambda step: step.result.kl_base),
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "

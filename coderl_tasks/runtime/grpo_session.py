@@ -79,7 +79,8 @@ def init_grpo(
             raise ConfigError("problems and pool are two names of what is trained on: give one")
         reader = environment_of(parse_settings(TrainSettings, given)).rows
         given["pool"] = _written(problems, reader)
-    return GrpoSession(parse_settings(TrainSettings, {"eval_every": -1, **given}), say)
+    parsed = parse_settings(TrainSettings, given)
+    return GrpoSession(parsed if "eval.every" in parsed.given else parsed.with_changes(**{"eval.every": -1}), say)
 
 
 def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:

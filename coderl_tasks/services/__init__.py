@@ -154,7 +154,7 @@ def for_this_machine(settings: FlowT) -> FlowT:
     So that a bare command works on a fresh machine; the model in use is said at start.
     """
     load_environment()
-    if uses_tinker_service() or settings.preset is not None or "model_name" in settings.given:
+    if uses_tinker_service() or settings.names_model:
         return settings
     return settings.with_preset("nano")
 

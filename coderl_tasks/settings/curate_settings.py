@@ -5,16 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from coderl_tasks.settings.flow_settings import (
-    ONLY_CODE,
-    FlowSettings,
-    Limit,
-    Names,
-    Setting,
-    Temperature,
-    about,
-    split_shares,
-)
+from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
+from coderl_tasks.settings.setting import Setting, about
 
 
 def _split_shares(value: Any) -> Any:
@@ -35,6 +27,8 @@ SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterV
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 OF_PROFILE = Setting(of_profile=True)
+COMMON = Setting(common=True)
+COMMON_OF_PROFILE = Setting(common=True, of_profile=True)
 NO_PROFILE = "none"
 ProfileMode = Annotated[
     Literal["adaptive", "screen", "fixed", "none"],
@@ -50,14 +44,24 @@ class CurateSettings(FlowSettings):
     """Raw problems -> pass rates of the base model -> a mixed-difficulty pool."""
 
     DECIDING: ClassVar[tuple[str, ...]] = (*FlowSettings.DECIDING, "profile_mode")
+    GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
+        **FlowSettings.GROUPS,
+        "rows": ("from_run", "what is read, and which rows are usable"),
+        "duplicates": ("near_duplicate", "when two problems are one, or an evaluation problem is given away"),
+        "solutions": ("check_solutions", "the problems' own reference solutions"),
+        "profile": ("profile_mode", "how pass rates are measured, and at what price"),
+        "selection": ("band_low", "which of the profiled problems the pool takes"),
+        "shards": ("shard_size", "how the profile is divided, and where it is made"),
+        "record": ("name", "the pool's name, and what is done with a finished one"),
+    }
 
-    from_run: Annotated[str | None, OF_PROFILE] = Field(
+    from_run: Annotated[str | None, COMMON_OF_PROFILE] = Field(
         None,
         description="a run whose last checkpoint is profiled in place of the base model, by its rollouts and new "
         "samples where they do not tell; other settings are by default those of the pool that it was trained on",
     )
-    splits: Names = Field(None, description="train splits to read; by default all the data set has")
-    limit: Limit = Field(-1, description="read at most this many rows (-1: all)")
+    splits: Annotated[Names, COMMON] = Field(None, description="train splits to read; by default all the data set has")
+    limit: Annotated[Limit, COMMON] = Field(-1, description="read at most this many rows (-1: all)")
     max_tests: Annotated[int, Setting(environments=ONLY_CODE)] = Field(
         15, ge=-1, description="tests kept per problem, longest inputs first (-1: all)"
     )
@@ -94,14 +98,14 @@ class CurateSettings(FlowSettings):
         3, ge=1, description="reference solutions tried per problem, until one passes"
     )
     # The notebook trains on all of its data.
-    profile_mode: Annotated[ProfileMode, Setting(gsm8k=NO_PROFILE)] = Field(
+    profile_mode: Annotated[ProfileMode, Setting(common=True, gsm8k=NO_PROFILE)] = Field(
         "adaptive",
         description="sample until it is clear whether a problem lies in the band; screen: one round of each, none of "
         "those that are hardly learnable by others like them; fixed: profile_samples each; none: nothing is sampled, "
         "and all problems are kept",
     )
     profile_samples: Annotated[
-        int, Setting(of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
+        int, Setting(common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))
     ] = Field(16, ge=1, le=16, description="completions per problem, at most")
     profile_round: Annotated[int, OF_PROFILE] = Field(2, ge=1, description="completions per problem and round")
     profile_risk_keep: Annotated[float, OF_PROFILE] = Field(
@@ -128,16 +132,22 @@ class CurateSettings(FlowSettings):
     temperature: Annotated[Temperature, OF_PROFILE] = Field(
         1.0, ge=0, description="sampling temperature of the profile"
     )
-    band_low: Annotated[float, OF_PROFILE] = Field(0.1, ge=0, le=1, description="lowest pass rate kept in the pool")
-    band_high: Annotated[float, OF_PROFILE] = Field(0.9, ge=0, le=1, description="highest pass rate kept in the pool")
-    mix: Annotated[DifficultyShares, OF_PROFILE] = Field(
+    band_low: Annotated[float, COMMON_OF_PROFILE] = Field(
+        0.1, ge=0, le=1, description="lowest pass rate kept in the pool"
+    )
+    band_high: Annotated[float, COMMON_OF_PROFILE] = Field(
+        0.9, ge=0, le=1, description="highest pass rate kept in the pool"
+    )
+    mix: Annotated[DifficultyShares, COMMON_OF_PROFILE] = Field(
         default_factory=dict,
         description="shares of difficulty as weights, hard:0.3,medium:0.5,easy:0.2; by default as it comes",
     )
     mix_splits: SplitShares = Field(
         default_factory=dict, description="shares of splits as weights, taco:0.4,lcbv5:0.6; by default as it comes"
     )
-    pool_size: Limit = Field(-1, description="problems in the pool (-1: as many as the shares allow)")
+    pool_size: Annotated[Limit, COMMON] = Field(
+        -1, description="problems in the pool (-1: as many as the shares allow)"
+    )
     shard_size: Annotated[int, UNRECORDED] = Field(
         250, ge=1, description="problems per profile shard, each a Prefect task"
     )
@@ -151,7 +161,7 @@ class CurateSettings(FlowSettings):
         None, description="where shards lie, by pool: a path or s3://...; by default in the pool's folder"
     )
     shards_in_flight: Annotated[int, UNRECORDED] = Field(4, ge=1, description="runs of shard_deployment in flight")
-    name: Annotated[str | None, Setting(decides_content=False, elsewhere=("output_dir",))] = Field(
+    name: Annotated[str | None, Setting(common=True, decides_content=False, elsewhere=("output_dir",))] = Field(
         None,
         description="name of the pool, a folder below data/pools, or an absolute path; by default the time or the "
         "flow run's id; an unfinished one is resumed",

@@ -1,13 +1,10 @@
-"""What the settings of all flows share: what a setting says about itself, the types of their values, the common fields.
+"""What the settings of all flows share: the types of their values, the common fields, and how a preset fills them in.
 
-1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
-   in a `Setting` in its `Annotated`. Nothing else lists settings by name.
-2. `preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
+`preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
 """
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -22,9 +19,19 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from coderl_tasks.paths import MINI_DATASET, NANO_MODEL, NANO_WORDS_MODEL, WORDS_DATASET
+from coderl_tasks.settings.setting import (
+    Setting,
+    about,
+    all_settings,
+    environment_defaults,
+    flat,
+    nested,
+    preset_values,
+    recipe_names,
+    value_of,
+)
 
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures that differ from greedy and from uniform sampling; a colder one overflows."""
@@ -34,59 +41,13 @@ HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 
 
-PresetName = Literal["nano", "gsm8k"]
+PresetName = Literal["nano", "gsm8k", "smoke"]
+SMOKE: PresetName = "smoke"
 IsolationPerTest = Literal["failures", "always"]
 """Which tests have a process of their own: those that do not pass in one that several share, or all."""
-ENVIRONMENTS = ("code", "gsm8k", "custom")
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a setting says about itself beside its type and pydantic's `Field`."""
-
-    decides_content: bool = True
-    """Whether it decides what comes out, and so whether two records are of the same thing; else it says where results
-    go, how fast, or by what name."""
-    on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
-    """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
-    warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
-    inherited: bool = False
-    """Whether an evaluation of a run takes it from the run where it is not given."""
-    nano: Any = None
-    """The value that `preset=nano` fills in."""
-    gsm8k: Any = None
-    """The value that `preset=gsm8k` fills in."""
-    environments: tuple[str, ...] = ENVIRONMENTS
-    """The environments that it says something of; in others only its default makes sense."""
-    by_environment: Mapping[str, Any] = field(default_factory=dict)
-    """The default in environments where it is another one; "nano gsm8k": with that preset there."""
-    of_profile: bool = False
-    """Whether it says something of a profile alone, and so is refused where none is made."""
-    meaning: str = ""
-    """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
-    elsewhere: tuple[str, ...] = ()
-    """What other tools call it, and after a space what to make of its value. Suggested, not accepted: one setting has
-    one name."""
-
-
-def about(setting: FieldInfo) -> Setting:
-    """What a setting says about itself."""
-    return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
-
-
-def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:
-    """What a preset fills in of the settings of `model`."""
-    found = {key: getattr(about(setting), preset) for key, setting in model.model_fields.items()}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
-    """The defaults of the settings of `model` that are others in `environment`."""
-    said = {key: about(setting).by_environment for key, setting in model.model_fields.items()}
-    return {key: values[environment] for key, values in said.items() if environment in values}
 
 
 def _not_zero(value: int) -> int:
@@ -107,15 +68,15 @@ def split_at_commas(value: Any) -> Any:
 
 
 def _preset(value: Any) -> Any:
-    if value not in (None, "none", "nano", "gsm8k"):
-        raise ValueError("must be nano, gsm8k or none")
+    if value not in (None, "none", *get_args(PresetName)):
+        raise ValueError("must be nano, gsm8k, smoke or none")
     return None if value == "none" else value
 
 
 Preset = Annotated[
     PresetName | None,
     BeforeValidator(_preset),
-    WithJsonSchema({"type": "string", "enum": ["none", "nano", "gsm8k"]}),
+    WithJsonSchema({"type": "string", "enum": ["none", *get_args(PresetName)]}),
     Field(json_schema_extra={"default": "none"}),
 ]
 """A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
@@ -173,21 +134,44 @@ def _absolute(value: str | None) -> str | None:
     return None if value is None else str(Path(value).expanduser().resolve())
 
 
+def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
+    """Add the recipe's names of members of families to a JSON schema: Prefect refuses a key that it does not have."""
+    leaf = dict(all_settings(model))
+    for name, key in recipe_names(model).items():
+        kind = "integer" if leaf[key].annotation in (int, int | None) else "number"
+        schema["properties"][name] = {
+            "anyOf": [{"type": kind}, {"type": "null"}],
+            "default": None,
+            "title": name,
+            "description": f"{key}, by the recipe's name",
+        }
+
+
 class FlowSettings(BaseModel):
     """What all three flows share."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_with_recipe_names)
     DECIDING: ClassVar[tuple[str, ...]] = ("preset", "environment", "reward_file")
     """The settings that decide what others are by default."""
+    GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
+        "model": ("preset", "base model, chat format and what is asked of it"),
+        "data": ("dataset", "data sets, lengths and how programs are run"),
+        "limits": ("sample_concurrency", "requests in flight, what may be spent, the seed"),
+    }
+    """The groups of the help: by name the first setting of each, in order of definition, and what they are."""
 
-    preset: Preset = Field(
+    preset: Annotated[
+        Preset, Setting(common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",))
+    ] = Field(
         None,
         description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
-        "named); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; or none",
+        "named); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke: a training "
+        "run of 50 steps that fails unless the smoke-test checks pass; or none",
     )
     model_name: Annotated[
         str,
         Setting(
+            common=True,
             nano=NANO_MODEL,
             gsm8k="Qwen/Qwen3-8B",
             by_environment={"nano gsm8k": NANO_WORDS_MODEL},
@@ -208,10 +192,12 @@ class FlowSettings(BaseModel):
     thinking: Annotated[bool | None, Setting(inherited=True)] = Field(
         None, description="on or off, where the chat format has a switch for it; by default as the format has it"
     )
-    environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(gsm8k="gsm8k", inherited=True)] = Field(
-        "code",
-        description="what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom "
-        "(your own prompts, and reward_file)",
+    environment: Annotated[Literal["code", "gsm8k", "custom"], Setting(common=True, gsm8k="gsm8k", inherited=True)] = (
+        Field(
+            "code",
+            description="what is trained on: code (programs that have to pass tests), gsm8k (word problems), or custom "
+            "(your own prompts, and reward_file)",
+        )
     )
     use_r1_zero_format: Annotated[bool, Setting(inherited=True, environments=("gsm8k",))] = Field(
         True, description="gsm8k: ask for <think> and <answer> tags; else for the answer in \\boxed{}"
@@ -226,7 +212,10 @@ class FlowSettings(BaseModel):
         "runs",
     )
     dataset: Annotated[
-        str, Setting(nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset"))
+        str,
+        Setting(
+            common=True, nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset")
+        ),
     ] = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
     evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = Field(
         None,
@@ -238,6 +227,7 @@ class FlowSettings(BaseModel):
     max_tokens: Annotated[
         int,
         Setting(
+            common=True,
             on_resume="warned",
             inherited=True,
             nano=128,
@@ -274,13 +264,13 @@ class FlowSettings(BaseModel):
     )
     seed: int = Field(0, ge=0, description="decides every random draw of the run")
 
-    # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there.
+    # Not pydantic's model_fields_set: what a preset or the step's sizes filled in counts as set there. By dotted keys.
     _given: frozenset[str] = PrivateAttr(default=frozenset())
     _model_reason: str | None = PrivateAttr(default=None)
 
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What takes the place of the defaults, given `values`."""
+        """What takes the place of the defaults, given `values`; both by dotted keys."""
         preset = values.get("preset")
         filled = preset_values(cls, str(preset)) if preset in get_args(PresetName) else {}
         environment = values.get("environment", filled.get("environment"))
@@ -291,20 +281,24 @@ class FlowSettings(BaseModel):
 
     @classmethod
     def _over(cls, base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-        """`base` with `given` in its place where both say something."""
+        """`base` with `given` in its place where both say something; by dotted keys."""
         return {**base, **given}
 
     @property
     def given(self) -> frozenset[str]:
-        """The keys that were given, as opposed to filled by a preset or a default."""
+        """The dotted keys that were given, as opposed to filled by a preset or a default."""
         return self._given
+
+    @property
+    def names_model(self) -> bool:
+        """Whether the base model was named, by itself or by a preset."""
+        return "model_name" in self._given or self.preset not in (None, SMOKE)
 
     def content(self) -> dict[str, Any]:
         """The settings that decide what comes out, for the record; not those of where, how fast and by what name."""
-        fields = type(self).model_fields.items()
-        recorded = self.model_dump(
-            mode="json", exclude={key for key, setting in fields if not self._is_recorded(about(setting))}
-        )
+        said = {key: about(setting) for key, setting in all_settings(type(self))}
+        values = flat(type(self), self.model_dump(mode="json"))
+        recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
         if self.reward_file is not None:  # the path says nothing of what the function does
             recorded[REWARD_HASH] = file_hash(self.reward_file)
         return recorded
@@ -319,8 +313,8 @@ class FlowSettings(BaseModel):
         fields = type(self).model_fields
         deciding = {key: value for key in self.DECIDING if (value := getattr(self, key)) != fields[key].default}
         plain = type(self).model_validate(deciding)
-        given = {key: getattr(self, key) for key in type(self).model_fields if key in self._given}
-        return {key: value for key, value in given.items() if key in deciding or value != getattr(plain, key)}
+        given = {key: value_of(self, key) for key, _ in all_settings(type(self)) if key in self._given}
+        return {key: value for key, value in given.items() if key in deciding or value != value_of(plain, key)}
 
     @property
     def model_reason(self) -> str | None:
@@ -336,20 +330,28 @@ class FlowSettings(BaseModel):
 
     def with_changes(self, **changes: Any) -> Self:
         """These settings with `changes`, which count as given."""
-        changed = type(self).model_validate(self._over(self.model_dump(), changes))
-        changed._given = self._given | frozenset(changes)
+        given = flat(type(self), changes)
+        changed = type(self).model_validate(self._over(flat(type(self), self.model_dump()), given))
+        changed._given = self._given | frozenset(given)
         return changed._with_reason_of(self)
 
     def with_preset(self, preset: PresetName) -> Self:
-        """These settings where they were given, else as `preset` says."""
-        return type(self).model_validate({**{key: getattr(self, key) for key in self._given}, "preset": preset})
+        """These settings where they were given, else as `preset` says; preset=smoke stays what it is."""
+        filled = type(self).model_validate({**{key: value_of(self, key) for key in self._given}, "preset": preset})
+        if self.preset != SMOKE:
+            return filled
+        of_smoke = {key: value for key, value in preset_values(type(self), SMOKE).items() if key not in self._given}
+        smoke = filled.with_changes(**of_smoke, preset=SMOKE)
+        smoke._given = self._given | {"model_name"}
+        return smoke
 
     def filled_from(self, saved: Mapping[str, Any]) -> Self:
         """These settings where they were given, else as `saved` says; what is no setting there is left out."""
-        known = {key: value for key, value in saved.items() if key in type(self).model_fields}
-        kept = {key: getattr(self, key) for key in self._given}
+        settings = dict(all_settings(type(self)))
+        known = {key: value for key, value in flat(type(self), saved).items() if key in settings}
+        kept = {key: value_of(self, key) for key in self._given}
         # In one go: `_over` makes the sizes fit each other, and needs to see which of them were given.
-        filled = type(self).model_validate(self._over({**self.model_dump(), **known}, kept))
+        filled = type(self).model_validate(self._over({**flat(type(self), self.model_dump()), **known}, kept))
         filled._given = self._given
         return filled._with_reason_of(self)
 
@@ -383,7 +385,8 @@ class FlowSettings(BaseModel):
     def _fill_from_preset(cls, values: Any, build: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(values, dict):
             return build(values)
-        settings = build(cls._over(cls._fillings(values), values))
+        given = flat(cls, values)
+        settings = build(nested(cls, cls._over(cls._fillings(given), given)))
         # Of what came in, not of what was built, where the preset's values look as if they were given.
-        settings._given = frozenset(values)
+        settings._given = frozenset(given)
         return settings

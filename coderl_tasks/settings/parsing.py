@@ -1,17 +1,15 @@
 """Settings from plain values, what is wrong with them in a line, and the words that would give them again."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings.flow_settings import about
+from coderl_tasks.settings.setting import NONE_WORDS, about, all_settings
 
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
-NONE_WORDS = ("", "none", "null")
 ENVIRONMENT = {
     "base_url": "TINKER_BASE_URL",
     "tinker_base_url": "TINKER_BASE_URL",
@@ -21,15 +19,6 @@ ENVIRONMENT = {
     "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
 }
 """What other tools have as settings, and is of the machine here."""
-
-
-def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from all_settings(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field
 
 
 def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
@@ -59,7 +48,11 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
     words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
-    return f"{key}={item['input']!r}: {message}" if key else message
+    # Of several settings together, a family or all of a flow, the message says which they are.
+    is_whole = (
+        item["type"] == "value_error" and isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
+    )
+    return message if is_whole or not key else f"{key}={item['input']!r}: {message}"
 
 
 _WORDS = {
@@ -87,16 +80,18 @@ def _near(key: str, model: type[BaseModel]) -> str:
     in other tools, else spelled alike; empty if none is."""
     group, _, last = key.rpartition(".")
     known = dict(all_settings(model))
-    found = [name for name in known if name.rpartition(".")[2] == last]
-    found = found or [
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    called = [
         f"{name} {note}".rstrip()
         for name, field in known.items()
         for other, _, note in (text.partition(" ") for text in about(field).elsewhere)
         if other == last
     ]
     # A pipeline has most settings three times: one in the group that was written is what was meant.
-    of_group = [text for text in found if text.partition(" ")[0].rpartition(".")[0] == group]
-    return " or ".join(of_group or found or difflib.get_close_matches(key, known, n=1))
+    here = f"{group}." if group else ""
+    of_group = [[text for text in found if text.startswith(here)] for found in (same, called)]
+    found = next(filter(None, (*of_group, same, called)), None)
+    return " or ".join(found or difflib.get_close_matches(key, known, n=1))
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:

@@ -1,15 +1,17 @@
 """The settings of `coderl pipeline`: those of its three parts."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS, FlowSettings, Preset
+from coderl_tasks.settings.setting import Setting
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
+COMMON = Setting(common=True)
 SHARED = ("preset", "environment", "reward_file")
 
 
@@ -18,13 +20,14 @@ class PipelineSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    preset: Preset = Field(
-        None, description="nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; or none"
+    preset: Annotated[Preset, COMMON] = Field(
+        None,
+        description="nano: model, data and sizes for the embedded servers; gsm8k: the GRPO notebook's; smoke; or none",
     )
-    environment: Literal["code", "gsm8k", "custom"] | None = Field(
+    environment: Annotated[Literal["code", "gsm8k", "custom"] | None, COMMON] = Field(
         None, description="what is trained on, as in the parts"
     )
-    reward_file: str | None = Field(None, description="custom: the Python file with compute_reward")
+    reward_file: Annotated[str | None, COMMON] = Field(None, description="custom: the Python file with compute_reward")
     curate: CurateSettings = Field(default_factory=CurateSettings)
     train: TrainSettings = Field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)

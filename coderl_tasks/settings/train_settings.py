@@ -11,19 +11,23 @@ Two of them that are not two names for one decide all four keys. config.json rec
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from coderl_tasks.settings.flow_settings import (
-    ONLY_CODE,
-    FlowSettings,
-    Limit,
-    Names,
-    Setting,
-    Temperature,
-    preset_values,
+from coderl_tasks.settings.families import (
+    ALLOWED,
+    Adam,
+    Evaluations,
+    Kl,
+    Loss,
+    RollingSave,
+    Schedule,
+    Trackers,
+    Truncation,
 )
+from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
+from coderl_tasks.settings.setting import Setting, preset_values
 from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
@@ -31,13 +35,8 @@ SMOKE_STEPS = 50
 SERVICE_STEPS = 100
 """Steps of a run on a Tinker service, which bills, where nothing says how many."""
 OFF_POLICY_LOSS = "ppo"
-CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
 _STD_NAMES = ("use_std_normalization", "normalize_by_std", "scale_rewards")
 _STD_NOTE = "(std_normalised where it is true, else mean_centred)"
-LEAST_TO_DIVIDE = 3
-"""Completions per problem from which on some of a group's can go to another one (group_size_adaptive)."""
-ALLOWED = Setting(on_resume="allowed")
-"""May change on resume. What changes only what is shown, or how fast, says decides_content=False too."""
 
 BATCH_SIZE, GROUP_SIZE = "batch_size", "group_size"
 PROBLEMS, COMPLETIONS = "problems_per_step", "completions_per_problem"
@@ -75,33 +74,46 @@ RecipeSize = Annotated[
 class TrainSettings(FlowSettings):
     """Pool -> GRPO steps -> checkpoints and the rollout log."""
 
-    pool: Annotated[str, ALLOWED] = Field(
+    GROUPS: ClassVar[dict[str, tuple[str, str]]] = {
+        **FlowSettings.GROUPS,
+        "run": ("pool", "pool, run directory, where a run begins"),
+        "step": ("problems_per_step", "which problems a step takes, and how many completions of each"),
+        "update": ("learning_rate", "learning rate, optimizer, loss, KL, epochs, LoRA"),
+        "reward": ("temperature", "temperature, reward, advantage, completions that are cut off"),
+        "course": ("max_steps", "steps, checkpoints, evaluations, what is said and done meanwhile, trackers"),
+    }
+
+    pool: Annotated[
+        str,
+        Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)),
+    ] = Field(
         "latest",
         description="a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) "
         "that fills a step, else one that is made of all of dataset, without a profile",
     )
-    log_path: Annotated[str | None, Setting(on_resume="ignored", elsewhere=("output_dir", "run"))] = Field(
+    log_path: Annotated[str | None, Setting(common=True, on_resume="ignored", elsewhere=("output_dir", "run"))] = Field(
         None, description="run directory, or the name of one below ~/code-rl-logs; an existing run is resumed"
     )
-    resume: Annotated[Literal["auto", "must"], Setting(decides_content=False)] = Field(
-        "auto", description="must: never a new run, whatever log_path says"
-    )
-    new: Annotated[bool, Setting(decides_content=False)] = Field(
-        False,
-        description="a new run, though log_path looks like the name of another one, or without log_path, though an "
-        "unfinished one has these settings",
+    resume: Annotated[
+        Literal["auto", "must", "never"], Setting(decides_content=False, elsewhere=("new (new=true is resume=never)",))
+    ] = Field(
+        "auto",
+        description="must: never a new run, whatever log_path says; never: a new run, though log_path looks like the "
+        "name of another one, or without log_path, though an unfinished one has these settings",
     )
     init_from: Annotated[str | None, AfterValidator(_state_path)] = Field(
         None, description="state that a new run starts from: a state_path (tinker://...) of a run's checkpoints.jsonl"
     )
     # Not recorded: config.json has the recipe's pair, which says the same.
     problems_per_step: Annotated[
-        int, Setting(elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step"))
+        int,
+        Setting(common=True, elsewhere=("groups_per_batch", "prompts_per_step", "n_questions", "n_questions_per_step")),
     ] = Field(8, ge=1, exclude=True, description="problems per step")
     completions_per_problem: Annotated[
         int,
         Setting(
-            elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt")
+            common=True,
+            elsewhere=("n", "k", "samples", "num_samples", "n_samples", "num_generations", "completions_per_prompt"),
         ),
     ] = Field(
         16,
@@ -109,11 +121,11 @@ class TrainSettings(FlowSettings):
         exclude=True,
         description="completions per problem and step; the rewards of these, a group, are compared",
     )
-    group_size: Annotated[RecipeSize, Setting(meaning="problems per step", gsm8k=32)] = Field(
+    group_size: Annotated[RecipeSize, Setting(hidden=True, meaning="problems per step", gsm8k=32)] = Field(
         8, ge=1, description="problems per step, by the recipe's name: problems_per_step"
     )
     batch_size: Annotated[
-        RecipeSize, Setting(meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",))
+        RecipeSize, Setting(hidden=True, meaning="completions per step", gsm8k=256, elsewhere=("rollout_batch_size",))
     ] = Field(
         128, ge=2, description="completions per step, by the recipe's name: problems_per_step x completions_per_problem"
     )
@@ -122,12 +134,7 @@ class TrainSettings(FlowSettings):
         description="which problems a step takes: shuffled passes over the pool; cycle: the pool's order; adaptive: "
         "those whose group is likely to have a signal, by the profile and by what the steps before have shown",
     )
-    group_size_adaptive: bool = Field(
-        False,
-        description="adaptive: divide a step's completions so that as many groups as possible have a signal: up to "
-        "twice completions_per_problem for problems seldom right or seldom wrong, down to half for others",
-    )
-    first_completions: int = Field(
+    first_completions: Annotated[int, Setting(elsewhere=("group_size_adaptive",))] = Field(
         0,
         ge=0,
         description="completions that each group is begun with; only one whose rewards differ gets the rest of "
@@ -144,66 +151,20 @@ class TrainSettings(FlowSettings):
         "step has sampled so many times problems_per_step (with first_completions: so many times its completions); "
         "passes over the pool do not count them (1: not replaced)",
     )
-    learning_rate: Annotated[float, Setting(on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))] = Field(
-        4e-5, gt=0, description="Adam's learning rate"
+    learning_rate: Annotated[
+        float, Setting(common=True, on_resume="warned", nano=1e-3, gsm8k=1e-5, elsewhere=("lr",))
+    ] = Field(4e-5, gt=0, description="Adam's learning rate")
+    schedule: Schedule = Field(
+        Schedule(), description="how the learning rate rises and falls: schedule=cosine:200,warmup:10"
     )
-    warmup_steps: Annotated[int, Setting(on_resume="warned", elsewhere=("lr_warmup_steps", "warmup"))] = Field(
-        0, ge=0, description="steps over which a new run's learning rate grows to its height"
-    )
-    learning_rate_schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        Setting(on_resume="warned", elsewhere=("lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler")),
-    ] = Field("constant", description="how the learning rate falls to 0 at scheduler_total_steps, if at all")
-    scheduler_total_steps: Annotated[int | None, Setting(on_resume="warned")] = Field(
-        None, ge=1, description="linear, cosine: the step at which the learning rate is 0, whatever max_steps is"
-    )
-    adam_beta1: Annotated[float, Setting(elsewhere=("beta1",))] = Field(
-        0.9, ge=0, lt=1, description="decay of Adam's first moment"
-    )
-    adam_beta2: Annotated[float, Setting(elsewhere=("beta2",))] = Field(
-        0.95, ge=0, lt=1, description="decay of Adam's second moment"
-    )
-    adam_eps: Annotated[float, Setting(gsm8k=1e-8, elsewhere=("eps",))] = Field(
-        1e-12, gt=0, description="Adam's epsilon"
-    )
-    weight_decay: float = Field(0.0, ge=0, description="Adam's decoupled weight decay")
-    grad_clip_norm: Annotated[float, Setting(elsewhere=("max_grad_norm", "grad_clip"))] = Field(
-        0.0,
-        ge=0,
-        description="norm that the gradient is clipped to (0: not clipped; the Tinker service says the gradient's norm "
-        "only where this is set, to 1e12 say)",
-    )
+    adam: Adam = Field(Adam(), description="the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0")
     loss_fn: Annotated[
         LossName,
         BeforeValidator(replayable_loss),
-        Setting(gsm8k="ppo", elsewhere=("loss", "loss_type")),
+        Setting(gsm8k="ppo", elsewhere=("loss_type",)),
     ] = Field("importance_sampling", description="Tinker's name of the loss")
-    # Other tools name the distance from 1.
-    clip_low_threshold: Annotated[
-        float | None,
-        Setting(elsewhere=tuple(f"{name} (1 - {name})" for name in (*CLIP_RANGES, "epsilon_low"))),
-    ] = Field(
-        None, ge=0, le=1, description="ppo, cispo, gspo: least importance ratio, not a distance from 1; by default 0.8"
-    )
-    clip_high_threshold: Annotated[
-        float | None,
-        Setting(elsewhere=tuple(f"{name} (1 + {name})" for name in (*CLIP_RANGES, "epsilon_high"))),
-    ] = Field(None, ge=1, description="ppo, cispo, gspo: greatest importance ratio; by default 1.2")
-    dro_beta: Annotated[float | None, Setting(elsewhere=("beta",))] = Field(
-        None, ge=0, description="dro: weight of the squared log-probability gap; by default 0.05"
-    )
-    kl_penalty_coef: Annotated[float, Setting(elsewhere=("kl_coef", "kl_coeff"))] = Field(
-        0.0,
-        ge=0,
-        description="weight of the penalty on leaving the base model, taken off each token's advantage (0: the base "
-        "model is not asked)",
-    )
-    kl_base_every: Annotated[int, Setting(decides_content=False, on_resume="allowed")] = Field(
-        0,
-        ge=0,
-        description="steps between measurements of the policy's KL to the base model, on some of a step's completions; "
-        "nothing is trained on it (0: none; kl_penalty_coef measures it in each step)",
-    )
+    loss: Loss = Field(Loss(), description="what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05")
+    kl: Kl = Field(Kl(), description="distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10")
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
         1, ge=1, description="times that a step's completions are trained on"
     )
@@ -212,10 +173,12 @@ class TrainSettings(FlowSettings):
     ] = Field(
         None, ge=1, description="completions per optimizer step, the last of an epoch takes the rest; by default all"
     )
-    lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(elsewhere=("rank",))] = Field(
+    lora_rank: Annotated[int, AfterValidator(_possible_rank), Setting(common=True, elsewhere=("rank",))] = Field(
         32, ge=1, description=f"rank of the LoRA adapter, at most {MAX_LORA_RANK}"
     )
-    temperature: Annotated[Temperature, Setting(on_resume="warned", elsewhere=("sampling_temperature",))] = Field(
+    temperature: Annotated[
+        Temperature, Setting(common=True, on_resume="warned", elsewhere=("sampling_temperature",))
+    ] = Field(
         1.0, gt=0, description="sampling temperature of the rollouts (training is at 1: another one shifts its ratios)"
     )
     format_coef: Annotated[float, Setting(environments=ONLY_CODE)] = Field(
@@ -235,24 +198,21 @@ class TrainSettings(FlowSettings):
     advantage_eps: float = Field(
         1e-6, ge=0, description="advantage=std_normalised: added to the group's standard deviation"
     )
-    truncation: Annotated[
-        Literal["graded", "masked", "penalised"],
-        Setting(elsewhere=("mask_truncated_completions", "overlong_filtering")),
-    ] = Field(
-        "graded",
-        description="completions that run into max_tokens: as the format rule says; left out of their group; or (and "
-        "those that nearly do) with a penalty that grows to 1 over overlong_tokens",
-    )
-    overlong_tokens: Annotated[int | None, Setting(elsewhere=("overlong_buffer", "soft_overlong_tokens"))] = Field(
-        None, ge=1, description="truncation=penalised: last tokens of the limit that are penalised; by default a fifth"
-    )
-    order_from: Annotated[Names, Setting(environments=ONLY_CODE)] = Field(
-        None, description="earlier runs to learn test priority from (which run first), besides the pool's profile"
+    truncation: Truncation = Field(
+        Truncation(),
+        description="completions that run into max_tokens: graded, masked (left out), or penalised:TOKENS of the limit",
     )
     max_steps: Annotated[
         int,
         AfterValidator(_some_steps),
-        Setting(on_resume="allowed", nano=50, gsm8k=60, elsewhere=("steps", "num_steps", "n_grpo_steps")),
+        Setting(
+            common=True,
+            on_resume="allowed",
+            nano=50,
+            gsm8k=60,
+            smoke=SMOKE_STEPS,
+            elsewhere=("steps", "num_steps", "n_grpo_steps"),
+        ),
     ] = Field(
         -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
     )
@@ -265,35 +225,15 @@ class TrainSettings(FlowSettings):
         description="steps that are sampled while one is trained, each from the policy so many updates before its own; "
         f"above 0 loss_fn is {OFF_POLICY_LOSS} unless given",
     )
-    save_every: Annotated[int, Setting(on_resume="allowed", nano=100, gsm8k=6)] = Field(
+    save_every: Annotated[int, Setting(common=True, on_resume="allowed", nano=100, gsm8k=6)] = Field(
         10, ge=0, description="steps between checkpoints, which stay (0: only at the end)"
     )
-    rolling_save_every: Annotated[int, ALLOWED] = Field(
-        1, ge=0, description="steps between states to resume from, which expire (0: none but the checkpoints)"
+    rolling_save: RollingSave = Field(
+        RollingSave(), description="states to resume from, which expire: rolling_save=every:1,hours:168,keep:3"
     )
-    # A Tinker service takes no time to live below an hour.
-    rolling_save_hours: Annotated[float, ALLOWED] = Field(
-        168, ge=1, description="hours that states to resume from are kept"
+    eval: Annotated[Evaluations, Setting(common=True)] = Field(
+        Evaluations(), description="evaluations meanwhile: eval=every:10,limit:200 (coderl train --help eval)"
     )
-    rolling_save_keep: Annotated[int, ALLOWED] = Field(
-        3,
-        ge=2,
-        description="states to resume from that are kept, the newest ones, and at least one more than "
-        "max_steps_off_policy; older ones are deleted",
-    )
-    eval_every: Annotated[int, Setting(on_resume="allowed", gsm8k=6)] = Field(
-        10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
-    )
-    eval_limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40, elsewhere=("n_samples",))] = Field(
-        200, description="problems of a periodic evaluation, a seeded subset (-1: all)"
-    )
-    eval_ends_limit: Annotated[Limit, Setting(on_resume="allowed", gsm8k=40)] = Field(
-        -1, description="the same for the baseline and the final evaluation; a given eval_limit counts here too"
-    )
-    eval_on: Literal["test", "validation"] = Field(
-        "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
-    )
-    validation_size: int = Field(64, ge=1, description="problems held out of the pool with eval_on=validation")
     steer: Annotated[Literal["advise", "act", "off"], Setting(on_resume="warned")] = Field(
         "advise",
         description="say after a step what is off, and which setting mends it; act: also lower the learning rate, "
@@ -303,14 +243,8 @@ class TrainSettings(FlowSettings):
     suspend_hours: Annotated[float, ALLOWED] = Field(
         24, gt=0, description="hours that a deployment's run stays suspended in an outage, waiting to be resumed"
     )
-    smoke: Annotated[bool, ALLOWED] = Field(
-        False, description=f"run {SMOKE_STEPS} steps and fail unless the smoke-test checks pass"
-    )
-    wandb_project: Annotated[str | None, ALLOWED] = Field(None, description="log to this Weights & Biases project too")
-    wandb_name: Annotated[str | None, ALLOWED] = Field(None, description="name of the run there")
-    trackio_project: Annotated[str | None, ALLOWED] = Field(None, description="log to this trackio project too")
-    trackio_name: Annotated[str | None, ALLOWED] = Field(
-        None, description="name of the run there, to which six digits are added that stand for the directory"
+    trackers: Trackers = Field(
+        Trackers(), description="where metrics are logged too: trackers=wandb:PROJECT,name:RUN or trackio:PROJECT"
     )
 
     @classmethod
@@ -321,14 +255,12 @@ class TrainSettings(FlowSettings):
     @classmethod
     def _fillings(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         fillings = dict(super()._fillings(values))
-        # This comes before validation: a value may still be a word of the command line.
-        if str(values.get("smoke", "")).lower() in ("true", "1", "yes", "on"):
-            fillings["max_steps"] = SMOKE_STEPS  # whatever the preset fills in
         # Completions of an older policy need a loss that bounds what each of them may change.
+        # This comes before validation: a value may still be a word of the command line.
         if str(values.get("max_steps_off_policy") or 0) != "0":
             fillings.setdefault("loss_fn", OFF_POLICY_LOSS)
-        if "eval_limit" in values:
-            fillings["eval_ends_limit"] = values["eval_limit"]
+        if "eval.limit" in values:
+            fillings["eval.ends_limit"] = values["eval.limit"]
         return fillings
 
     @classmethod
@@ -375,7 +307,7 @@ class TrainSettings(FlowSettings):
     def rolling_states(self) -> int:
         """How many states to resume from are kept: the next step is sampled from one max_steps_off_policy older than
         the newest."""
-        return max(self.rolling_save_keep, self.max_steps_off_policy + 1)
+        return max(self.rolling_save.keep, self.max_steps_off_policy + 1)
 
     @model_validator(mode="after")
     def _first_completions_are_possible(self) -> Self:
@@ -385,8 +317,6 @@ class TrainSettings(FlowSettings):
                 f"first_completions={first} of completions_per_problem={whole}: use from 2, of which two can differ, "
                 f"to {whole - 1}, or leave it out"
             )
-        if first and self.group_size_adaptive:
-            raise ValueError("first_completions and group_size_adaptive both decide a group's size: leave out one")
         return self
 
     @model_validator(mode="after")
@@ -400,31 +330,16 @@ class TrainSettings(FlowSettings):
         return self
 
     @model_validator(mode="after")
-    def _sizes_can_adapt(self) -> Self:
-        if self.group_size_adaptive and self.selection != "adaptive":
-            raise ValueError(
-                f"group_size_adaptive divides completions by what selection=adaptive knows, and selection="
-                f"{self.selection}: add selection=adaptive, or leave it out"
-            )
-        if self.group_size_adaptive and self.completions_per_problem < LEAST_TO_DIVIDE:
-            raise ValueError(
-                f"group_size_adaptive has nothing to divide of completions_per_problem={self.completions_per_problem}: "
-                f"a group needs two, use {LEAST_TO_DIVIDE} or more"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _advantages_are_possible(self) -> Self:
         default = type(self).model_fields["advantage_eps"].default
         if self.advantage != "std_normalised" and self.advantage_eps != default:
             raise ValueError(
                 f"advantage_eps={self.advantage_eps:g} is of advantage=std_normalised alone: {self.advantage} adds none"
             )
-        if self.truncation != "penalised" and self.overlong_tokens is not None:
-            raise ValueError(f"overlong_tokens={self.overlong_tokens} is of truncation=penalised: leave it out")
-        if self.overlong_tokens is not None and self.overlong_tokens > self.max_tokens:
-            raise ValueError(f"overlong_tokens={self.overlong_tokens} is more than max_tokens={self.max_tokens}")
-        if self.advantage == "maxrl" and self.truncation == "penalised":
+        overlong = self.truncation.overlong_tokens
+        if overlong is not None and overlong > self.max_tokens:
+            raise ValueError(f"truncation.overlong_tokens={overlong} is more than max_tokens={self.max_tokens}")
+        if self.advantage == "maxrl" and self.truncation.kind == "penalised":
             raise ValueError(
                 "advantage=maxrl divides by a group's mean reward, which truncation=penalised can make negative: use "
                 "truncation=masked, or another advantage"
@@ -437,34 +352,15 @@ class TrainSettings(FlowSettings):
         return self
 
     @model_validator(mode="after")
-    def _schedule_is_possible(self) -> Self:
-        schedule, total = self.learning_rate_schedule, self.scheduler_total_steps
-        if schedule == "constant":
-            if total is not None:
-                raise ValueError(
-                    f"scheduler_total_steps={total} is of learning_rate_schedule=linear or cosine: a constant learning "
-                    "rate has none, leave it out"
-                )
-            return self
-        if total is None:
-            raise ValueError(
-                f"learning_rate_schedule={schedule} needs scheduler_total_steps, the steps of the whole training: a "
-                "run may be gone on with in parts, over each of which the learning rate would collapse"
-            )
-        if self.warmup_steps >= total:
-            raise ValueError(f"warmup_steps={self.warmup_steps} leaves nothing of scheduler_total_steps={total}")
-        return self
-
-    @model_validator(mode="after")
     def _update_is_possible(self) -> Self:
         for setting, key in LOSS_SETTINGS.items():
-            if getattr(self, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
+            if getattr(self.loss, setting) is not None and key not in LOSS_CONFIG[self.loss_fn]:
                 takers = ", ".join(loss for loss, config in LOSS_CONFIG.items() if key in config)
-                raise ValueError(f"{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
-        compares = "kl_penalty_coef" if self.kl_penalty_coef else "kl_base_every"
-        if getattr(self, compares) and self.temperature != 1:
+                raise ValueError(f"loss.{setting} is of loss_fn={takers}: {self.loss_fn} has none, leave it out")
+        compares = "penalty_coef" if self.kl.penalty_coef else "base_every"
+        if getattr(self.kl, compares) and self.temperature != 1:
             raise ValueError(
-                f"{compares} compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
+                f"kl.{compares} compares log-probabilities at temperature 1, and temperature={self.temperature:g}: "
                 "leave one of the two out"
             )
         if self.train_batch_size is not None and self.train_batch_size > self.batch_size:
@@ -476,14 +372,8 @@ class TrainSettings(FlowSettings):
 
     def loss_config(self) -> dict[str, float]:
         """What `loss_fn` is told: thresholds as given, else by default."""
-        given = {key: getattr(self, setting) for setting, key in LOSS_SETTINGS.items()}
+        given = {key: getattr(self.loss, setting) for setting, key in LOSS_SETTINGS.items()}
         return {key: value if given[key] is None else given[key] for key, value in LOSS_CONFIG[self.loss_fn].items()}
-
-    @model_validator(mode="after")
-    def _evaluations_are_possible(self) -> Self:
-        if self.eval_every == 0:
-            raise ValueError("eval_every=0 makes no sense: use -1 for no evaluations")
-        return self
 
 
 def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:

@@ -12,12 +12,8 @@ LOSS_CONFIG: dict[LossName, dict[str, float]] = {
     "dro": {"beta": 0.05},
 }
 """What each loss can be told, and what it is told where nothing else is said. Thresholds are absolute ratios."""
-LOSS_SETTINGS = {
-    "clip_low_threshold": "clip_low_threshold",
-    "clip_high_threshold": "clip_high_threshold",
-    "dro_beta": "beta",
-}
-"""The settings of losses, and what the service calls them."""
+LOSS_SETTINGS = {"clip_low": "clip_low_threshold", "clip_high": "clip_high_threshold", "beta": "beta"}
+"""The members of the setting `loss`, and what the service calls them."""
 
 
 def replayable_loss(value: Any) -> Any:

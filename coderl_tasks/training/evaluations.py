@@ -1,4 +1,4 @@
-"""A run's own evaluations: the baseline, every `eval_every` steps, at the end. None is repeated."""
+"""A run's own evaluations: the baseline, every `eval.every` steps, at the end. None is repeated."""
 
 from typing import Any
 
@@ -52,10 +52,10 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
 def evaluated_problems(run: TrainingRun, name: str) -> list[Problem]:
     """What evaluation `name` runs on: the test problems at both ends, else the subset or the validation problems."""
     if name in (BASELINE, FINAL):
-        return evaluation_subset(run.test_problems, run.settings.eval_ends_limit, seed=run.settings.seed)
+        return evaluation_subset(run.test_problems, run.settings.eval.ends_limit, seed=run.settings.seed)
     if run.validation_problems:
         return run.validation_problems
-    return evaluation_subset(run.test_problems, run.settings.eval_limit, seed=run.settings.seed)
+    return evaluation_subset(run.test_problems, run.settings.eval.limit, seed=run.settings.seed)
 
 
 def policy_name(run: TrainingRun, step: int) -> str:

@@ -92,7 +92,7 @@ class Learner:
             PolicyLoss(settings.loss_fn, settings.loss_config()),
             settings.epochs_per_rollout_batch,
             settings.train_batch_size,
-            settings.kl_penalty_coef,
+            settings.kl.penalty_coef,
         )
         self._trained: _Trained | None = None
         self._samplers: dict[int, tuple[tinker.ServiceClient, tinker.SamplingClient]] = {}
@@ -138,7 +138,7 @@ class Learner:
             # Before the commit that names it: a crash in between repeats the update, and this save is overwritten.
             if save is not None:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
-                ttl = round(self._settings.rolling_save_hours * 3600)
+                ttl = round(self._settings.rolling_save.hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
@@ -199,7 +199,7 @@ class Learner:
             logger.warning("old states are not deleted yet: %s", error or "no answer")
         except ConfigError as error:
             self._deletes = False
-            hours = self._settings.rolling_save_hours
+            hours = self._settings.rolling_save.hours
             logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
 
     def is_saved(self, step: int) -> bool:

@@ -87,17 +87,17 @@ def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int
     learning_rate = learning_rate_at(
         step,
         settings.learning_rate,
-        warmup_steps=settings.warmup_steps,
-        schedule=settings.learning_rate_schedule,
-        total_steps=settings.scheduler_total_steps,
+        warmup_steps=settings.schedule.warmup,
+        schedule=settings.schedule.kind,
+        total_steps=settings.schedule.total,
     )
     return adam_params(
         learning_rate * learning_rate_factor(settings, commits, step),
-        beta1=settings.adam_beta1,
-        beta2=settings.adam_beta2,
-        eps=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        grad_clip_norm=settings.grad_clip_norm,
+        beta1=settings.adam.beta1,
+        beta2=settings.adam.beta2,
+        eps=settings.adam.eps,
+        weight_decay=settings.adam.weight_decay,
+        grad_clip_norm=settings.adam.grad_clip_norm,
     )
 
 
@@ -285,7 +285,7 @@ class TrainingRun:
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
-        if self.settings.kl_penalty_coef:
+        if self.settings.kl.penalty_coef:
             return False
         is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
         return self.session.service_address is None or is_known
@@ -313,8 +313,8 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     used.require_hidden(directory.path, Path(settings.pool))
     # First what lies on this machine: a pool or a data set that cannot be used costs no session.
     problems = read_pool(Path(settings.pool))
-    orders = frozen_orders(directory, problems, Path(settings.pool), settings.order_from or ())
-    test_problems = [] if settings.eval_every == -1 else read_evaluation_side(settings, problems, directory.path)
+    orders = frozen_orders(directory, problems, Path(settings.pool))
+    test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
     budget = run_budget(settings, directory.path, directory.commits())
     async with open_session(settings, used, budget) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)

@@ -2,14 +2,13 @@
 are run.
 
 The order is learned once, then read from the run's test_order.json. It is learned from the pool's counts (columns
-`test_runs` and `test_catches`, from the profile) and, where asked for, from the rollouts of earlier runs. The file
-holds {problem id: test indices}, of those problems only whose order is not their own. A run that began to score without
-the file keeps the problems' own order.
+`test_runs` and `test_catches`, from the profile). The file holds {problem id: test indices}, of those problems only
+whose order is not their own. A run that began to score without the file keeps the problems' own order.
 """
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,11 +17,10 @@ import polars as pl
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.grading.priority import CatchCounts, count_catches, learned_priority
+from coderl_tasks.grading.priority import CatchCounts, learned_priority
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
-from coderl_tasks.policy.sampling import HISTORY_COLUMNS, completion_budget, first_failures
+from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.problems.problem import Problem, SpilledTests
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.engine import Session
@@ -36,12 +34,10 @@ PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environ
 """What of config.json decides how long prompts are, and completions may be."""
 
 
-def frozen_orders(
-    directory: RunDirectory, problems: Sequence[Problem], pool: Path, earlier_runs: Iterable[str] = ()
-) -> Orders:
-    """The run's orders by problem id; learned from the file `pool` and `earlier_runs`, and recorded, if it is new.
+def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
+    """The run's orders by problem id; learned from the file `pool`, and recorded, if it is new.
 
-    Raises ConfigError for an earlier run that is none, DataError for a file that cannot be read or has other tests.
+    Raises DataError for a file that cannot be read or has other tests.
     """
     path = directory.path / "test_order.json"
     if path.is_file():
@@ -53,22 +49,18 @@ def frozen_orders(
     # Begun without the file: another order from here on would name other failures than the steps before it.
     if directory.step(0).has("scored"):
         return {}
-    orders = learned_orders(problems, pool, earlier_runs)
+    orders = learned_orders(problems, pool)
     # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
     write_json(path, orders)
     logger.info("tests of %d of %d problems are run in a learned order: %s", len(orders), len(problems), path.name)
     return orders
 
 
-def learned_orders(problems: Sequence[Problem], pool: Path, earlier_runs: Iterable[str] = ()) -> dict[str, list[int]]:
-    """The orders that differ from the problems' own, by problem id; raises as `frozen_orders` does."""
+def learned_orders(problems: Sequence[Problem], pool: Path) -> dict[str, list[int]]:
+    """The orders that differ from the problems' own, by problem id."""
     n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
-    known: dict[str, CatchCounts] = {}
-    for history in (pool_counts(pool), *(run_counts(run_path(run), n_tests) for run in earlier_runs)):
-        for problem_id, counts in history.items():
-            if len(counts.runs) == n_tests.get(problem_id):
-                known[problem_id] = known[problem_id] + counts if problem_id in known else counts
-    orders = {problem_id: learned_priority(counts) for problem_id, counts in sorted(known.items())}
+    known = sorted(pool_counts(pool).items())
+    orders = {name: learned_priority(counts) for name, counts in known if len(counts.runs) == n_tests.get(name)}
     return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
 
 
@@ -78,35 +70,6 @@ def pool_counts(pool: Path) -> dict[str, CatchCounts]:
         return {}
     frame = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls()
     return {problem_id: CatchCounts(tuple(runs), tuple(catches)) for problem_id, runs, catches in frame.iter_rows()}
-
-
-def run_counts(run: Path, n_tests: Mapping[str, int]) -> dict[str, CatchCounts]:
-    """What the training rollouts of an earlier run saw of each problem's tests, where it had as many (`n_tests`)."""
-    require_run(run)
-    files = sorted(run.glob("steps/*/scored.parquet"))
-    if not files:
-        return {}
-    try:
-        rollouts = pl.read_parquet(files, columns=list(HISTORY_COLUMNS))
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(
-            f"order_from={run}: its rollouts cannot be read ({str(error).partition(chr(10))[0]})"
-        ) from error
-    same_tests = rollouts.filter(
-        pl.col("tests_total") == pl.col("problem_id").replace_strict(n_tests, default=None, return_dtype=pl.Int32)
-    )
-    path = run / "test_order.json"
-    orders = read_json(path) if path.is_file() else {}
-    return {
-        problem_id: count_catches(n_tests[problem_id], failures, orders.get(problem_id))
-        for problem_id, failures in first_failures(same_tests).items()
-    }
-
-
-def require_run(run: Path) -> None:
-    """Raise ConfigError if `order_from` names `run`, and there is none."""
-    if not (run / "config.json").is_file():
-        raise ConfigError(f"order_from: there is no run in {run}{did_you_mean(near_runs(run))}")
 
 
 def _fits(order: object, n_tests: int) -> bool:
@@ -187,14 +150,16 @@ def fitting_problems(session: Session, problems: list[Problem], directory: RunDi
 
 
 def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
-    """The pool's problems to train on, and those held out for validation (none unless eval_on=validation)."""
-    if settings.eval_on != "validation":
+    """The pool's problems to train on, and those held out for validation (none unless eval.on=validation)."""
+    if settings.eval.on != "validation":
         return problems, []
-    if settings.validation_size >= len(problems):
-        raise ConfigError(f"validation_size={settings.validation_size} leaves nothing of a pool of {len(problems)}")
+    if settings.eval.validation_size >= len(problems):
+        raise ConfigError(
+            f"eval.validation_size={settings.eval.validation_size} leaves nothing of a pool of {len(problems)}"
+        )
     # By a hash and not by place: what is held out stays so whatever order the pool has.
     ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
-    held_out = {problem.problem_id for problem in ordered[: settings.validation_size]}
+    held_out = {problem.problem_id for problem in ordered[: settings.eval.validation_size]}
     return (
         [problem for problem in problems if problem.problem_id not in held_out],
         [problem for problem in problems if problem.problem_id in held_out],

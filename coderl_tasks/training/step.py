@@ -218,10 +218,10 @@ async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.Data
 def _counted(run: TrainingRun) -> CountedRewards:
     settings = run.settings
     return counted_rewards(
-        settings.truncation,
+        settings.truncation.kind,
         max_tokens=settings.max_tokens,
         context=run.session.context,
-        overlong_tokens=settings.overlong_tokens,
+        overlong_tokens=settings.truncation.overlong_tokens,
     )
 
 
@@ -242,9 +242,7 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
     that the settings want."""
     settings, new = run.settings, problem_ids[len(known) :]
     sizes, decided = None, None
-    if run.adaptive is not None and settings.group_size_adaptive:
-        sizes = [*known, *run.adaptive.group_sizes(step, new)]
-    elif settings.first_completions:
+    if settings.first_completions:
         sizes, decided = [*known, *[settings.first_completions] * len(new)], len(known)
     return run.directory.step(step).write_problems(problem_ids, sizes, decided)
 
@@ -311,10 +309,10 @@ def _asked_of_the_base_model(run: TrainingRun, step: int, scored: pl.DataFrame) 
     """The rows that the base model is asked for: all that are trained on where leaving it is penalised, some where it
     is observed; None where neither is due."""
     settings = run.settings
-    if settings.kl_penalty_coef:
+    if settings.kl.penalty_coef:
         return scored["trained"]
     # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
-    is_due = run.is_due(step, settings.kl_base_every) and temperature_at(settings, run.directory.commits(), step) == 1
+    is_due = run.is_due(step, settings.kl.base_every) and temperature_at(settings, run.directory.commits(), step) == 1
     return observed(scored, seed_for(settings.seed, "kl_base", step)) if is_due else None
 
 
@@ -363,7 +361,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
 
 def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
     """What is saved before `step` is committed: a state where one is due, and none is kept; weights for overlap."""
-    state = run.is_due(step, run.settings.rolling_save_every) and not run.keeps(step)
+    state = run.is_due(step, run.settings.rolling_save.every) and not run.keeps(step)
     if run.settings.max_steps_off_policy:
         return "both" if state else "sampler"
     return "state" if state else None

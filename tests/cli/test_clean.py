@@ -17,7 +17,7 @@ from coderl_tasks.journal.unfinished import working_in
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord
 
-CONFIG = {"model_name": "data/nano", "max_steps": 1, "eval_every": -1}
+CONFIG = {"model_name": "data/nano", "max_steps": 1, "eval": {"every": -1}}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.cli.entry import FLOWS, FREE_SPACE, NOT_ALLOWED, usage
 from coderl_tasks.cli.options import SUBCOMMANDS
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.settings import TrainSettings
+from coderl_tasks.settings import CurateSettings, TrainSettings
 
 
 def test_no_command_and_help_print_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,14 +148,16 @@ def test_what_the_machine_or_the_user_causes_is_one_line(
     [
         (["--log_path", "runs/a=b", "--seed=2"], {"log_path": "runs/a=b", "seed": "2"}),
         (["--log-path", "max=3"], {"log_path": "max=3"}),
-        (["--smoke", "seed=2"], {"smoke": True, "seed": "2"}),
-        (["--smoke", "false"], {"smoke": "false"}),
+        (["--replace", "seed=2"], {"replace": True, "seed": "2"}),
+        (["--replace", "false"], {"replace": "false"}),
         (["--max_steps", "-1"], {"max_steps": "-1"}),
         (["log_path=a=b"], {"log_path": "a=b"}),
+        (["--adam", "beta1:0.9", "--eval.limit", "5"], {"adam": "beta1:0.9", "eval": {"limit": "5"}}),
+        (["--log_path", "weight_decay:0.1"], {"log_path": "weight_decay:0.1"}),
     ],
 )
 def test_the_three_forms_of_a_setting(words: list[str], values: dict[str, bool | str] | dict[str, str]) -> None:
-    assert parse_key_values(words, TrainSettings) == values
+    assert parse_key_values(words, CurateSettings if "--replace" in words else TrainSettings) == values
 
 
 @pytest.mark.parametrize(

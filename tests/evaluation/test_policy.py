@@ -32,7 +32,7 @@ def test_latest_is_the_newest_run_of_the_model_with_a_checkpoint(tmp_path: Path)
 
 
 def test_a_validation_set_chooses_the_best_checkpoint(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", [1, 3, 5], eval_on="validation")
+    run = make_run(tmp_path / "run", [1, 3, 5], eval={"on": "validation"})
     for step, rate in ((1, 0.4), (3, 0.6), (5, 0.5)):
         folder = run / "evals" / f"step-{step:06d}"
         folder.mkdir(parents=True)

@@ -13,8 +13,8 @@ from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.paths import coderl_home
 from local_servers.tinker.checkpoint_store import CheckpointStore
 
-TINY = ("batch_size=24", "group_size=3", "max_tokens=64", "save_every=2", "eval_every=2", "eval_limit=2")
-ENDS = "eval_ends_limit=4"
+TINY = ("batch_size=24", "group_size=3", "max_tokens=64", "save_every=2", "eval_every=2", "eval.limit=2")
+ENDS = "eval.ends_limit=4"
 
 
 def start(environment: dict[str, str], *arguments: object, stderr: int = subprocess.STDOUT) -> "subprocess.Popen[str]":

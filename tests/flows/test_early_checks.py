@@ -57,7 +57,6 @@ def place(tmp_path: Path) -> Path:
         ("curate", ("dataset=PLACE/only-test",), "only-test has no train split"),
         ("curate", ("evaluation_dataset=PLACE/only-train",), "only-train has no test split"),
         ("curate", ("splits=taco,typo",), "has no split typo; there are: "),
-        ("train", ("order_from=nosuch", "pool=PLACE/pool.parquet"), "order_from: there is no run in .*nosuch"),
         ("train", ("pool=nosuch",), r"pool=nosuch: no such pool, file or folder \(coderl pools lists"),
         ("train", ("dataset=PLACE/only-train", "pool=PLACE/pool.parquet"), "only-train has no test split"),
         ("evaluate", ("dataset=PLACE/only-train",), "only-train has no test split"),

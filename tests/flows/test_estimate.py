@@ -90,12 +90,12 @@ def test_what_nothing_is_known_of_is_estimated_at_most(estimated: Says, run: Pat
 def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
     estimated: Says, run: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("train", "preset=nano", f"pool={pool}", "max_steps=9", *TINY[:4], "eval_every=-1", "kl_base_every=3")
+    words = ("train", "preset=nano", f"pool={pool}", "max_steps=9", *TINY[:4], "eval_every=-1", "kl=base_every:3")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert "time: not known before three steps" in estimated(*words)  # a service bills, and is not asked by itself
     said = estimated("train", "--probe", *words[1:])
     assert re.search(r"time: train about \d.* tokens/s sampled, .* trained on, by a probe of \d+ tokens\)", said)
-    assert re.search(r"the base model reads about [\d,]+ tokens more \(kl_base_every=3", said)
+    assert re.search(r"the base model reads about [\d,]+ tokens more \(kl.base_every=3", said)
     shutil.copytree(run, tmp_path / "code-rl-logs/mine", ignore=shutil.ignore_patterns("steps", "index"))
     said = estimated(*words)
     steps = [row for row in rows(run / "metrics.jsonl") if row.get("tokens_completion")]

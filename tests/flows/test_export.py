@@ -152,7 +152,7 @@ def test_the_best_checkpoint_is_that_of_the_validation_problems(run: Path, tmp_p
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("*.lock"))
     assert (saved_policy(copy, None).step, saved_policy(copy, "last").step) == (2, 2)
     config = json.loads((copy / "config.json").read_text())
-    write_json(copy / "config.json", config | {"eval_on": "validation"})
+    write_json(copy / "config.json", config | {"eval": {**config["eval"], "on": "validation"}})
     for step, rate in ((1, 0.5), (2, 0.25)):
         folder = copy / "evals" / step_name(step)
         folder.mkdir(exist_ok=True)

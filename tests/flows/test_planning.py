@@ -187,7 +187,7 @@ async def test_a_run_without_a_name_goes_on_with_the_unfinished_one_of_its_setti
     assert await planned() == await planned(resume="auto") == tmp_path / "older"  # what was noted there does not matter
     os.utime(tmp_path / "begun" / "config.json")
     assert await planned() == tmp_path / "begun"
-    assert await planned(new=True) is None
+    assert await planned(resume="never") is None
     assert await planned(seed=1) is None
     (tmp_path / "older" / "config.json").write_text("damaged")
     with RunDirectory.open(tmp_path / "begun", config) as run:
@@ -247,10 +247,10 @@ async def test_without_a_service_a_bare_pipeline_is_the_nano_one() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("undisturbde", {}, "did you mean {root}/undisturbed? new=true starts one"),
-        ("2026_11_21-10_00_00", {}, "there is no run in {root}/2026_11_21-10_00_00; new=true starts one"),
+        ("undisturbde", {}, "did you mean {root}/undisturbed? resume=never starts one"),
+        ("2026_11_21-10_00_00", {}, "there is no run in {root}/2026_11_21-10_00_00; resume=never starts one"),
         ("physics", {"resume": "must"}, "resume=must: there is no run in {root}/physics"),
-        ("undisturbde", {"resume": "must", "new": "true"}, "did you mean {root}/undisturbed?"),
+        ("undisturbde", {"resume": "must"}, "did you mean {root}/undisturbed?"),
     ],
 )
 async def test_a_run_that_may_not_be_meant_is_not_started(
@@ -263,7 +263,9 @@ async def test_a_run_that_may_not_be_meant_is_not_started(
     assert not (run.parent / name).exists()
 
 
-@pytest.mark.parametrize(("name", "given"), [("undisturbde", {"new": "true"}), ("physics", {}), ("undisturbed2", {})])
+@pytest.mark.parametrize(
+    ("name", "given"), [("undisturbde", {"resume": "never"}), ("physics", {}), ("undisturbed2", {})]
+)
 async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, name: str, given: dict[str, str]) -> None:
     settings = {"preset": "nano", "pool": str(pool), "log_path": str(run.parent / name), **given}
     await plan(parse_settings(TrainSettings, settings))
@@ -275,7 +277,7 @@ async def test_a_new_run_is_started_where_it_is_meant(run: Path, pool: Path, nam
         ({}, 100, "100, as max_steps was not given and a service bills"),
         ({"max_steps": "-1"}, -1, "until it is stopped"),
         ({"max_steps": "7"}, 7, "7"),
-        ({"smoke": "true"}, 50, "50 (smoke=true)"),
+        ({"preset": "smoke"}, 50, "50 (preset smoke)"),
     ],
 )
 async def test_a_run_on_a_service_ends_unless_told_otherwise(
@@ -289,10 +291,14 @@ async def test_a_run_on_a_service_ends_unless_told_otherwise(
         assert steps_note(planned, resumed=False).startswith(said)
 
 
+async def test_a_run_that_is_there_is_no_new_one(run: Path, pool: Path) -> None:
+    settings = {"preset": "nano", "pool": str(pool), "log_path": str(run), "resume": "never"}
+    with pytest.raises(ConfigError, match=r"resume=never: there is a run in .*: choose another log_path, or leave"):
+        await plan(parse_settings(TrainSettings, settings))
+
+
 @pytest.mark.parametrize("max_steps", [-1, 11])
 def test_no_step_is_beyond_the_schedule_of_the_learning_rate(tmp_path: Path, max_steps: int) -> None:
-    settings = TrainSettings(learning_rate_schedule="linear", scheduler_total_steps=10, max_steps=max_steps)
-    with pytest.raises(
-        ConfigError, match=rf"max_steps={max_steps} goes beyond scheduler_total_steps=10, .*max_steps=10"
-    ):
+    settings = TrainSettings.model_validate({"schedule": "linear:10", "max_steps": max_steps})
+    with pytest.raises(ConfigError, match=rf"max_steps={max_steps} goes beyond schedule.total=10, .*max_steps=10"):
         training_plan.check_training(settings, tmp_path / "run")

@@ -119,7 +119,7 @@ def test_the_observed_kl_to_the_base_model_changes_nothing_else(
 ) -> None:
     path = tmp_path / "run"
     words = ("preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY[:4], "eval_every=-1")
-    process = start(flow_environment, "train", *words, "kl_base_every=2")
+    process = start(flow_environment, "train", *words, "kl.base_every=2")
     wait_for(path / "steps/000001/scored.parquet", process)
     process.kill()
     process.communicate()
@@ -171,9 +171,9 @@ def tinker_server_of(home: Path) -> int:
     [
         ("seed=1", "seed: 0 -> 1"),
         ("group_size=4", "group_size: 3 -> 4 problems per step"),
-        ("eval_on=validation", "eval_on"),
+        ("eval=on:validation", "eval.on: 'test' -> 'validation'"),
+        ("adam.beta1=0.8", "adam.beta1: 0.9 -> 0.8"),
         ("reward=fraction", "reward: 'binary' -> 'fraction'"),
-        ("order_from=elsewhere", "order_from: None -> ['elsewhere']"),
         ("nonsense=1", "nonsense"),
     ],
 )

@@ -39,7 +39,7 @@ def test_train_makes_the_pool_of_its_data_set_also_after_a_kill(
 ) -> None:
     pools = tmp_path / "pools"
     words = ("preset=nano", f"dataset={dataset}", "test_share=0.2", "selection=adaptive", "first_completions=3")
-    command = [sys.executable, "-c", WITH_POOLS, str(pools), "train", *words, *TINY, "eval_ends_limit=2", "max_steps=1"]
+    command = [sys.executable, "-c", WITH_POOLS, str(pools), "train", *words, *TINY, "eval.ends_limit=2", "max_steps=1"]
     environment = flow_environment | {"PYTHONPATH": str(PROJECT_ROOT)}
     options: dict[str, Any] = {"env": environment, "text": True, "cwd": PROJECT_ROOT}
 
@@ -80,7 +80,7 @@ def planned(dataset: Path, pools: Path, **values: Any) -> CurateSettings:
 def test_the_pool_is_named_by_what_decides_its_content(dataset: Path, tmp_path: Path) -> None:
     made = planned(dataset, tmp_path)
     assert (made.profile_mode, made.check_solutions, made.dataset) == ("none", False, str(dataset))
-    assert made.name == planned(dataset, tmp_path, max_tokens=9, seed=3, lora_rank=2, eval_limit=5).name
+    assert made.name == planned(dataset, tmp_path, max_tokens=9, seed=3, lora_rank=2, eval={"limit": 5}).name
     assert made.name != planned(dataset, tmp_path, test_share=0.3).name
     dataset.write_text("\n".join(map(json.dumps, ROWS[1:])))
     assert made.name != planned(dataset, tmp_path).name, "other rows are another pool"

@@ -14,7 +14,7 @@ from coderl_tasks.journal.atomic import held_by, read_json, write_json
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 
-CONFIG = {"model_name": "data/nano", "max_steps": 2, "eval_every": -1}
+CONFIG = {"model_name": "data/nano", "max_steps": 2, "eval": {"every": -1}}
 
 
 def make_run(path: Path, steps: int, *, ends: bool = False) -> Path:

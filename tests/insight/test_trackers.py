@@ -182,4 +182,4 @@ try:
 except ConfigError as error:
     print(f"refused:{error}")
 """
-    assert "refused:trackio_project=registry-x: " in output(child(tmp_path, code, str(tmp_path / "run")))
+    assert "refused:trackers.trackio=registry-x: " in output(child(tmp_path, code, str(tmp_path / "run")))

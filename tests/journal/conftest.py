@@ -44,4 +44,4 @@ def scored(group: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    return {"model_name": "data/nano", "seed": 0, "learning_rate": 4e-5, "eval_every": 10, "max_steps": -1}
+    return {"model_name": "data/nano", "seed": 0, "learning_rate": 4e-5, "eval": {"every": 10}, "max_steps": -1}

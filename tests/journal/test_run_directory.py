@@ -128,10 +128,10 @@ def test_resume_repairs_what_a_crash_left(tmp_path: Path, config: Config) -> Non
 
 def test_some_settings_may_change(tmp_path: Path, config: Config) -> None:
     RunDirectory.open(tmp_path / "run", config).close()
-    changed = config | {"learning_rate": 1e-5, "max_steps": 100, "eval_every": 5}
+    changed = config | {"learning_rate": 1e-5, "max_steps": 100, "eval": {"every": 5}}
     with RunDirectory.open(tmp_path / "run", changed) as run:
         assert [str(change) for change in run.changes] == [
-            "eval_every: 10 -> 5",
+            "eval.every: 10 -> 5",
             "learning_rate: 4e-05 -> 1e-05",
             "max_steps: -1 -> 100",
         ]
@@ -171,7 +171,7 @@ def test_other_changes_are_refused_by_name(tmp_path: Path, config: Config) -> No
 def test_before_anything_was_sampled_any_setting_may_change(tmp_path: Path, config: Config) -> None:
     with RunDirectory.open(tmp_path / "run", config) as run:
         (run.path / "test_order.json").write_text("{}")
-    changed = config | {"seed": 1, "order_from": ["another"]}
+    changed = config | {"seed": 1, "reward": "fraction"}
     with RunDirectory.open(tmp_path / "run", changed) as run:
         assert (run.config, run.resumed) == ({"format": 1, **changed}, True)
         assert not (run.path / "test_order.json").exists()  # its order was learned from what is no longer named
@@ -201,15 +201,16 @@ def test_config_comparison() -> None:
         check_resume(old | {"no_longer": 32}, old)
     with pytest.raises(ConfigError, match="lora_rank: 32 -> 16"):
         check_resume(old, old | {"lora_rank": 16})
-    for key in (
-        "temperature",
-        "max_tokens",
-        "save_every",
-        "eval_limit",
-        "wandb_name",
-        "rolling_save_every",
-    ):
+    for key in ("temperature", "max_tokens", "save_every"):
         assert [change.key for change in check_resume({}, {key: 2})] == [key]
+    for family, member in (("eval", "limit"), ("trackers", "name"), ("rolling_save", "every"), ("schedule", "warmup")):
+        before, after = {family: {member: 1}}, {family: {member: 2}}
+        assert [str(change) for change in check_resume(before, after)] == [f"{family}.{member}: 1 -> 2"]
+    with pytest.raises(ConfigError, match=r"adam\.beta1: 0.9 -> 0.8"):
+        check_resume({"adam": {"beta1": 0.9}}, {"adam": {"beta1": 0.8}})
+    assert check_resume({"preset": None}, {"preset": "smoke"})[0].new == "smoke"
+    with pytest.raises(ConfigError, match="preset: 'nano' -> 'smoke'"):
+        check_resume({"preset": "nano"}, {"preset": "smoke"})
     assert check_resume({}, {"log_path": 1}) == []
     assert check_resume(old, old | {"lora_rank": 16}, may_change=["lora_*"])[0].new == 16
 

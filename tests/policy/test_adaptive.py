@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import product
 from math import comb
 
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.adaptive import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, group_sizes, outcome
+from coderl_tasks.policy.adaptive import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8
@@ -48,18 +47,6 @@ def test_the_expected_signal_is_the_integral_over_the_pass_rate(right: int, wron
     equal = sum(density * integral(right - 1 + ups, wrong - 1 + completions - ups) for ups in (0, completions))
     found = expected_signal(np.array([float(right)]), np.array([float(wrong)]), completions)
     assert found[0] == pytest.approx(float(1 - equal), abs=1e-12)
-
-
-@pytest.mark.parametrize(("completions", "found"), [(3, [3, 4, 2]), (8, [13, 7, 4])])
-def test_completions_go_where_the_most_groups_are_then_expected_to_have_a_signal(
-    completions: int, found: list[int]
-) -> None:
-    right, wrong = np.array([1.0, 8.0, 0.1]), np.array([9.0, 8.0, 60.0])  # seldom right, in the middle, hopeless
-    least, most = (completions + 1) // 2, 2 * completions
-    possible = (sizes for sizes in product(range(least, most + 1), repeat=3) if sum(sizes) == 3 * completions)
-    best = max(possible, key=lambda sizes: expected_signal(right, wrong, sizes).sum())
-    assert group_sizes(right, wrong, completions) == list(best) == found
-    assert group_sizes(right[:1], wrong[:1], completions) == [completions]
 
 
 def test_an_outcome_is_of_what_counts_and_a_group_of_equal_rewards_is_pure() -> None:

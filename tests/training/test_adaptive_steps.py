@@ -4,7 +4,6 @@ environment, and what the problems' names say, are those of test_refill."""
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.training.refilled_runs import SIGNAL, ZERO, Refilled, Told, problems_
 POOL = tuple(f"{word} {number}" for number in range(10) for word in ("signal", "zero"))
 SELDOM = "PWWWWWWW"
 GRADES = {"signal": SIGNAL, "zero": ZERO, "seldom": SELDOM}
-SIZED_POOL = tuple(f"{word} {number}" for number in range(6) for word in GRADES)
+THREE_KINDS = tuple(f"{word} {number}" for number in range(6) for word in GRADES)
 SETTINGS: dict[str, Any] = {"selection": "adaptive", "refill": 2.0}
 STEPS = 6
 
@@ -51,20 +50,14 @@ def without_clocks(commit: Commit) -> dict[str, Any]:
 async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_them(
     adapted: Refilled, tmp_path: Path
 ) -> None:
-    sized = SETTINGS | {"group_size_adaptive": True, "completions_per_problem": 8}
-    async with adapted.run(tmp_path / "quiet", Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
+    settings = SETTINGS | {"completions_per_problem": 8}
+    async with adapted.run(tmp_path / "quiet", Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
         quiet = [await train_step(run, step) for step in range(STEPS)]
-        recorded = [run.directory.step(step).read_problems() for step in range(STEPS)]
-        sizes = [(each and each.sizes) or [] for each in recorded]
-    # A step's own groups share 24 completions, and those of a round of further ones 8 per group.
-    assert all(sum(row[:3]) == 24 and sum(row) == 8 * len(row) and 4 <= min(row) <= max(row) <= 16 for row in sizes)
-    assert any(len(set(row)) > 1 for row in sizes)
     for step, commit in enumerate(quiet):
         folder = tmp_path / "quiet" / "steps" / f"{step:06d}"
         scored = pl.read_parquet(folder / "scored.parquet")
-        counts = list(zip(problems_of(scored), sizes[step], strict=True))
-        right = {name: [*islice(cycle(GRADES[name.split()[0]]), size)].count("P") for name, size in counts}
-        assert commit.outcomes == [(name, right[name], size) for name, size in counts]
+        right = {kind: (2 * grades)[:8].count("P") for kind, grades in GRADES.items()}
+        assert commit.outcomes == [(name, right[name.split()[0]], 8) for name in problems_of(scored)]
     known = [{name for commit in quiet[:step] for name, *_ in commit.outcomes} for step in range(STEPS)]
     assert [commit.metrics["problems_seen"] for commit in quiet] == [len(names) for names in known]
     assert all(0 < commit.metrics["signal_expected"] < 1 for commit in quiet)
@@ -78,23 +71,23 @@ async def test_what_was_chosen_is_chosen_after_kills_between_steps_and_within_th
         first, last = commit.outcomes[0][0], commit.outcomes[-1][0]
         for crashing in dict.fromkeys((first, last)):
             async with adapted.run(
-                killed, Told(crashing, seldom=SELDOM), SIZED_POOL, sample_concurrency=1, **sized
+                killed, Told(crashing, seldom=SELDOM), THREE_KINDS, sample_concurrency=1, **settings
             ) as run:
                 with pytest.raises(ValueError, match="a crash"):
                     await train_step(run, step)
-        async with adapted.run(killed, Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
+        async with adapted.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
             redone = await train_step(run, step)
             assert redone.outcomes == commit.outcomes and without_clocks(redone) == without_clocks(commit)
             assert run.directory.commits()[step].outcomes == commit.outcomes, "as it is read"
 
     # What is recorded is not chosen again, and what is lost is chosen the same.
-    async with adapted.run(killed, Told(seldom=SELDOM), SIZED_POOL, **sized) as run:
+    async with adapted.run(killed, Told(seldom=SELDOM), THREE_KINDS, **settings) as run:
         later = run.select_problems(STEPS, 3)
         assert run.select_problems(2, 3) == [name for name, *_ in quiet[2].outcomes[:3]]
-        run.directory.step(STEPS).write_problems(SIZED_POOL[:3])
+        run.directory.step(STEPS).write_problems(THREE_KINDS[:3])
         rollouts = (await sample.fn(run, STEPS)).rollouts
-        assert problems_of(rollouts)[:3] == list(SIZED_POOL[:3]) != later
-        assert (rollouts["group_index"] < 3).sum() == 24, "without sizes groups are as the settings say"
+        assert problems_of(rollouts)[:3] == list(THREE_KINDS[:3]) != later
+        assert (rollouts["group_index"] < 3).sum() == 24
 
 
 async def test_a_step_ahead_is_chosen_by_what_its_policy_was_trained_on(adapted: Refilled, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run's test orders: learned from the pool and from earlier runs, recorded once, and read ever after."""
+"""A run's test orders: learned from the pool, recorded once, and read ever after."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import DataError
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -57,31 +57,8 @@ def test_a_run_that_was_scored_without_orders_goes_on_without(pool: Path, tmp_pa
         assert not (directory.path / "test_order.json").exists()
 
 
-def test_earlier_runs_add_what_they_saw(pool: Path, tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "earlier", {}) as earlier:
-        write_json(earlier.path / "test_order.json", {"plain": [1, 0, 2]})
-        write_rollouts(
-            earlier,
-            *({"code": f"wrong {number}", "first_failed": 1} for number in range(6)),
-            {"code": "wrong 0", "first_failed": 1},  # graded once with the one above
-            {"code": "slow", "verdict": "time_limit", "first_failed": 0},
-            {"code": "right", "verdict": "passed"},
-            {"code": "lost", "verdict": "infra_error"},
-            {"verdict": "format_error"},
-            *({"code": f"old {number}", "first_failed": 4, "tests_total": 5} for number in range(9)),
-            {"code": "x", "problem_id": "of another pool", "first_failed": 0},
-        )
+def test_an_order_of_other_tests_is_refused(pool: Path, tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        orders = frozen_orders(directory, PROBLEMS, pool, [str(tmp_path / "earlier")])
-    # plain: test 0 caught 4 of 8 and 1 of 2, test 1 caught 1 of 4 and 6 of 8.
-    assert orders == {"strict": [2, 0, 1], "plain": [1, 0, 2]}
-
-
-def test_what_cannot_be_learned_from_is_refused(pool: Path, tmp_path: Path) -> None:
-    with RunDirectory.open(tmp_path / "run", {}) as directory:
-        with pytest.raises(ConfigError, match=r"order_from: there is no run in .*nowhere"):
-            frozen_orders(directory, PROBLEMS, pool, [str(tmp_path / "nowhere")])
-        assert not (directory.path / "test_order.json").exists()
         write_json(directory.path / "test_order.json", {"plain": [0, 1, 1]})
         with pytest.raises(DataError, match="problem plain"):
             frozen_orders(directory, PROBLEMS, pool)

@@ -85,7 +85,7 @@ async def stored(embedded: Services, commits: list[Commit]) -> set[str]:
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 async def test_the_newest_states_stay(embedded: Services, session: Session, tmp_path: Path, lag: int) -> None:
-    settings = SETTINGS.with_changes(rolling_save_keep=2, max_steps_off_policy=lag)
+    settings = SETTINGS.with_changes(rolling_save={"keep": 2}, max_steps_off_policy=lag)
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, STEPS, settings)
         kept = directory.commits()[-max(2, lag + 1) :]
@@ -106,18 +106,18 @@ async def test_what_an_earlier_start_left_is_deleted_and_another_journals_states
     embedded: Services, session: Session, tmp_path: Path
 ) -> None:
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        await train(session, directory, STEPS, SETTINGS.with_changes(rolling_save_keep=100))
+        await train(session, directory, STEPS, SETTINGS.with_changes(rolling_save={"keep": 100}))
         assert len(await stored(embedded, directory.commits())) == STEPS
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     with RunDirectory.open(tmp_path / "run", {}) as directory:
-        await train(session, directory, STEPS + 2, SETTINGS.with_changes(rolling_save_keep=100))
+        await train(session, directory, STEPS + 2, SETTINGS.with_changes(rolling_save={"keep": 100}))
         later = {str(commit.state_path) for commit in directory.commits()[STEPS:]}
     with RunDirectory.open(tmp_path / "copy", {}) as directory:
         learner = Learner(session, directory, SETTINGS)
-        assert len(learner.outdated()) == STEPS - SETTINGS.rolling_save_keep
+        assert len(learner.outdated()) == STEPS - SETTINGS.rolling_save.keep
         await learner.delete_outdated()
         assert learner.outdated() == []
-        kept = {str(commit.state_path) for commit in directory.commits()[-SETTINGS.rolling_save_keep :]}
+        kept = {str(commit.state_path) for commit in directory.commits()[-SETTINGS.rolling_save.keep :]}
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         assert await stored(embedded, directory.commits()) == kept | later
 
@@ -130,7 +130,7 @@ async def test_a_run_goes_on_bit_for_bit_where_none_of_the_newest_states_is_left
         whole = directory.commits()
         rest = await rest_client(embedded.tinker_url, embedded.tinker_api_key)
         left = await stored(embedded, whole)
-        assert len(left) == SETTINGS.rolling_save_keep
+        assert len(left) == SETTINGS.rolling_save.keep
         for path in left:
             await rest.delete_checkpoint_from_tinker_path(path)
     (tmp_path / "run" / "steps" / f"{STEPS:06d}" / "commit.json").unlink()
@@ -146,9 +146,9 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
     session: Session, tmp_path: Path
 ) -> None:
     settings = SETTINGS.with_changes(
-        rolling_save_every=0, loss_fn="ppo", clip_high_threshold=1.5, epochs_per_rollout_batch=3, train_batch_size=1
+        rolling_save={"every": 0}, loss_fn="ppo", loss="clip_high:1.5", epochs_per_rollout_batch=3, train_batch_size=1
     )
-    settings = settings.with_changes(warmup_steps=2)
+    settings = settings.with_changes(schedule="warmup:2")
     slower = settings.with_changes(learning_rate=2e-4)
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         run = await train(session, directory, 3, settings)
@@ -183,7 +183,7 @@ async def test_an_act_is_in_force_from_the_next_step_on_after_a_kill_too_and_und
     session: Session, tmp_path: Path
 ) -> None:
     """The samples' log-probabilities are made up: sampler and trainer disagree from the first step on."""
-    settings = SETTINGS.with_changes(steer="act", rolling_save_every=0)
+    settings = SETTINGS.with_changes(steer="act", rolling_save={"every": 0})
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         await train(session, directory, 8, settings)
         whole = directory.commits()
@@ -249,14 +249,14 @@ def test_what_states_need_is_known_from_the_rank() -> None:
     needed = disk.needed_by_states(settings)
     assert needed is not None and needed[0] == 3 * state + (2000 // 100 + 1) * state * 4 // 3
     assert needed[1] == (
-        "5.6 MB per state: 17 MB for the newest 3 (rolling_save_keep), and 7.5 MB per checkpoint that stays "
+        "5.6 MB per state: 17 MB for the newest 3 (rolling_save.keep), and 7.5 MB per checkpoint that stays "
         "(save_every=100): 173 MB in 2,000 steps"
     )
     assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
     few, many = disk.states_line(settings), disk.states_line(settings.with_changes(max_steps=20_000))
     assert few is not None and many is not None and "lower lora_rank" not in few
     assert many.endswith(
-        "; less with save_every=0 (one checkpoint, at the end), rolling_save_keep=2, or a lower lora_rank"
+        "; less with save_every=0 (one checkpoint, at the end), rolling_save.keep=2, or a lower lora_rank"
     )
 
 

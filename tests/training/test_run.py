@@ -114,7 +114,7 @@ async def test_a_plan_refuses_thinking_that_the_model_cannot_switch(tmp_path: Pa
 
 
 def test_validation_problems_are_held_out_the_same_every_time() -> None:
-    settings = TrainSettings(eval_on="validation", validation_size=3)
+    settings = TrainSettings.model_validate({"eval": "on:validation,validation_size:3"})
     trained, held_out = split_validation(problems(10), settings)
     assert len(held_out) == 3
     assert sorted(p.problem_id for p in trained + held_out) == [f"p{number}" for number in range(10)]
@@ -212,7 +212,7 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         assert run.may_be_hotter == (address == "embedded")
         run.probe = replace(found, logprobs_at="scaled")
         assert run.may_be_hotter
-        run.settings = settings.with_changes(kl_penalty_coef=0.1, temperature=1.0)
+        run.settings = settings.with_changes(kl="penalty_coef:0.1", temperature=1.0)
         assert not run.may_be_hotter
 
 

@@ -14,7 +14,7 @@ from coderl_tasks.journal.steps import Commit
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.run import Act, Steering, acts_of, adam_params_at, stopped_before, temperature_at
 
-ACT = TrainSettings(steer="act", eval_every=5)
+ACT = TrainSettings.model_validate({"steer": "act", "eval_every": 5})
 HEALTHY = sorted((Path(__file__).parents[1] / "insight" / "healthy_runs").glob("*.jsonl"))
 GOOD = {"groups_total": 8, "groups_skipped": 2, "mean_reward": 0.5, "mean_correct": 0.5, "n_tokens": 100, "loss": 1.0}
 EXPLODING = GOOD | {"loss": 400.0}

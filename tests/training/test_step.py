@@ -106,7 +106,7 @@ async def test_advantages_are_estimated_as_the_settings_say(session: Session, tm
 
 
 async def test_the_base_model_is_asked_where_leaving_it_is_penalised(session: Session, tmp_path: Path) -> None:
-    cut, settings = frozenset({2}), {"model_name": NANO_MODEL, "kl_penalty_coef": "0.1"}
+    cut, settings = frozenset({2}), {"model_name": NANO_MODEL, "kl": "penalty_coef:0.1"}
     frame = await scored(session, tmp_path, TEXTS[:3], [3, 2, 1, 0], frozenset(), cut, truncation="masked", **settings)
     await session.close()
     first, second, untrained = frame["base_logprobs"].to_list()
@@ -121,7 +121,7 @@ async def test_the_kl_to_the_base_model_is_observed_and_nothing_is_trained_on_it
 ) -> None:
     bad = frozenset({1})
     plain = await scored(session, tmp_path / "plain", TEXTS, [3, 2, 1, 0], bad)
-    seen = await scored(session, tmp_path / "seen", TEXTS, [3, 2, 1, 0], bad, model_name=NANO_MODEL, kl_base_every="1")
+    seen = await scored(session, tmp_path / "seen", TEXTS, [3, 2, 1, 0], bad, model_name=NANO_MODEL, kl="base_every:1")
     await session.close()
     assert plain["base_logprobs"].null_count() == 5 and seen["base_logprobs"].is_null().to_list() == [
         False, True, False, False, False,

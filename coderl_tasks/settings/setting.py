@@ -1,0 +1,182 @@
+"""What a setting says about itself, and families: settings that are given together in one mapping.
+
+1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
+   in a `Setting` in its `Annotated`. Nothing else lists settings by name.
+2. The members of a family are settings like any other, with dotted keys. `flat` has them by these, `nested` as the
+   models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+ENVIRONMENTS = ("code", "gsm8k", "custom")
+NONE_WORDS = ("", "none", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a setting says about itself beside its type and pydantic's `Field`."""
+
+    decides_content: bool = True
+    """Whether it decides what comes out, and so whether two records are of the same thing; else it says where results
+    go, how fast, or by what name."""
+    on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
+    """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
+    warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
+    interchangeable: tuple[Any, ...] = ()
+    """Values among which it may change on resume, where that is refused otherwise."""
+    inherited: bool = False
+    """Whether an evaluation of a run takes it from the run where it is not given."""
+    nano: Any = None
+    """The value that `preset=nano` fills in."""
+    gsm8k: Any = None
+    """The value that `preset=gsm8k` fills in."""
+    smoke: Any = None
+    """The value that `preset=smoke` fills in."""
+    environments: tuple[str, ...] = ENVIRONMENTS
+    """The environments that it says something of; in others only its default makes sense."""
+    by_environment: Mapping[str, Any] = field(default_factory=dict)
+    """The default in environments where it is another one; "nano gsm8k": with that preset there."""
+    of_profile: bool = False
+    """Whether it says something of a profile alone, and so is refused where none is made."""
+    meaning: str = ""
+    """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
+    common: bool = False
+    """Whether `--help` shows it; the others are shown by group."""
+    hidden: bool = False
+    """Whether it is another name of something, which no help shows."""
+    recipe: str | None = None
+    """The recipe's name of a family's member, which is accepted too."""
+    elsewhere: tuple[str, ...] = ()
+    """What other tools call it, or what it was called, and after a space what to make of its value. Suggested, not
+    accepted: one setting has one name."""
+
+
+def about(setting: FieldInfo) -> Setting:
+    """What a setting says about itself."""
+    return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
+
+
+class Family(BaseModel):
+    """Settings that are given together: `adam=beta1:0.9,eps:1e-8`, `adam.beta1=0.9`, or a JSON object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    SHORT: ClassVar[tuple[str, str] | None] = None
+    """Two members that "cosine:200" gives at once: a choice, and a number that belongs to it."""
+    INSTEAD: ClassVar[str] = ""
+    """What else a value may have been meant for that names no member."""
+
+    @classmethod
+    def members(cls, key: str, value: Any) -> dict[str, Any]:
+        """The members that the family `key` is given as `value`. ValueError, one line, for a value that names none."""
+        if isinstance(value, cls):
+            return value.model_dump()
+        text = value.strip() if isinstance(value, str) else ""
+        if text.startswith("{"):
+            try:
+                value = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{key}={text}: not JSON ({error})") from None
+        if isinstance(value, Mapping):
+            return dict(value)
+        found: dict[str, Any] = {}
+        parts: dict[str, Any]
+        for part in filter(None, map(str.strip, text.split(","))):
+            name, colon, given = (piece.strip() for piece in part.partition(":"))
+            if cls.SHORT is not None and name not in cls.model_fields:
+                choice, number = cls.SHORT
+                parts = {choice: name} | ({number: given} if colon else {})
+            elif colon:
+                parts = {name: None if given.lower() in NONE_WORDS else given}
+            else:
+                found = {}
+                break
+            if twice := found.keys() & parts.keys():
+                raise ValueError(f"{key}.{min(twice)} is given twice")
+            found |= parts
+        if not found:
+            example = ",".join(f"{name}:..." for name in cls.model_fields)
+            raise ValueError(f"{key}={value!r}: write {key}={example}, some of these{cls.INSTEAD}")
+        return found
+
+
+def families_of(model: type[BaseModel]) -> dict[str, type[Family]]:
+    """The families of `model`, by key."""
+    fields = {key: setting.annotation for key, setting in model.model_fields.items()}
+    return {key: kind for key, kind in fields.items() if isinstance(kind, type) and issubclass(kind, Family)}
+
+
+def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting of `model` as (dotted key, field), nested models flattened, in order of definition."""
+    for name, setting in model.model_fields.items():
+        if isinstance(setting.annotation, type) and issubclass(setting.annotation, BaseModel):
+            yield from all_settings(setting.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", setting
+
+
+def recipe_names(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """The recipe's names of members of families, as dotted keys: {name: our key}."""
+    found = {}
+    for key, setting in all_settings(model, prefix):
+        if (name := about(setting).recipe) is not None:
+            *parents, _, _ = key.split(".")
+            found[".".join([*parents, name])] = key
+    return found
+
+
+def flat(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of settings of `model` with the members of families by their dotted keys. The recipe's names become
+    ours; None there counts as not given: the UI's form sends it for a field left empty.
+
+    ValueError, one line, for a family that is given something else, or a member that is given twice.
+    """
+    families, names = families_of(model), recipe_names(model)
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in families:
+            given = {f"{key}.{member}": item for member, item in families[key].members(key, value).items()}
+        elif key in names:
+            given = {} if value is None else {names[key]: value}
+        else:
+            given = {key: value}
+        if twice := found.keys() & given.keys():
+            raise ValueError(f"{min(twice)} is given twice, as {key} too")
+        found |= given
+    return found
+
+
+def nested(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What `flat` made of some values as the fields of `model` have them, in the order of the keys."""
+    families = families_of(model)
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        family, dot, member = key.partition(".")
+        if dot and family in families:
+            found.setdefault(family, {})[member] = value
+        else:
+            found[key] = value
+    return found
+
+
+def value_of(settings: BaseModel, key: str) -> Any:
+    """The value of the setting with this dotted key."""
+    return reduce(getattr, key.split("."), settings)
+
+
+def preset_values(model: type[BaseModel], preset: str) -> dict[str, Any]:
+    """What a preset fills in of the settings of `model`, by dotted key."""
+    found = {key: getattr(about(setting), preset) for key, setting in all_settings(model)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, Any]:
+    """The defaults of the settings of `model` that are others in `environment`, by dotted key."""
+    said = {key: about(setting).by_environment for key, setting in all_settings(model)}
+    return {key: values[environment] for key, values in said.items() if environment in values}
