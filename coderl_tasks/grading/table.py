@@ -20,6 +20,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, Verdict, format_failure, shortened
+from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
@@ -166,19 +167,13 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
-    # Beside its place: a grading that was cut off leaves nothing that looks whole.
-    partial = out_path.with_name(out_path.name + ".partial")
-    try:
-        if out_path.suffix == ".csv":
-            csv_frame(grades).write_csv(partial)
-        elif out_path.suffix == ".jsonl":
-            grades.write_ndjson(partial)
-        else:
-            grades.write_parquet(partial)
-        partial.replace(out_path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    # By the journal's writers: a grading that was cut off leaves nothing that looks whole, and a full disk is named.
+    if out_path.suffix == ".csv":
+        write_bytes(out_path, csv_frame(grades).write_csv().encode())
+    elif out_path.suffix == ".jsonl":
+        write_bytes(out_path, grades.write_ndjson().encode())
+    else:
+        write_parquet(out_path, grades)
 
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
