@@ -25,7 +25,7 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
@@ -310,7 +310,10 @@ def _file_view(
     if "eval" in schema:
         place += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
-    connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
+    try:
+        connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
+    except duckdb.Error as error:  # it names the file
+        raise DataError(f"the tables of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     return files
 
 

@@ -98,8 +98,13 @@ def test_a_disk_that_takes_no_more_is_one_line(suffix: str, problems: Path, tmp_
     given = completions(tmp_path, problem_id=["p-stdin"] * 50, code=[f"print({row})" for row in range(50)])
     out = tmp_path / f"out.{suffix}"
     done = subprocess.run(
-        [sys.executable, "-m", "coderl_tasks.cli", "grade"]
-        + f"--problems {problems} --completions {given} --out {out}".split(),
+        [
+            sys.executable,
+            "-m",
+            "coderl_tasks.cli",
+            "grade",
+            *f"--problems {problems} --completions {given} --out {out}".split(),
+        ],
         env=os.environ | {"SANDBOX_URL": embedded_url},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
         capture_output=True,
