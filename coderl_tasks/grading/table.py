@@ -5,6 +5,7 @@ What can be wrong with the files is found before anything is graded, and the out
 
 import asyncio
 import contextlib
+import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -166,19 +167,23 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
+    if out_path.suffix == ".csv":
+        content = csv_frame(grades).write_csv().encode()
+    elif out_path.suffix == ".jsonl":
+        content = grades.write_ndjson().encode()
+    else:
+        buffer = io.BytesIO()
+        grades.write_parquet(buffer)
+        content = buffer.getvalue()
     # Beside its place: a grading that was cut off leaves nothing that looks whole.
     partial = out_path.with_name(out_path.name + ".partial")
     try:
-        if out_path.suffix == ".csv":
-            csv_frame(grades).write_csv(partial)
-        elif out_path.suffix == ".jsonl":
-            grades.write_ndjson(partial)
-        else:
-            grades.write_parquet(partial)
+        partial.write_bytes(content)  # by Python, which says what a full disk refused; polars would panic
         partial.replace(out_path)
-    except BaseException:
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(out_path)) from error
+    finally:
         partial.unlink(missing_ok=True)
-        raise
 
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:

@@ -25,12 +25,12 @@ import polars as pl
 from rich.console import Console
 from rich.text import Text
 
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.journal.atomic import read_json, read_rows, write_parquet
-from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -310,7 +310,10 @@ def _file_view(
     if "eval" in schema:
         place += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
-    connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
+    try:
+        connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
+    except duckdb.Error as error:  # it names the file
+        raise DataError(f"the tables of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     return files
 
 
@@ -346,7 +349,7 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
 
 def _update_rows(directory: Path) -> list[dict[str, Any]]:
     """A row per optimizer step of the steps that have several, from their commits."""
-    metrics = read_rows(directory / "metrics.jsonl")
+    metrics = metrics_rows(directory / "metrics.jsonl")
     several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
     commits = {step: StepJournal(directory / "steps" / f"{step:06d}", step).path("commit") for step in several}
     return [
@@ -395,12 +398,12 @@ def _split_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def _evals(directory: Path) -> Iterable[EvalRecord]:
-    steps = [int(row["step"]) for row in read_rows(directory / "metrics.jsonl") if not is_eval_row(row)]
+    steps = [int(row["step"]) for row in metrics_rows(directory / "metrics.jsonl") if not is_eval_row(row)]
     return load_evals(directory / "evals", max(steps, default=-1)).values()
 
 
 _ROW_TABLES: dict[str, tuple[dict[str, pl.DataType], Callable[[Path], list[dict[str, Any]]]]] = {
-    "metrics": (METRICS_SCHEMA, lambda directory: read_rows(directory / "metrics.jsonl")),
+    "metrics": (METRICS_SCHEMA, lambda directory: metrics_rows(directory / "metrics.jsonl")),
     "checkpoints": (CHECKPOINT_SCHEMA, lambda directory: read_rows(directory / "checkpoints.jsonl")),
     "updates": (UPDATE_SCHEMA, _update_rows),
     "evals": (EVAL_SCHEMA, _eval_rows),

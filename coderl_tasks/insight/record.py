@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import read_json, read_rows
-from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.atomic import DamagedFileError, read_json, read_rows
+from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
@@ -146,7 +146,7 @@ def load_run(path: Path) -> RunRecord:
     """The record of the run directory `path`; ConfigError if it is none, DamagedFileError if a file cannot be read."""
     if not path.is_dir() or not is_run(path):
         raise ConfigError(f"{path} is not a run directory: it has no metrics.jsonl or steps")
-    rows = read_rows(path / "metrics.jsonl")
+    rows = metrics_rows(path / "metrics.jsonl")
     metrics = training_metrics(rows)
     last = int(metrics["step"][-1]) if len(metrics) else -1
     return RunRecord(
@@ -211,10 +211,16 @@ def eval_step(name: str, summary: dict[str, Any], last_step: int) -> int:
 
 
 def light_frame(path: Path) -> pl.DataFrame:
-    """The table in `path` without tests, solutions and token lists; an empty table if it is missing."""
-    if not path.is_file():
+    """The table in `path` without tests, solutions and token lists; an empty table if it is missing.
+    Raises DamagedFileError for what is no parquet file."""
+    if not path.exists():
         return pl.DataFrame()
+    if not path.is_file():  # a pipe would be waited for
+        raise DamagedFileError(path, "no regular file")
     heavy = ("tests", "solutions", "prompt_tokens", "completion_tokens", "logprobs")
     # Columns are chosen before anything is read: the heavy ones can be gigabytes.
     scan = pl.scan_parquet(path)
-    return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()
+    try:
+        return scan.select([name for name in scan.collect_schema().names() if name not in heavy]).collect()
+    except pl.exceptions.ComputeError as error:
+        raise DamagedFileError(path, f"not parquet ({error})") from error

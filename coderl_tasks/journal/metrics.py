@@ -10,9 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
-from coderl_tasks.journal.atomic import Row, append_row, read_rows, repair, write_rows
+from coderl_tasks.journal.atomic import DamagedFileError, Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
+_LARGEST = 2**63
+"""What a number is below, either way: beyond it none fits into a column of integers."""
 
 
 class MetricsLog:
@@ -64,9 +66,25 @@ class MetricsLog:
         return read_metrics(self.path)
 
 
+def metrics_rows(path: Path) -> list[Row]:
+    """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
+    step is no whole number, or a value is NaN, infinite, over 2**63, a list, an object, or of a step a text."""
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
+            raise DamagedFileError(path, f"row {number} has no step")
+        texts = is_eval_row(row)
+        for name, value in row.items():
+            # NaN is not below anything.
+            is_number = isinstance(value, int | float) and abs(value) < _LARGEST
+            if not is_number and value is not None and not (texts and isinstance(value, str)):
+                raise DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
+    return rows
+
+
 def read_metrics(path: Path) -> pl.DataFrame:
     """The rows of a metrics file as a frame, in file order; a column that a row lacks is null there."""
-    rows = read_rows(path)
+    rows = metrics_rows(path)
     return pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
 
 

@@ -16,8 +16,8 @@ import polars as pl
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import DataError
-from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.ledger import Tokens
+from coderl_tasks.journal.metrics import metrics_rows
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import same_model
@@ -78,7 +78,7 @@ def recorded_speed(settings: FlowSettings) -> Speed | None:
             server = (config.get("probe") or {}).get("service")
             if server != address or not same_model(str(config.get("model_name")), settings.model_name):
                 continue
-            speed = _speed_of(read_rows(folder / "metrics.jsonl"), f"the run {folder.name}")
+            speed = _speed_of(metrics_rows(folder / "metrics.jsonl"), f"the run {folder.name}")
         except DataError:  # of a damaged run there is nothing to learn, and naming it says what is wrong
             continue
         if speed is not None:

@@ -75,6 +75,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
+    except ConnectionResetError as error:  # the client has hung up in its request, and nobody reads the answer
+        return _error(400, str(error))
     except Exception as error:
         if (fault := machine_fault(error)) is not None:
             logger.error("%s %s: %s", request.method, request.path, fault)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -84,6 +85,28 @@ async def test_a_server_that_hangs_is_given_up(serve: Serve) -> None:
     async with SandboxClient(urls, watch_every_s=0.5, **QUICK) as client:
         results = await asyncio.gather(*(client.run_code(REQUEST) for _ in range(10)))
     assert {result.stdout for result in results} == {"hello"}
+
+
+async def test_a_ping_that_this_process_comes_to_late_is_asked_again(serve: Serve) -> None:
+    """As where it takes large answers apart: the server's pong lies unread when the time-out fires."""
+    loop = asyncio.get_running_loop()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        while server.pinged < 2:
+            await asyncio.sleep(0.01)
+        return await answers(request)
+
+    class Stalling(FaultyServer):
+        async def _ping(self, request: web.Request) -> web.StreamResponse:
+            if self.pinged == 0:
+                loop.call_soon_threadsafe(time.sleep, 0.6)
+                await asyncio.sleep(0.1)
+            return await super()._ping(request)
+
+    server = Stalling(slowly)
+    async with SandboxClient([serve(server.app())], attempts=1, watch_every_s=0.8, **QUICK) as client:
+        assert (await client.run_code(REQUEST)).stdout == "hello"
+    assert server.requests == 1
 
 
 async def test_a_request_that_is_never_answered_is_tried_elsewhere(serve: Serve) -> None:

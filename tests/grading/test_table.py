@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -90,6 +91,29 @@ def test_the_failed_test_is_shown(problems: Path, tmp_path: Path, embedded_url: 
     assert shown[6] == ("[[1, 2, 3]]", "6", None, None)
     assert grades["reason"].to_list()[:2] == ["test 0: line 1, token 1: expected 5, got 0", f"test 0: {division}"]
     assert grades["reason"][4] is None
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_disk_that_takes_no_more_is_one_line(suffix: str, problems: Path, tmp_path: Path, embedded_url: str) -> None:
+    given = completions(tmp_path, problem_id=["p-stdin"] * 50, code=[f"print({row})" for row in range(50)])
+    out = tmp_path / f"out.{suffix}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "coderl_tasks.cli",
+            "grade",
+            *f"--problems {problems} --completions {given} --out {out}".split(),
+        ],
+        env=os.environ | {"SANDBOX_URL": embedded_url},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.strip().rpartition("\n")[2]
+    assert (done.returncode, last.startswith("coderl grade: File too large: "), str(out) in last) == (1, True, True)
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == sorted([problems, given])
 
 
 def raw_problems(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from coderl_tasks.cli import main
-from coderl_tasks.errors import ConfigError
+from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
-from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, print_query, query
+from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, connect, print_query, query
 from coderl_tasks.insight.record import is_run, load_run
 from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_files, index_step, scored_files
 from tests.insight.recorded_runs import write_run
@@ -350,3 +350,10 @@ def test_external_access_is_an_option(run_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="private does not exist"):
         query(run_dir, "select * from private")
     assert private.height == 1
+
+
+def test_a_table_that_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "pool.parquet").write_text("root:x:0:0")
+    with pytest.raises(DataError, match=r"pool\.parquet"), connect(tmp_path):
+        pass

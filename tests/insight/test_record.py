@@ -1,11 +1,13 @@
 """Reading run and curation directories."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import load_curation, load_run, training_metrics
+from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.run_directory import RunDirectory
 
 
@@ -36,6 +38,17 @@ def test_damaged_metrics_are_named(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1" + "0" * 400, "1e30", '"0.5"', "[1]", "{}"], ids=lambda value: value[:9]
+)
+@pytest.mark.parametrize("name", ["mean_reward", "step"])
+def test_metrics_that_no_run_writes_are_named(tmp_path: Path, name: str, value: str) -> None:
+    other = '"step": 1, ' if name != "step" else '"mean_reward": 0.5, '
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 0, "mean_reward": 0.5}}\n{{{other}"{name}": {value}}}\n')
+    with pytest.raises(DamagedFileError, match=r"metrics\.jsonl is damaged: row 2"):
+        load_run(tmp_path)
+
+
 def test_a_step_done_again_counts_once() -> None:
     rows = [{"step": 0, "mean_reward": 0.1}, {"step": 1, "mean_reward": 0.2}, {"step": 0, "mean_reward": 0.3}]
     assert training_metrics(rows).rows() == [(0, 0.3), (1, 0.2)]
@@ -51,3 +64,14 @@ def test_curation_is_read_without_its_tests(pool_dir: Path) -> None:
     curation = load_curation(pool_dir)
     assert len(curation.pool) + len(curation.dropped) == 240
     assert "tests" not in curation.pool.columns
+
+
+@pytest.mark.parametrize("name", ["pool.parquet", "dropped.parquet"])
+@pytest.mark.parametrize("kind", ["text", "pipe", "folder"])
+def test_a_damaged_table_of_a_pool_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / name
+    {"text": lambda: path.write_text("root:x:0:0"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    (tmp_path / "manifest.json").write_text("{}")
+    curation = load_curation(tmp_path)
+    with pytest.raises(DamagedFileError, match=name):
+        _ = curation.pool, curation.dropped
