@@ -5,6 +5,7 @@ What can be wrong with the files is found before anything is graded, and the out
 
 import asyncio
 import contextlib
+import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.extract import extract_code
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.grading.verdict import Grade, Verdict, format_failure, shortened
-from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS, LoadResult, load_problems
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_files import RawFile, format_of, read_segment, whole_file
@@ -167,13 +167,24 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
-    # By the journal's writers: a grading that was cut off leaves nothing that looks whole, and a full disk is named.
+    # Encoded first: of a full disk polars has errors of its own, and this is to be an OSError with the file's name.
+    encoded = io.BytesIO()
     if out_path.suffix == ".csv":
-        write_bytes(out_path, csv_frame(grades).write_csv().encode())
+        csv_frame(grades).write_csv(encoded)
     elif out_path.suffix == ".jsonl":
-        write_bytes(out_path, grades.write_ndjson().encode())
+        grades.write_ndjson(encoded)
     else:
-        write_parquet(out_path, grades)
+        grades.write_parquet(encoded)
+    # Beside its place: a grading that was cut off leaves nothing that looks whole.
+    partial = out_path.with_name(out_path.name + ".partial")
+    try:
+        partial.write_bytes(encoded.getbuffer())
+        partial.replace(out_path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(out_path)
+        raise
 
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
