@@ -70,7 +70,12 @@ def test_curation_is_read_without_its_tests(pool_dir: Path) -> None:
 @pytest.mark.parametrize("kind", ["text", "pipe", "folder"])
 def test_a_damaged_table_of_a_pool_is_named(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / name
-    {"text": lambda: path.write_text("root:x:0:0"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    if kind == "text":
+        path.write_text("root:x:0:0")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
     (tmp_path / "manifest.json").write_text("{}")
     curation = load_curation(tmp_path)
     with pytest.raises(DamagedFileError, match=name):

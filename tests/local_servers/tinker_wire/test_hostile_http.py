@@ -15,6 +15,7 @@ POST = (
 
 def begun(server: Server, request: bytes) -> socket.socket:
     address = urlsplit(server.url)
+    assert address.port is not None
     connection = socket.create_connection((address.hostname, address.port))
     connection.sendall(request)
     return connection
