@@ -27,12 +27,6 @@ class CatchCounts:
         if len(self.runs) != len(self.catches):
             raise ValueError(f"runs of {len(self.runs)} tests, catches of {len(self.catches)}")
 
-    def __add__(self, other: "CatchCounts") -> "CatchCounts":
-        """Both histories of the same tests together; ValueError if they are not of as many."""
-        if len(self.runs) != len(other.runs):
-            raise ValueError(f"counts of {len(self.runs)} tests and of {len(other.runs)} do not add up")
-        return CatchCounts(_sums(self.runs, other.runs), _sums(self.catches, other.catches))
-
 
 def count_catches(
     n_tests: int, first_failures: Iterable[int | None], priority: Sequence[int] | None = None
@@ -56,7 +50,3 @@ def learned_priority(counts: CatchCounts) -> list[int]:
     """The test indices by catches / (times run + 1), highest first; of equals the earlier comes first."""
     rates = [caught / (run + 1) for run, caught in zip(counts.runs, counts.catches, strict=True)]
     return sorted(range(len(rates)), key=lambda index: -rates[index])
-
-
-def _sums(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(one, other, strict=True))

@@ -32,14 +32,8 @@ def test_first_comes_what_catches_most_of_what_it_runs(first_failures: list[int 
     assert learned_priority(count_catches(4, first_failures)) == priority
 
 
-def test_histories_by_different_priorities_add_up() -> None:
-    profile = count_catches(3, [0, 2, 2, 2, None])
-    run = count_catches(3, [2, 0, 0, None], priority=learned_priority(profile))
-    both = profile + run
-    assert both == CatchCounts((5 + 3, 4 + 1, 4 + 4), (1 + 2, 0, 3 + 1))
-    with pytest.raises(ValueError, match="do not add up"):
-        profile + count_catches(2, [])
-    with pytest.raises(ValueError):
+def test_counts_of_other_numbers_of_tests_are_refused() -> None:
+    with pytest.raises(ValueError, match="runs of 1 tests, catches of 0"):
         CatchCounts((1,), ())
 
 
