@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from coderl_tasks.environments import build_gsm8k_prompt
-from coderl_tasks.prompts.problem_prompt import LCB_SYSTEM_MESSAGE_GENERIC, question_text
+from coderl_tasks.prompts.renderers import LCB_SYSTEM_MESSAGE_GENERIC, question_text
 
 VOCABULARY = 1024
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
