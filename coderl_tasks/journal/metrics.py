@@ -13,6 +13,8 @@ import polars as pl
 from coderl_tasks.journal.atomic import DamagedFileError, Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
+ACT = "act"
+"""The one text in the row of a step: what `steer=act` changed."""
 _LARGEST = 2**63
 """What a number is below, either way: beyond it none fits into a column of integers."""
 
@@ -68,16 +70,17 @@ class MetricsLog:
 
 def metrics_rows(path: Path) -> list[Row]:
     """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
-    step is no whole number, or a value is NaN, infinite, over 2**63, a list, an object, or of a step a text."""
+    step is no whole number, or a value is NaN, infinite, over 2**63, a list or an object, or a text in a step's row
+    (`act` may be one)."""
     rows = read_rows(path)
     for number, row in enumerate(rows, 1):
         if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
             raise DamagedFileError(path, f"row {number} has no step")
-        texts = is_eval_row(row)
+        is_eval = is_eval_row(row)
         for name, value in row.items():
             # NaN is not below anything.
             is_number = isinstance(value, int | float) and abs(value) < _LARGEST
-            if not is_number and value is not None and not (texts and isinstance(value, str)):
+            if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == ACT)):
                 raise DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
     return rows
 

@@ -342,7 +342,8 @@ COMPANY_ATTACKS: dict[str, str] = {
     "closes the next answers, without os": "for fd in range(3, 80):\n    try: open(fd).close()\n    except OSError: pass",
     "keeps its output open": "import os\nif n == 1: os.dup(1)",
     "writes to the next test's output": "for fd in range(5, 80):\n    try: open(fd, 'w', closefd=False).write('4\\n')\n    except OSError: pass",
-    "an answer late": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print(n)), daemon=True).start()",
+    # Alone the first test has ended long before, on a slow machine too; in company the third or fourth is running.
+    "an answer late": "import threading, time\nif n == 1: threading.Thread(target=lambda: (time.sleep(0.4), print(n)), daemon=True).start()\nelse: time.sleep(0.15)",
     "a thread that prints on": "import threading\ndef on():\n    while True: print(n)\nthreading.Thread(target=on, daemon=True).start()",
     "a child that prints later": "import os, time\nif os.fork() == 0:\n    time.sleep(1)\n    while True: os.write(1, b'x')",
     "a finaliser that prints": "class D:\n    def __del__(self): print('late')\nd = D()\nd.d = d",
