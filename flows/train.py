@@ -40,6 +40,7 @@ from coderl_tasks.planning.training_plan import (
     run_config,
     side_warning,
     size_warning,
+    start_note,
     steps_note,
     temperature_note,
 )
@@ -170,11 +171,6 @@ async def _made(pool: CurateSettings) -> str:
 def resume_command(directory: RunDirectory) -> str:
     """The command that goes on with a run, as a shell takes it."""
     return f"coderl train log_path={shlex.quote(str(directory.path))} resume=must"
-
-
-def start_note(directory: RunDirectory) -> str:
-    """Whether the run begins, or where it goes on."""
-    return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
 
 
 def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:

@@ -50,7 +50,7 @@ def importing() -> Iterator[None]:
     """For a block that imports large libraries: nothing is collected in it, and what it made is never looked at again.
 
     All of that stays. Python would look for garbage in it after every few hundred new objects, up to a fifth of the
-    seconds that PyTorch, transformers or Prefect's server take to import, and later at each full collection.
+    seconds that PyTorch and transformers take to import, and later at each full collection.
     """
     gc.disable()
     try:

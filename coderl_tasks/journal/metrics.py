@@ -13,8 +13,6 @@ import polars as pl
 from coderl_tasks.journal.atomic import DamagedFileError, Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
-ACT = "act"
-"""The one text in the row of a step: what `steer=act` changed."""
 _LARGEST = 2**63
 """What a number is below, either way: beyond it none fits into a column of integers."""
 
@@ -80,7 +78,7 @@ def metrics_rows(path: Path) -> list[Row]:
         for name, value in row.items():
             # NaN is not below anything.
             is_number = isinstance(value, int | float) and abs(value) < _LARGEST
-            if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == ACT)):
+            if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == "act")):
                 raise DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
     return rows
 

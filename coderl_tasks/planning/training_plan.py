@@ -208,6 +208,11 @@ def check_held_out(pool: Path, share: float) -> None:
         )
 
 
+def start_note(directory: RunDirectory) -> str:
+    """Whether the run begins, or where it goes on."""
+    return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
+
+
 def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
     """How many steps the run is to have, and why, in words."""
     if settings.max_steps == -1:

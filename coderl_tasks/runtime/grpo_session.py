@@ -33,7 +33,7 @@ from coderl_tasks.journal.atomic import write_bytes, write_parquet
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.paths import coderl_home, private_folder
-from coderl_tasks.planning.training_plan import plan_training, run_config
+from coderl_tasks.planning.training_plan import plan_training, run_config, start_note
 from coderl_tasks.policy.sampling import completion_budget, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.drops import RowDropped
@@ -181,8 +181,7 @@ class GrpoSession:
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
             with RunDirectory.open(path, run_config(settings)) as directory:
-                going_on = f"resuming at step {directory.next_step}" if directory.resumed else "new run"
-                self._say(f"run directory: {directory.path} ({going_on})")
+                self._say(f"run directory: {directory.path} ({start_note(directory)})")
                 if settings.size_warning:
                     self._say(settings.size_warning)
                 log = run_logger(settings, directory)

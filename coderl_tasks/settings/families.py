@@ -33,8 +33,8 @@ class Schedule(Family):
     total: Annotated[
         int | None, Setting(on_resume="warned", recipe="scheduler_total_steps", elsewhere=("total_steps",))
     ] = Field(None, ge=1, description="linear, cosine: the step at which the learning rate is 0, whatever max_steps is")
-    warmup: Annotated[int, Setting(on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps", "warmup"))] = (
-        Field(0, ge=0, description="steps over which a new run's learning rate grows to its height")
+    warmup: Annotated[int, Setting(on_resume="warned", elsewhere=("warmup_steps", "lr_warmup_steps"))] = Field(
+        0, ge=0, description="steps over which a new run's learning rate grows to its height"
     )
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from coderl_tasks.settings.setting import (
     nested,
     preset_values,
     recipe_names,
+    split_at_commas,
     value_of,
 )
 
@@ -60,11 +61,6 @@ def _possible_temperature(value: float) -> float:
     if value != 0 and not COLDEST <= value <= HOTTEST:
         raise ValueError(f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0")
     return value
-
-
-def split_at_commas(value: Any) -> Any:
-    """The parts of a text such as "a,b" as a list."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _preset(value: Any) -> Any:

@@ -63,6 +63,11 @@ def about(setting: FieldInfo) -> Setting:
     return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
 
 
+def split_at_commas(value: Any) -> Any:
+    """The parts of a text such as "a,b" as a list."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
 class Family(BaseModel):
     """Settings that are given together: `adam=beta1:0.9,eps:1e-8`, `adam.beta1=0.9`, or a JSON object."""
 
@@ -87,7 +92,7 @@ class Family(BaseModel):
             return dict(value)
         found: dict[str, Any] = {}
         parts: dict[str, Any]
-        for part in filter(None, map(str.strip, text.split(","))):
+        for part in split_at_commas(text):
             name, colon, given = (piece.strip() for piece in part.partition(":"))
             if cls.SHORT is not None and name not in cls.model_fields:
                 choice, number = cls.SHORT

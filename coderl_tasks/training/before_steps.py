@@ -19,7 +19,7 @@ from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.training.run import TrainingRun
-from coderl_tasks.training.step import Phase
+from coderl_tasks.training.step import Phase, Score
 
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 """What tells whether rollouts that were re-scored are those that a commit counted."""
@@ -55,26 +55,12 @@ def lost_scores(run: TrainingRun) -> list[int]:
 async def prepare(
     run: TrainingRun,
     sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
-    score: Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]],
+    score: Score,
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Score again what was lost and probe a service that nothing is known of, by the phases as the caller retries
-    them; what they found is said."""
-    await score_lost(run, sample, score, say)
-    if needs_probe(run):
-        found = await probe(run)
-        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
-            say(line)
-
-
-async def score_lost(
-    run: TrainingRun,
-    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
-    score: Callable[[TrainingRun, int, Phase], Coroutine[Any, Any, Phase]],
-    say: Callable[[str], object],
-) -> None:
-    """Score again what `lost_scores` names, and say so."""
+    """Score again what `lost_scores` names and probe a service that nothing is known of, by the phases as the caller
+    retries them; what they found is said."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)
@@ -83,6 +69,10 @@ async def score_lost(
             say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
         sampled.release()
         scored.release()
+    if needs_probe(run):
+        found = await probe(run)
+        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
+            say(line)
 
 
 def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
