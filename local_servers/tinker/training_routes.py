@@ -264,7 +264,10 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
 
         return work
 
-    return submit(state, model, body.seq_id, answer_type, body, prepare)
+    # The SDK draws this number anew each time it sends the request: a resend is one all the same, and its answer names
+    # the sampler of the first.
+    content = body.model_copy(update={"sampling_session_seq_id": None})
+    return submit(state, model, body.seq_id, answer_type, content, prepare)
 
 
 @routes.post("/api/v1/save_weights_external")

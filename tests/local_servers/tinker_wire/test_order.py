@@ -260,6 +260,15 @@ def test_a_sampling_number_cannot_be_reused_with_other_content(wire: Wire, base_
     assert "other content" in wire.post("asample", ask | {"num_samples": 3_000_000}, 400)["detail"]
 
 
+def test_unnamed_sampler_weights_sent_again_are_those_of_the_first_request(wire: Wire) -> None:
+    """The SDK numbers the sampler anew each time it sends the request, also where only the reply was lost."""
+    save = {"model_id": wire.model_id, "seq_id": 1}
+    first = wire.post("save_weights_for_sampler", save | {"sampling_session_seq_id": 5})["request_id"]
+    assert wire.post("save_weights_for_sampler", save | {"sampling_session_seq_id": 6})["request_id"] == first
+    assert wire.retrieve(first)["sampling_session_id"].endswith(":5")
+    assert "other content" in wire.post("save_weights_for_sampler", save | {"path": "named"}, 400)["detail"]
+
+
 @pytest.mark.parametrize("number", [-1, 10**9, 10**300])
 def test_ids_that_no_route_could_name_are_not_given_out(wire: Wire, number: int, base_model: str) -> None:
     """One run or sampler with such an id made every search over sessions fail, for all clients."""
