@@ -1,9 +1,12 @@
-"""The file system a submission sees: a read-only tmpfs with what Python and numpy need bound into it.
+"""The file system a submission sees: a read-only tmpfs with what Python and numpy need bound or copied into it.
 
 That is the standard library, the executable, a shell, and each shared library that they load; no other file of `/usr`
 or of Python's prefix, where people may have installed or put what a submission must not read, a pool say. The fork
 server builds it once in a mount namespace of its own and pivots into it; each run then only adds a private /tmp and
 /proc. Nothing of the host is left below: no home folders, no project, no /etc but five harmless lines.
+
+Few mounts make fast runs: the kernel copies them all for the namespace of each run. So folders and large files are
+bound, and the fifty small libraries are copied.
 """
 
 # Plain `os` calls on these paths: they are made for every run.
@@ -14,6 +17,7 @@ import ctypes
 import errno
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -40,6 +44,7 @@ _ETC = {
     "hosts": "127.0.0.1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+_COPIED_BYTES = 5 << 20  # larger files are bound: copies take memory
 # Covered by the new root until the pivot; always there, and nobody's Python is installed below it.
 _BUILD_SITE = "/sys"
 # Its paths below /tmp (a Python installed there), which a run's private /tmp would hide.
@@ -147,27 +152,33 @@ def enter(paths: Sequence[str]) -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
     # Opened before the new root covers anything, and bound through /proc/self/fd.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in [*paths, *DEVICES] if not os.path.islink(path)}
-    kernel.mount("coderl-rootfs", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=1m,mode=755")
+    kernel.mount("coderl-rootfs", _BUILD_SITE, "tmpfs", kernel.MS_NOSUID, "size=256m,mode=755")
     for folder in ("proc", "tmp", "dev", "etc", "usr"):
         os.mkdir(f"{_BUILD_SITE}/{folder}", 0o755)
     for path, link in _links(paths):
         os.makedirs(os.path.dirname(_BUILD_SITE + path), exist_ok=True)
         os.symlink(link, _BUILD_SITE + path)
+    bound = []
     for path in [*paths, *DEVICES]:
         target = _BUILD_SITE + path
         if path not in sources:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.symlink(os.readlink(path), target)
             continue
+        source = f"/proc/self/fd/{sources[path]}"
         _place(target, os.path.isdir(path))
-        kernel.mount(f"/proc/self/fd/{sources[path]}", target, flags=kernel.MS_BIND | kernel.MS_REC)
+        if path not in DEVICES and os.path.isfile(source) and os.path.getsize(source) <= _COPIED_BYTES:
+            shutil.copy(source, target)
+            continue
+        bound.append(target)
+        kernel.mount(source, target, flags=kernel.MS_BIND | kernel.MS_REC)
         for installed in installed_in(path) if os.path.isdir(path) else ():
             kernel.mount("none", _BUILD_SITE + installed, "tmpfs", kernel.MS_RDONLY | kernel.MS_NOSUID, "size=4k")
     for name, link in _DEVICE_LINKS.items():
         os.symlink(link, f"{_BUILD_SITE}/dev/{name}")
     for name, text in _ETC.items():
         _write(f"{_BUILD_SITE}/etc/{name}", text)
-    _make_read_only([_BUILD_SITE + path for path in sources])
+    _make_read_only(bound)
     _below_tmp[:] = [path for path in sources if path.startswith("/tmp/")]
     # A private proc can only be mounted where the host's is visible; each run covers this one with its own.
     kernel.mount("/proc", f"{_BUILD_SITE}/proc", flags=kernel.MS_BIND | kernel.MS_REC)

@@ -280,8 +280,10 @@ class Program:
 
     def move_in(self, folder: str) -> None:
         """Be a file of the working directory, `folder`, which programs open and processes that they start run."""
-        with open(SOLUTION, "wb") as file:
-            file.write(self.source)
+        # Not `open`: its buffer is memory that each test would be the first to write to.
+        descriptor = os.open(SOLUTION, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        write_all(descriptor, self.source)
+        os.close(descriptor)
         self.module.__dict__["__file__"] = f"{folder}/{SOLUTION}"
 
     def has_stayed(self, folder: int) -> bool:
@@ -935,11 +937,16 @@ def anonymous_file(data: bytes = b"") -> int:
         name = f"anonymous-{os.urandom(8).hex()}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.unlink(name)
+    if data:
+        write_all(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def contents(descriptor: int, last: int | None = None) -> bytes:
