@@ -71,9 +71,9 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
     checkpoints = 1 + (math.ceil(steps / settings.save_every) if settings.save_every else 1)
     total = rolling + with_sampler * checkpoints
     return total, (
-        f"{state / MB:.1f} MB per state: {rolling / MB:.0f} MB for the newest {settings.rolling_states} "
-        f"(rolling_save.keep), and {with_sampler / MB:.1f} MB per checkpoint that stays (save_every="
-        f"{settings.save_every}): {total / MB:,.0f} MB in {steps:,} step{'s' if steps > 1 else ''}"
+        f"up to {total / MB:,.0f} MB in {steps:,} step{'s' if steps > 1 else ''} ({settings.rolling_states} states of "
+        f"{rolling / settings.rolling_states / MB:.1f} MB, rolling_save.keep; {checkpoints:,} checkpoints of "
+        f"{with_sampler / MB:.1f} MB, save_every={settings.save_every})"
     )
 
 

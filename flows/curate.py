@@ -179,7 +179,7 @@ async def _check_solutions(
         return frames[0]
     shards = _shards(session, settings, problems, folder / "solutions")
     for number, shard in enumerate(shards):
-        with display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
+        async with display.bar(f"checking solutions, shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await check_shard(shard, number, on_progress))
     checks = pl.concat(frames)
     write_parquet(make_folder(folder) / "solutions.parquet", checks)
@@ -220,7 +220,7 @@ async def _profile(
     frames = []
     for number, shard in enumerate(shards):
         what = "sampling for labels" if rule_of and policy is None else "profiling"
-        with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
+        async with display.bar(f"{what}, shard {number + 1} of {len(shards)}") as on_progress:
             frames.append(await profile(shard, number, on_progress, rule_of, sampled))
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
 

@@ -145,7 +145,7 @@ async def _measured(
         used.require_hidden(folder)
         async with open_session(settings, used, evaluation_budget(settings, folder)) as session:
             evaluation = Evaluation(session, settings, policy, problems, EvalJournal(folder).groups)
-            with display.bar("evaluation") as on_progress:
+            async with display.bar("evaluation") as on_progress:
                 return await evaluate_checkpoint(evaluation, on_progress)
 
 

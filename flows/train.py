@@ -286,7 +286,7 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     groups = run.directory.step(step).groups
 
     async def sampled(step: int) -> Phase:
-        async with display.watching(
+        async with display.bar(
             f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
         ):
             return await ahead.sampled(step)
@@ -304,7 +304,7 @@ async def _save(run: TrainingRun, step: int) -> None:
 
 
 async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> None:
-    with display.bar(f"evaluation {name}") as on_progress:
+    async with display.bar(f"evaluation {name}") as on_progress:
         summary = await evaluate_run(run, name, step, on_progress)
     row = eval_metrics(name, summary)
     logger.log_metrics(row, step)
@@ -322,7 +322,8 @@ async def _finish(directory: RunDirectory, settings: TrainSettings, display: Dis
     display.say(f"report: {write_report(directory.path)}")
     checks = smoke_checks(run)
     for check in checks:
-        display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold})")
+        why = f": {check.explanation}" if check.passed is None else ""
+        display.say(f"{check.mark.text:<10} {check.name}: {check.value} (wanted: {check.threshold}){why}")
     failed = [check.name for check in checks if not check.passed]
     if settings.preset == SMOKE and failed:
         raise CoderlError(f"the smoke test did not pass: {', '.join(failed)}")

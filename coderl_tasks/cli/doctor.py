@@ -19,7 +19,14 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, tinker_store
+from coderl_tasks.paths import (
+    NANO_MODEL,
+    coderl_home,
+    is_open_to_others,
+    local_model_folder,
+    same_model,
+    tinker_store,
+)
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
@@ -285,7 +292,8 @@ def check_disk(model_name: str | None) -> Finding:
     folders = (Path(DEFAULT_ROOT).expanduser(), coderl_home())
     free = {folder: free_bytes(folder) / GIB for folder in folders}
     words = ", ".join(f"{gib:.0f} GiB free at {folder}" for folder, gib in free.items())
-    settings = TrainSettings(model_name=model_name or NANO_MODEL)
+    model_name = model_name or NANO_MODEL
+    settings = TrainSettings(preset="nano" if same_model(model_name, NANO_MODEL) else None, model_name=model_name)
     needed = None if uses_tinker_service() else needed_by_states(settings)
     listing = () if needed is None else (f"states, with the embedded Tinker server: {needed[1]}",)
     if min(free.values()) < LOW_DISK_GIB:

@@ -16,6 +16,7 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 from typing import NoReturn
 
@@ -108,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _flow(name, rest)
         if name in SUBCOMMANDS:
             return run_subcommand(name, rest)
-        raise ConfigError(f"unknown command {name!r}: coderl --help lists them")
+        near = ["report RUN RUN"] if name == "compare" else get_close_matches(name, [*FLOWS, *SUBCOMMANDS], 2)
+        question = f": did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"unknown command {name!r}{question} (coderl --help lists them)")
     except CoderlError as error:
         return _fail(name, error, error.exit_code)
     except BrokenPipeError as error:

@@ -122,7 +122,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
-    parser.add_argument("dataset", help="parquet or JSONL file, data set folder or hub name, as for dataset=")
+    parser.add_argument("dataset", help="data file, data set folder or hub name, as for dataset=")
     parser.add_argument(
         "--environment",
         choices=ENVIRONMENTS,

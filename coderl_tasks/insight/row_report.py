@@ -80,12 +80,12 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
             said = f"dropped, {row['stage']}/{row['reason']}{detail}"
         console.print(Text(printable(f"{place}  {said}")), soft_wrap=True)
     more = rows.height - runs.head(MOST_LINES)["rows"].sum()
-    if more:
+    if 0 < more < rows.height:
         console.print(f"... and {more} more rows (--format csv prints all)", highlight=False)
     counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
     reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
     console.print(
-        f"{rows.height} rows: {rows.height - dropped.height} kept, {dropped.height} dropped"
+        f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
         + (f" ({reasons})" if reasons else ""),
         highlight=False,
         soft_wrap=True,

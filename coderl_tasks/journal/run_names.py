@@ -85,7 +85,9 @@ def near_names(name: str, folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_there(child)}
-    return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=_NEAR)]
+    # Of a short name one letter is a larger part.
+    cutoff = min(_NEAR, 1 - 1 / max(3, len(name)))
+    return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=cutoff)]
 
 
 def did_you_mean(near: list[str]) -> str:
@@ -109,6 +111,6 @@ def _is_there(path: Path) -> bool:
 
 def _is_series(name: str, other: str) -> bool:
     """Whether two names differ in their numbers alone, or one adds a word to the other."""
-    short, long = sorted((name.lower(), other.lower()), key=len)
+    short, long = sorted((name.lower().rstrip("-_."), other.lower().rstrip("-_.")), key=len)
     numberless = [re.sub(r"[-_.]?v?\d+", "", text) for text in (short, long)]
     return short != long and (numberless[0] == numberless[1] or long.startswith(tuple(short + mark for mark in "-_.")))

@@ -375,8 +375,8 @@ def _time(row: Estimate, speed: Speed) -> str:
     expected, most = speed.seconds(row.expected), speed.seconds(row.high)
     # Where nothing is known but max_tokens, what is expected is the most.
     if row.low.completion == 0:
-        return f"{row.use} at most {duration(most)}"
-    return f"{row.use} about {duration(expected)} (at most {duration(most)})"
+        return f"{row.use} about {duration(most)} if every completion takes max_tokens"
+    return f"{row.use} about {duration(expected)} (up to about {duration(most)})"
 
 
 def estimate_line(rows: Sequence[Estimate]) -> str:

@@ -1,8 +1,8 @@
 """How fast a model samples and trains on the Tinker server in use, so that tokens become minutes.
 
-By the newest run here of this model and server, over its last steps; else by a probe, of a few hundred tokens. What a
-run took per completion has its prompts, its grading and all between requests in it. A probe has none of that, and fewer
-requests at a time than a step: what it says is rough.
+By the newest run here of this model and server, one with the same max_tokens before others, over its last steps; else
+by a probe, of a few hundred tokens. What a run took per completion has its prompts, its grading and all between
+requests in it. A probe has none of that, and fewer requests at a time than a step: what it says is rough.
 """
 
 import asyncio
@@ -72,18 +72,20 @@ def recorded_speed(settings: FlowSettings) -> Speed | None:
     """What the newest run of this model on this server has shown; None where there is none."""
     address = service_address(tinker_credentials()[0]) if uses_tinker_service() else None
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
+    other_lengths = None
     for _, folder in sorted(files, reverse=True):
         try:
             config = recorded_config(folder) or {}
             server = (config.get("probe") or {}).get("service")
             if server != address or not same_model(str(config.get("model_name")), settings.model_name):
                 continue
-            speed = _speed_of(metrics_rows(folder / "metrics.jsonl"), f"the run {folder.name}")
+            speed = _speed_of(metrics_rows(folder / "metrics.jsonl"), f"run {folder.name!r}")
         except DataError:  # of a damaged run there is nothing to learn, and naming it says what is wrong
             continue
-        if speed is not None:
+        if speed is not None and config.get("max_tokens") == settings.max_tokens:
             return speed
-    return None
+        other_lengths = other_lengths or speed
+    return other_lengths
 
 
 def _speed_of(rows: list[dict[str, Any]], by: str) -> Speed | None:

@@ -257,8 +257,8 @@ def size_warning(problems: int, settings: TrainSettings) -> str | None:
     if problems >= settings.problems_per_step:
         return None
     return (
-        f"warning: the pool has {problems} problems to train on, and a step {settings.problems_per_step} groups "
-        "(problems_per_step, the recipe's group_size): it takes the same problem several times"
+        f"warning: a step trains on {settings.problems_per_step} groups (problems_per_step, the recipe's group_size), "
+        f"but the pool's problems to train on are only {problems}: each step takes the same problem several times"
     )
 
 

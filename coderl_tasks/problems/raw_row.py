@@ -97,7 +97,8 @@ def _no_object(row: Any) -> str:
         try:
             value = json.loads(row)
         except (ValueError, RecursionError) as error:
-            return f"broken JSON ({error}): {row}"
+            reason = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
+            return f"broken JSON ({reason}): {row}"
         if isinstance(value, list):
             return f"a JSON array, where a line holds one JSON object: {row}"
     return f"not a JSON object: {row}"

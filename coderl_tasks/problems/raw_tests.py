@@ -120,7 +120,7 @@ def decode_json(raw_tests: Any) -> Any:
             raw_tests = json.loads(raw_tests)
         except (ValueError, RecursionError) as error:
             _refuse_assertions(raw_tests)
-            raise RowDropped("tests_not_json", str(error)) from None
+            raise RowDropped("tests_not_json", f"tests are not JSON, as json.dumps writes it: {error}") from None
     return raw_tests
 
 

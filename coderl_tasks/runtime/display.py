@@ -5,7 +5,7 @@ import logging
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
@@ -151,20 +151,24 @@ class StepProgress:
 
 
 class _SoFar:
-    """How far a phase is and, once that is known, how long it takes yet."""
+    """How far a phase is and how long it takes yet or, where that is not known, how long it has taken."""
 
     def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._text = text
         self._clock = clock
+        self._begun = clock()
         self._first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
 
     def line(self, done: int, total: int) -> str:
         now = self._clock()
-        if self._first is None:
+        if self._first is None and total:
             self._first = (done, now)
-        before, begun = self._first
-        left = (total - done) * (now - begun) / (done - before) if done > before else 0.0
-        return f"{self._text}: {done}/{total}" + (f", about {duration(left)} left" if left >= 60 else "")
+        before, begun = self._first or (done, now)
+        text = f"{self._text}: {done}/{total}" if total else self._text
+        if done > before:
+            left = (total - done) * (now - begun) / (done - before)
+            return text + (f", about {duration(left)} left" if left >= 60 else "")
+        return text + (f", after {duration(now - self._begun)}" if now - self._begun >= LINE_EVERY_S else "")
 
 
 class Display:
@@ -200,46 +204,51 @@ class Display:
         else:
             self._log.info("%s", text)
 
-    @contextmanager
-    def bar(self, text: str) -> Iterator[OnProgress]:
-        """A progress callback for the block: draws a bar of its own, or names the phase in the steps' bar."""
-        steps, so_far = self._steps, _SoFar(text)
-        if steps is not None and self._console.is_terminal:
-            yield lambda done, total: steps.phase(so_far.line(done, total))
-        elif self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*columns, console=self._console, transient=True) as progress:
-                task = progress.add_task(text, total=None)
-                yield lambda done, total: progress.update(task, completed=done, total=total)
-        else:
-            if steps is None:
-                self.say(text)
-            said = time.monotonic()
-
-            def say_sometimes(done: int, total: int) -> None:
-                nonlocal said
-                line = so_far.line(done, total)
-                if time.monotonic() - said >= LINE_EVERY_S:
-                    said = time.monotonic()
-                    self.say(line)
-
-            yield say_sometimes
-
     @asynccontextmanager
-    async def watching(self, text: str, count: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
-        """Shows as `bar` does how far the block is, by (done, total) of `count`, which is asked each second."""
-        with self.bar(text) as on_progress:
+    async def bar(self, text: str, count: Callable[[], tuple[int, int]] | None = None) -> AsyncIterator[OnProgress]:
+        """A progress callback for the block: draws a bar of its own, or names the phase in the steps' bar. Without a
+        terminal it says now and then how far the block is. Where there is a `count` of (done, total), it is asked."""
+        at = (0, 0)
 
-            async def look() -> None:
-                while True:
-                    await asyncio.sleep(LOOK_EVERY_S)
-                    on_progress(*count())
+        def reached(done: int, total: int) -> None:
+            nonlocal at
+            at = (done, total)
 
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                show(*(at if count is None else count()))
+
+        with ExitStack() as drawing:
+            show = self._drawn(text, drawing)
             looking = asyncio.create_task(look())
             try:
-                yield
+                yield reached
             finally:
                 looking.cancel()
+
+    def _drawn(self, text: str, drawing: ExitStack) -> OnProgress:
+        """What shows how far a phase is; `drawing` ends its bar."""
+        steps, so_far = self._steps, _SoFar(text)
+        if self._console.is_terminal and steps is not None:
+            return lambda done, total: steps.phase(so_far.line(done, total))
+        if self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            progress = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
+            task = progress.add_task(text, total=None)
+            return lambda done, total: progress.update(task, completed=done, total=total or None)
+        if steps is None:
+            self.say(text)
+        said = time.monotonic()
+
+        def say_sometimes(done: int, total: int) -> None:
+            nonlocal said
+            line = so_far.line(done, total)
+            if time.monotonic() - said >= LINE_EVERY_S:
+                said = time.monotonic()
+                self.say(line)
+
+        return say_sometimes
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:

@@ -43,7 +43,7 @@ async def profile_elsewhere(
     address = own if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
     done = 0
-    with display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
+    async with display.bar(f"{len(shards)} shards as runs of {settings.shard_deployment}") as on_progress:
 
         async def profiled(number: int) -> pl.DataFrame:
             nonlocal done

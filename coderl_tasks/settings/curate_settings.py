@@ -100,9 +100,9 @@ class CurateSettings(FlowSettings):
     # The notebook trains on all of its data.
     profile_mode: Annotated[ProfileMode, Setting(common=True, gsm8k=NO_PROFILE)] = Field(
         "adaptive",
-        description="sample until it is clear whether a problem lies in the band; screen: one round of each, none of "
-        "those that are hardly learnable by others like them; fixed: profile_samples each; none: nothing is sampled, "
-        "and all problems are kept",
+        description="sample until it is clear whether a problem lies in the band; screen: one round of each, but "
+        "problems that look unlearnable by similar ones are skipped; fixed: profile_samples each; none: nothing is "
+        "sampled, and all problems are kept",
     )
     profile_samples: Annotated[
         int, Setting(common=True, of_profile=True, elsewhere=("n", "k", "samples", "num_samples", "num_generations"))

@@ -160,8 +160,8 @@ class FlowSettings(BaseModel):
         Preset, Setting(common=True, interchangeable=(None, SMOKE), elsewhere=("smoke (smoke=true is preset=smoke)",))
     ] = Field(
         None,
-        description="nano: model, data and sizes for the embedded servers (so too where no Tinker key and no model is "
-        "named); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke: a training "
+        description="nano: model, data and sizes for the embedded servers (also the default without a Tinker key and a "
+        "model); gsm8k: those of the GRPO notebook, whose group_size is completions per problem; smoke: a training "
         "run of 50 steps that fails unless the smoke-test checks pass; or none",
     )
     model_name: Annotated[
@@ -212,7 +212,10 @@ class FlowSettings(BaseModel):
         Setting(
             common=True, nano=MINI_DATASET, by_environment=GSM8K_DATA, elsewhere=("data", "prompts", "train_dataset")
         ),
-    ] = Field(HUB_DATASET, description="hub data set, local data set folder, or a parquet or JSONL file")
+    ] = Field(
+        HUB_DATASET,
+        description="hub data set, local data set folder, or a file (parquet, JSONL, JSON, CSV, TSV; compressed too)",
+    )
     evaluation_dataset: Annotated[str | None, Setting(elsewhere=("test_dataset", "eval_dataset"))] = Field(
         None,
         description="data set whose test splits are evaluated on, and kept out of the pool; by default dataset's own",

@@ -214,7 +214,7 @@ class TrainSettings(FlowSettings):
             elsewhere=("steps", "num_steps", "n_grpo_steps"),
         ),
     ] = Field(
-        -1, ge=-1, description=f"steps to train, -1: until stopped; without it {SERVICE_STEPS} on a Tinker service"
+        -1, ge=-1, description=f"steps to train, -1: until stopped (on a Tinker service {SERVICE_STEPS} if not given)"
     )
     # Always from the policy so many updates before, never from the newest there is: which weights sampled a step must
     # not depend on timing, so that a run can be repeated and resumed.

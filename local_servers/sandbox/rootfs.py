@@ -167,7 +167,7 @@ def enter(paths: Sequence[str]) -> None:
             continue
         source = f"/proc/self/fd/{sources[path]}"
         _place(target, os.path.isdir(path))
-        if path not in DEVICES and os.path.isfile(source) and os.path.getsize(source) <= _COPIED_BYTES:
+        if os.path.isfile(path) and os.fstat(sources[path]).st_size <= _COPIED_BYTES:
             shutil.copy(source, target)
             continue
         bound.append(target)

@@ -155,7 +155,7 @@ def test_the_disk_line_says_what_states_need_and_what_others_can_read(
     monkeypatch.setenv("HOME", str(tmp_path))
     tmp_path.chmod(0o755)
     found = doctor.check_disk("data/nano")
-    assert found.listing[0].startswith("states, with the embedded Tinker server: 5.6 MB per state: ")
+    assert found.listing[0].startswith("states, with the embedded Tinker server: up to ")
     assert found.listing[1:] == (
         f"other users of this machine can read {tmp_path}: chmod 700 {tmp_path}, unless that is meant",
     )

@@ -65,7 +65,8 @@ def test_a_subcommand_has_help_and_does_something(name: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian"], "unknown command 'trian'"),
+        (["trian"], "unknown command 'trian': did you mean train? (coderl --help lists them)"),
+        (["compare"], "did you mean report RUN RUN?"),
         (["train", "batch_size=12"], "do not divide"),
         (["report", "/tmp/r\udcfcn"], "/tmp/r\\xfcn is not UTF-8"),
         (["train", "log_path=/tmp/r\udcfcn"], "log_path=/tmp/r\\xfcn is not UTF-8"),

@@ -101,7 +101,7 @@ def test_minutes_come_from_a_probe_or_from_the_runs_of_the_model_on_this_server(
     steps = [row for row in rows(run / "metrics.jsonl") if row.get("tokens_completion")]
     spent = sum(max(row["time_sample_s"], row["time_step_s"] - row["time_train_s"]) for row in steps)
     rate = f"{sum(row['tokens_completion'] for row in steps) / spent:,.0f}"
-    assert f"({rate} tokens/s sampled, " in said and "by the run mine)" in said
+    assert f"({rate} tokens/s sampled, " in said and "by run 'mine')" in said
     other = tmp_path / "code-rl-logs/mine/config.json"
     other.write_text(other.read_text().replace('"service": "http', '"service": "http://another'))
     assert "by the run" not in estimated(*words)

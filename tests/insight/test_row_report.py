@@ -37,7 +37,7 @@ def test_a_line_per_row_and_counts_by_reason(tmp_path: Path, capsys: pytest.Capt
         "columns: text, tests",
         "row 2  dropped, sanity/too_few_tests: 1 different test, at least 5",
         "row 3  kept: call of f, 6 tests",
-        "4 rows: 2 kept, 2 dropped (1 parse/no_statement, 1 sanity/too_few_tests)",
+        "4 rows, numbered from 0: 2 kept, 2 dropped (1 parse/no_statement, 1 sanity/too_few_tests)",
         "of 1 rows with too few tests, min_tests=1 would keep 1 (fewer tests: more wrong programs pass)",
     ]
     few = [GOOD | {"statement": f"Print {count}.", "tests": TESTS[:count]} for count in (1, 2, 2, 3)]
@@ -56,12 +56,12 @@ def test_rows_of_other_environments_say_what_they_lack(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.splitlines() == [
         "row 0  kept",
         "row 1  dropped, parse/no_ground_truth: no #### before the final number in answer",
-        "2 rows: 1 kept, 1 dropped (1 parse/no_ground_truth)",
+        "2 rows, numbered from 0: 1 kept, 1 dropped (1 parse/no_ground_truth)",
         "row 0  kept",
         "row 1  kept",
         "row 2  dropped, parse/no_ground_truth: nothing in ground_truth; columns: prompt",
         "row 3  dropped, parse/no_prompt: no text in prompt; columns: text, ground_truth",
-        "4 rows: 2 kept, 2 dropped (1 parse/no_ground_truth, 1 parse/no_prompt)",
+        "4 rows, numbered from 0: 2 kept, 2 dropped (1 parse/no_ground_truth, 1 parse/no_prompt)",
     ]
     assert main(["validate", str(tmp_path / "mine.jsonl"), "--environment=custom", "--min-tests=2"]) == 2
     assert "--min-tests is of --environment=code" in capsys.readouterr().err
@@ -127,4 +127,4 @@ def test_any_rows_are_kept_or_dropped_with_a_reason(tmp_path: Path, capsys: pyte
     places = [re.match(r"rows? (\d+)(?: to (\d+))?", line) for line in lines]
     said = sum(int(place[2] or place[1]) - int(place[1]) + 1 for place in places if place)
     assert more == f"... and {told.height - said} more rows (--format csv prints all)"
-    assert counts.startswith(f"{told.height} rows: {kept.height} kept, {dropped.height} dropped (")
+    assert counts.startswith(f"{told.height} rows, numbered from 0: {kept.height} kept, {dropped.height} dropped (")

@@ -264,7 +264,7 @@ def test_trimming_refuses_nonsense(max_tests: int) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ('{"statement": "s"', r"^broken JSON \(.*line 1 column \d+.*\): \{"),
+        ('{"statement": "s"', r"^broken JSON \(.* at character \d+\): \{"),
         ("[1, 2]", "^a JSON array, where a line holds one JSON object"),
         ("5", "^not a JSON object: 5"),
         (None, "^not a JSON object$"),

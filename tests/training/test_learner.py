@@ -249,8 +249,7 @@ def test_what_states_need_is_known_from_the_rank() -> None:
     needed = disk.needed_by_states(settings)
     assert needed is not None and needed[0] == 3 * state + (2000 // 100 + 1) * state * 4 // 3
     assert needed[1] == (
-        "5.6 MB per state: 17 MB for the newest 3 (rolling_save.keep), and 7.5 MB per checkpoint that stays "
-        "(save_every=100): 173 MB in 2,000 steps"
+        "up to 173 MB in 2,000 steps (3 states of 5.6 MB, rolling_save.keep; 21 checkpoints of 7.5 MB, save_every=100)"
     )
     assert disk.needed_by_states(TrainSettings(model_name="Qwen/Qwen3-8B")) is None
     few, many = disk.states_line(settings), disk.states_line(settings.with_changes(max_steps=20_000))

@@ -267,5 +267,5 @@ def test_a_later_start_knows_which_prompts_fit(
 def test_a_pool_that_is_smaller_than_a_step_is_warned_of() -> None:
     settings = TrainSettings(problems_per_step=8)
     said = size_warning(7, settings)
-    assert said is not None and "7 problems to train on, and a step 8 groups" in said and "several times" in said
+    assert said is not None and "on 8 groups" in said and "are only 7" in said and "several times" in said
     assert size_warning(8, settings) is None
