@@ -13,7 +13,7 @@ def test_a_file_is_read_as_python_dotenv_means_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("COLOUR", "red")
     file = tmp_path / ".env"
     file.write_text(
-        "\ufeff# a comment\nexport PLACE='/x y'\nB=${PLACE}/${COLOUR}/${NOBODY:-none}\nCOLOUR=blue\nC=${COLOUR}\nALONE\n"
+        "\ufeff# comment\nexport PLACE='/x y'\nB=${PLACE}/${COLOUR}/${NOBODY:-none}\nCOLOUR=blue\nC=${COLOUR}\nALONE\n"
         'LINES="a\\nb"\n'
     )
     assert read_env_file(file) == {

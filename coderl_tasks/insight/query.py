@@ -15,6 +15,7 @@ Files are read where they lie, and no others: SQL is often somebody else's, so t
 nothing outside DuckDB's memory, unless `external_access` is asked for.
 """
 
+import io
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,7 +30,7 @@ from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
-from coderl_tasks.journal.atomic import read_json, read_rows, write_parquet
+from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.journal.steps import StepJournal
@@ -229,11 +230,14 @@ def write_answer(
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
     answer = query(path, sql, name, external_access=external_access)
-    if out.suffix == ".parquet":
-        write_parquet(out, answer)
-    else:
-        with out.open("w") as file:
-            write_frame(answer, Console(file=file), "csv" if out.suffix == ".csv" else "json")
+    with output_file(out) as file:
+        if out.suffix == ".parquet":
+            encode_parquet(file, answer)
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+            write_frame(answer, Console(file=text), "csv" if out.suffix == ".csv" else "json")
+            text.flush()
+            text.detach()  # which else closes the file
     return answer.height
 
 

@@ -1,6 +1,8 @@
 """DuckDB over runs and curations."""
 
 import json
+import os
+import resource
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -116,6 +118,33 @@ def test_an_answer_is_written_whole(run_dir: Path, tmp_path: Path, capsys: pytes
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.txt")]) == 2
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "none" / "a.csv")]) == 2
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.csv"), "--format", "json"]) == 2
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_an_answer_that_finds_the_disk_full_leaves_the_old_file(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    out = tmp_path / f"a.{ending}"
+    out.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert main(["query", str(run_dir), "select * from outcomes", "--out", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err == f"coderl query: File too large: {out}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [out.name] and out.read_text() == "old"
+
+
+def test_an_answer_goes_through_a_link_and_into_a_pipe(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to("there.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    reader = os.open(tmp_path / "pipe.csv", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link.csv", "pipe.csv"):
+        assert main(["query", str(run_dir), "select 1 as one", "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "there.csv").read_text() == "one\n1\n"
+    assert (tmp_path / "pipe.csv").is_fifo() and os.read(reader, 100) == b"one\n1\n"
+    os.close(reader)
 
 
 def test_statements_are_answered_one_by_one(run_dir: Path) -> None:
