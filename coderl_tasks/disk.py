@@ -35,7 +35,7 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
         free, least = free_bytes(folder), LEAST_FREE + more
         if free < least:
             raise InfraError(
-                f"{free / MIB:.0f} MiB are free at {folder}, and no step is begun with less than {least / MIB:.0f}: "
+                f"{free / MIB:.0f} MiB are free at {folder}, and nothing is begun with less than {least / MIB:.0f}: "
                 "free some space (coderl clean)"
             )
 
