@@ -369,7 +369,11 @@ def _row_table(
 ) -> None:
     """A table of rows; columns of `schema` are there even if no row has them, further ones keep their inferred type."""
     # Types from all rows: a key may be null, or not there yet, in as many of the first ones as polars looks at.
-    frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
+    try:
+        frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
+    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
+        # JSON of others: values of one key that no column holds.
+        raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     whole = {"run": pl.String(), **schema}
     known = [
         (pl.col(column) if column in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(column)

@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DamagedFileError, read_json, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, read_rows
+from coderl_tasks.journal.json_shapes import Manifest, Summary, read_shaped
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
@@ -164,7 +165,7 @@ def load_curation(path: Path) -> CurationRecord:
     if not path.is_dir() or not is_curation(path):
         raise ConfigError(f"{path} is not a curation directory: it has no manifest.json or pool.parquet")
     manifest = path / "manifest.json"
-    return CurationRecord(path, read_json(manifest) if manifest.is_file() else {})
+    return CurationRecord(path, read_shaped(manifest, Manifest) if manifest.is_file() else {})
 
 
 def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
@@ -191,7 +192,7 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
     """The finished evaluations in `folder`, by step; the final one counts as `last_step`."""
     records = []
     for file in sorted(folder.glob("*/summary.json")):
-        name, summary = file.parent.name, read_json(file)
+        name, summary = file.parent.name, read_shaped(file, Summary)
         rollouts = file.parent / "rollouts.parquet"
         step = eval_step(name, summary, last_step)
         records.append(EvalRecord(name, step, summary, rollouts if rollouts.is_file() else None))
