@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.utils import HFValidationError
 from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer
@@ -21,6 +22,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.json_shapes import Config, read_shaped
 from coderl_tasks.journal.rollout_index import index_files, scored_files
 from coderl_tasks.journal.run_names import did_you_mean
@@ -276,7 +278,10 @@ def prompt_decoder(model_name: str) -> Decode | None:
     file = tokenizer_file(model_name)
     if file is None:
         return None
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the class that the library raises for whatever is wrong with the file
+        raise DamagedFileError(file, f"no tokenizer ({' '.join(str(error).split())[:200]})") from error
     return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
 
 
@@ -288,7 +293,10 @@ def tokenizer_file(model_name: str) -> Path | None:
         return file if file.is_file() else None
     if model_name.count("/") != 1:
         return None
-    cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    try:
+        cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    except HFValidationError:  # a path of another machine
+        return None
     return Path(cached) if isinstance(cached, str) else None
 
 

@@ -29,14 +29,13 @@ from rich.text import Text
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
+from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.untrusted_text import printable
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
@@ -60,12 +59,6 @@ UPDATE_SCHEMA: dict[str, pl.DataType] = {
     "ratio_mean": FLOAT, "ratio_max": FLOAT, "clipped_share": FLOAT, "grad_norm": FLOAT,
 }  # fmt: skip
 EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA}
-CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
-    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
-    "dropped": DROPPED_SCHEMA,
-    "profile": PROFILE_SCHEMA,
-    "solutions": SOLUTION_SCHEMA,
-}
 
 VIEWS = (
     "rollouts", "outcomes", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits",

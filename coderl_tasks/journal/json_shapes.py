@@ -4,6 +4,7 @@ A run or a pool may come from others. Readers index and count what is named here
 hold anything. What is optional may be null, as for what was written before there was such a key.
 """
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +23,16 @@ class _Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class Share(_Shape):
+class Score(_Shape):
+    """What the best checkpoint is chosen by."""
+
+    pass_at_1: Number
+
+
+class Share(Score):
     """Pass@1 of an evaluation or a split of it."""
 
     n: Number
-    pass_at_1: Number
     ci_low: Number
     ci_high: Number
 
@@ -38,6 +44,9 @@ class Compared(_Shape):
     difference: Number | None = None
     ci_low: Number | None = None
     ci_high: Number | None = None
+    n: PositiveInt = 1
+    gained: Number = 0
+    lost: Number = 0
 
 
 class Summary(Share):
@@ -87,7 +96,7 @@ class Manifest(_Shape):
     by_difficulty: dict[str, Number] = {}
     by_split: dict[str, Number] = {}
     dropped_by_reason: dict[str, Number] = {}
-    spent: dict[str, Number | None] = None
+    spent: dict[str, Number | None] = {}
     settings: dict[str, Any] | None = None
     policy: dict[str, Any] = {}
     mix: dict[str, Any] = {}
@@ -99,6 +108,10 @@ def read_shaped(path: Path, shape: type[BaseModel]) -> dict[str, Any]:
     """The JSON object at `path`, as it is. Raises FileNotFoundError, or DamagedFileError if it is none or not of
     `shape`, which the first fault is named for."""
     value = read_json(path)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()  # as it was written
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise DamagedFileError(path, f"it cannot be written again ({error})") from error
     if _depth(value) > DEEPEST:
         raise DamagedFileError(path, f"it is nested more than {DEEPEST} deep")
     try:

@@ -51,7 +51,7 @@ def read_env_file(file: Path) -> dict[str, str]:
 
 def _filled_in(file: Path, name: str, value: str, earlier: dict[str, str]) -> str:
     """`value` with what its variables stand for: the environment's come first, as everywhere."""
-    known = ChainMap(os.environ, earlier)  # type: ignore[arg-type]  # os.environ is read alone
+    known = ChainMap(os.environ, earlier)
     filled = ""
     for part in parse_variables(value):
         if isinstance(part, Variable) and part.name in os.environ and _SECRET.search(part.name):
