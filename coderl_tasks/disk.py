@@ -6,7 +6,6 @@ import shutil
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.paths import coderl_home, local_model_folder
@@ -35,7 +34,7 @@ def require_room(folders: Iterable[Path], more: int = 0) -> None:
         free, least = free_bytes(folder), LEAST_FREE + more
         if free < least:
             raise InfraError(
-                f"{free / MIB:.0f} MiB are free at {folder}, and no step is begun with less than {least / MIB:.0f}: "
+                f"{free / MIB:.0f} MiB are free at {folder}, and nothing is begun with less than {least / MIB:.0f}: "
                 "free some space (coderl clean)"
             )
 
@@ -48,7 +47,7 @@ def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
         return None
     try:
         shapes = dict(_shapes(folder))
-    except (struct.error, ValueError):  # what is wrong with them the server says, which loads them
+    except (struct.error, ValueError, RecursionError):  # what is wrong with them the server says, which loads them
         return None
     tied = not any(name.endswith(_UNEMBEDDING) for name in shapes)
     adapted = [
@@ -100,5 +99,13 @@ def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
-            head: dict[str, Any] = json.loads(opened.read(length))
-        yield from ((name, entry["shape"]) for name, entry in head.items() if name != "__metadata__")
+            if length > file.stat().st_size:  # a model of others may say 2**63
+                raise ValueError(f"{file} has a header of {length} bytes")
+            head = json.loads(opened.read(length))
+        if not isinstance(head, dict):
+            raise ValueError(f"{file} has no header")
+        for name in head.keys() - {"__metadata__"}:
+            shape = head[name].get("shape") if isinstance(head[name], dict) else None
+            if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+                raise ValueError(f"{file}: {name} has no shape")
+            yield name, shape

@@ -50,9 +50,12 @@ def check_address(variable: str, url: str) -> SplitResult:
     shown = f"{variable}: {_ANY_CREDENTIALS.sub('...@', url)!r}"
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and not re.search(r"\s", url)
+        # Of the raw text: urlsplit leaves out line breaks. No library takes a control character or half a surrogate.
+        valid = parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and " " not in url and url.isprintable()
         port = parts.port
-    except ValueError as error:  # of the port, or of a bracket
+        if valid:
+            str(parts.hostname).encode("idna")  # as whoever resolves the name does
+    except ValueError as error:  # of the port, of a bracket, or of the name
         why = _ESCAPES if secret else f"{str(error)[:1].lower()}{str(error)[1:]}"
         raise ConfigError(f"{shown} is not an address: {why}") from None
     if "@" in parts.path + parts.query + parts.fragment:

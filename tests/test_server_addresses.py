@@ -58,6 +58,13 @@ def test_every_form_of_an_address_means_the_server(text: str, addresses: tuple[s
         "http://a/run_code?token=x",
         "http://a/#run_code",
         f"{LOCAL},foo",
+        "http://a..b:8080",
+        f"http://{'a' * 64}:8080",
+        "http://a:b\r\nX-Other: 1@c:8080",
+        "http://loc\x01alhost",
+        "http://localhost/\0",
+        "http://\udcff",
+        "http://\u202elocalhost",
     ],
 )
 def test_what_is_no_address_is_one_line_that_names_the_variable(text: str) -> None:

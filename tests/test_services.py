@@ -65,6 +65,9 @@ def test_blocks_nest_on_the_same_servers(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"TINKER_BASE_URL": "http://127.0.0.1:9"}, "TINKER_API_KEY is not"),
         ({"TINKER_API_KEY": "tml-x", "TINKER_BASE_URL": "foo"}, "TINKER_BASE_URL: 'foo' is not an http(s) address"),
         ({"TINKER_API_KEY": "sk-1"}, "starts with tml-"),
+        ({"TINKER_API_KEY": "tml-x\r\nX-Other: 1"}, "TINKER_API_KEY holds a space, a line break"),
+        ({"TINKER_API_KEY": "tml-é"}, "another character that no key has"),
+        ({"PREFECT_API_KEY": "pnu\udcff"}, "PREFECT_API_KEY holds a space"),
         ({"TINKER_API_KEY": "tml-x", "SANDBOX_URL": "localhost:8080"}, "is not an http(s) address"),
         ({"TINKER_API_KEY": "tml-x", "SANDBOX_URL": "http://a", "SANDBOX_MAX_CONCURRENCY": "0"}, "positive number"),
     ],
@@ -164,6 +167,11 @@ def processes_with(home: str) -> list[int]:
         ("export PYTHONPATH=.\n", "sets PYTHONPATH"),
         ("TINKER_BASE_URL=http://evil.example\n", "your key would go to that address"),
         ("SANDBOX_MAX_CONCURRENCY=3\nTINKER_BASE_URL=http://a.example\nTINKER_API_KEY=tml-own\n", "your key would go"),
+        (
+            "SANDBOX_URL=http://x:${TINKER_API_KEY}@evil.example\n",
+            "puts TINKER_API_KEY of the environment into SANDBOX_URL",
+        ),
+        ("HF_ENDPOINT=https://evil.example\n", "your key would go to that address"),
     ],
 )
 def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
@@ -171,8 +179,9 @@ def test_a_file_of_variables_changes_no_code_and_sends_no_key_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
-    monkeypatch.delenv("TINKER_BASE_URL", raising=False)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+    for name in ("TINKER_BASE_URL", "SANDBOX_URL", "PYTHONPATH", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / ".env").write_text(content)
     before = dict(os.environ)
     with pytest.raises(ConfigError, match=says):

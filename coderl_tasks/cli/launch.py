@@ -8,21 +8,24 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import ExitStack
+from http import HTTPStatus
 from importlib import import_module
 from typing import Any, NoReturn
 
 import httpx
 from prefect.events.worker import EventsWorker
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import PrefectHTTPStatusError, TerminationSignal
 from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
+from coderl_tasks.disk import require_room
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.logging import WarningLines, early_lines
+from coderl_tasks.paths import coderl_home
 from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
-from coderl_tasks.services import load_environment
+from coderl_tasks.services import load_environment, log_folder
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 
 DELIVERY_S = 30.0
@@ -55,6 +58,13 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         except BaseException as error:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
+            if (said := _server_fault(error)) is not None:
+                # Its database is below CODERL_HOME, and a full disk is what it most often fails for.
+                require_room([coderl_home()])
+                raise InfraError(
+                    f"the Prefect server at {api_url} failed ({said}): its log says why (an embedded one's is "
+                    f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
+                ) from error
             # what Prefect's client raises without a server
             if not isinstance(error, httpx.TransportError | RuntimeError) or is_up(api_url):
                 raise
@@ -62,6 +72,13 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
                 f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
                 "one, and run the command again; what is recorded stays"
             ) from error
+
+
+def _server_fault(error: BaseException) -> str | None:
+    """The status of an answer of the Prefect server's that says that it failed itself; None if that is not it."""
+    if not isinstance(error, PrefectHTTPStatusError) or error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return None
+    return f"HTTP {error.response.status_code}"
 
 
 def was_terminated(error: BaseException) -> bool:

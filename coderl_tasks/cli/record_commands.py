@@ -16,6 +16,8 @@ from coderl_tasks.evaluation.paired import sampling_noise
 from coderl_tasks.insight.console import render_frame, write_frame
 from coderl_tasks.insight.listing import pools_table, runs_table
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
+from coderl_tasks.insight.record import naming_damaged_tables
+from coderl_tasks.journal.json_shapes import Summary, read_shaped
 from coderl_tasks.journal.run_names import record_path, runs_root
 from coderl_tasks.journal.steps import FINAL, EvalJournal
 from coderl_tasks.paths import POOLS, find_local
@@ -92,13 +94,15 @@ def show(options: Namespace) -> int:
     if options.problem is None:
         if options.step is not None or options.eval is not None:
             raise ConfigError("--step and --eval are of a problem: name one")
-        hardest = problems_frame(record)
+        with naming_damaged_tables(record):
+            hardest = problems_frame(record)
         if options.json:
             write_frame(hardest, Console(), "json")
         else:
             render_frame(hardest, Console(), "the problems that the run solves least in training")
         return 0
-    view = view_problem(record, options.problem, options.step, options.eval)
+    with naming_damaged_tables(record):
+        view = view_problem(record, options.problem, options.step, options.eval)
     if options.json:
         print(json.dumps(asdict(view), indent=2))
     else:
@@ -111,7 +115,8 @@ def report(options: Namespace) -> int:
     other = None if options.other is None else record_path(options.other)
     from coderl_tasks.insight.report import write_comparison, write_report  # which takes seconds to import
 
-    print(write_report(record, options.out) if other is None else write_comparison(record, other, options.out))
+    with naming_damaged_tables(record), naming_damaged_tables(other or record):
+        print(write_report(record, options.out) if other is None else write_comparison(record, other, options.out))
     return 0
 
 
@@ -124,9 +129,10 @@ def power(options: Namespace) -> int:
     journal = None if folder is None else EvalJournal(folder)
     if journal is None or journal.read_summary() is None:
         journal = EvalJournal(record_path(options.evaluation) / "evals" / FINAL)
-    summary, rollouts = journal.read_summary(), journal.read_rollouts()
-    if summary is None or rollouts is None:
+    rollouts = journal.read_rollouts()
+    if journal.read_summary() is None or rollouts is None:
         raise ConfigError(f"there is no finished evaluation in {journal.folder}")
+    summary = read_shaped(journal.folder / "summary.json", Summary)
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)

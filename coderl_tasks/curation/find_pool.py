@@ -13,7 +13,7 @@ import polars as pl
 
 from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256, same_model
 from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
@@ -98,9 +98,9 @@ def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
     if path.is_dir():
         if not (path / MANIFEST_FILE).is_file() or not (path / POOL_FILE).is_file():
             raise ConfigError(f"pool={pool}: {path} is not a finished pool (no {POOL_FILE} or {MANIFEST_FILE}).")
-        return FoundPool(path / POOL_FILE, read_json(path / MANIFEST_FILE))
+        return FoundPool(path / POOL_FILE, read_shaped(path / MANIFEST_FILE, Manifest))
     manifest = path.with_name(MANIFEST_FILE)
-    return FoundPool(path, read_json(manifest) if path.name == POOL_FILE and manifest.is_file() else {})
+    return FoundPool(path, read_shaped(manifest, Manifest) if path.name == POOL_FILE and manifest.is_file() else {})
 
 
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:
@@ -203,7 +203,7 @@ def require_environment(pool: FoundPool, environment: str) -> None:
 def _readable(manifest_file: Path) -> dict[str, Any]:
     """A manifest, or nothing if it is damaged: no finished pool then; naming that pool says what is wrong with it."""
     try:
-        return read_json(manifest_file)
+        return read_shaped(manifest_file, Manifest)
     except DataError:
         return {}
 
@@ -216,7 +216,7 @@ def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
 def finished_with(folder: Path) -> dict[str, Any] | None:
     """The settings with which the curation in `folder` came to its end last; None if it did not."""
     try:
-        found = read_json(folder / MANIFEST_FILE).get("settings")
+        found = read_shaped(folder / MANIFEST_FILE, Manifest).get("settings")
     except (FileNotFoundError, DataError):
         return None
     return found if isinstance(found, dict) else None

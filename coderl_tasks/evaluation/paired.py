@@ -105,7 +105,7 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
         within = float(several.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
         said = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
         return Noise(by_problem.height, within, None, said)
-    if compare and "gained" in compare:
+    if compare and {"gained", "lost", "n", "to"} <= compare.keys():
         # Of single completions nothing says what of it is chance: none of it is taken to average out.
         losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
         said = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."

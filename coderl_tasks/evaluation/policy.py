@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints
+from coderl_tasks.journal.json_shapes import Score, read_shaped
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, is_name, near_runs, run_path
@@ -98,4 +98,4 @@ def _of_run(run: Path) -> FoundPolicy:
 def _validation_pass_rate(run: Path, row: dict[str, Any]) -> float:
     """Pass@1 on the validation problems after the checkpoint's step; below any rate if it was not evaluated there."""
     summary = run / "evals" / step_name(row["step"]) / "summary.json"
-    return float(read_json(summary)["pass_at_1"]) if summary.is_file() else -1.0
+    return float(read_shaped(summary, Score)["pass_at_1"]) if summary.is_file() else -1.0

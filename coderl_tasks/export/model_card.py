@@ -11,7 +11,7 @@ import yaml
 from coderl_tasks.errors import DataError
 from coderl_tasks.export.saved_policy import SavedPolicy
 from coderl_tasks.insight.record import EvalRecord, load_run
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
 from coderl_tasks.settings import TrainSettings, flat
 
@@ -99,7 +99,7 @@ def _data(config: dict[str, Any]) -> str:
     if folder is None or not (folder / MANIFEST_FILE).is_file():
         return f"{named}, pool `{Path(str(pool)).name}`" if pool else named
     try:
-        manifest = read_json(folder / MANIFEST_FILE)
+        manifest = read_shaped(folder / MANIFEST_FILE, Manifest)
     except DataError:
         return f"{named}, pool `{folder.name}`"
     return f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems{_measured(folder / POOL_FILE)}"

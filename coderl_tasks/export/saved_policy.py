@@ -6,8 +6,8 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.policy import find_policy
-from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.checkpoints import expiring_states, read_checkpoints
+from coderl_tasks.journal.json_shapes import Score, read_shaped
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import step_name
 
@@ -88,4 +88,4 @@ def _validation_rates(run: Path, config: dict[str, Any], trained: dict[int, str]
     if config.get("eval", {}).get("on") != "validation":
         return {}
     files = {step: run / "evals" / step_name(step) / "summary.json" for step in trained}
-    return {step: float(read_json(file)["pass_at_1"]) for step, file in files.items() if file.is_file()}
+    return {step: float(read_shaped(file, Score)["pass_at_1"]) for step, file in files.items() if file.is_file()}

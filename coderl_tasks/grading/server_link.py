@@ -34,6 +34,7 @@ _CONNECT_S = 10.0
 _QUARANTINE_S = 60.0
 _HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
+_LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
 
 
@@ -302,7 +303,9 @@ class ServerLink:
 
     async def _answers_ping(self) -> bool:
         within_s = self._watch_every_s / 2
-        while True:
+        # Bounded: a process that is always late would wait for ever for a server that is dead, past each request's
+        # limit. To call a living one dead costs a retry, and never a verdict.
+        for _ in range(_LATE_PINGS):
             asked = time.monotonic()
             try:
                 timeout = aiohttp.ClientTimeout(total=within_s)
@@ -316,6 +319,7 @@ class ServerLink:
                     return False
             except aiohttp.ClientError:
                 return False
+        return False
 
 
 def _retry_after_s(header: str | None) -> float:

@@ -10,7 +10,8 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import load_run
-from coderl_tasks.journal.atomic import held_by, read_json
+from coderl_tasks.journal.atomic import held_by
+from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
@@ -94,7 +95,7 @@ def _pool_row(folder: Path) -> dict[str, Any]:
     row = {"name": shown(folder.name), **_size_and_age(folder)}
     manifest = folder / "manifest.json"
     try:
-        finished: dict[str, Any] | None = read_json(manifest) if manifest.is_file() else None
+        finished: dict[str, Any] | None = read_shaped(manifest, Manifest) if manifest.is_file() else None
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
     started = recorded_settings(folder)

@@ -151,7 +151,7 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
 
 def is_profiled(pool: pl.DataFrame) -> bool:
     """Whether pass rates are known: with profile_mode=none they are null."""
-    return bool(pool["pass_rate"].count())
+    return "pass_rate" in pool.columns and bool(pool["pass_rate"].count())
 
 
 def labels_in_doubt(problems: pl.DataFrame) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.utils import HFValidationError
 from rich.console import Console
 from rich.text import Text
 from tokenizers import Tokenizer
@@ -21,7 +22,8 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.atomic import DamagedFileError
+from coderl_tasks.journal.json_shapes import Config, read_shaped
 from coderl_tasks.journal.rollout_index import index_files, scored_files
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal
@@ -105,7 +107,10 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
     def keep(problem: Problem) -> Problem:  # the tests of a whole data set are gigabytes
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
-    loaded = side.load(rows=ROWS[config.get("environment", "code")], keep=keep)
+    environment = config.get("environment", "code")
+    if environment not in ROWS:
+        raise ConfigError(f"environment={environment} is none of {', '.join(ROWS)}")
+    loaded = side.load(rows=ROWS[environment], keep=keep)
     return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
 
 
@@ -273,7 +278,10 @@ def prompt_decoder(model_name: str) -> Decode | None:
     file = tokenizer_file(model_name)
     if file is None:
         return None
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the class that the library raises for whatever is wrong with the file
+        raise DamagedFileError(file, f"no tokenizer ({' '.join(str(error).split())[:200]})") from error
     return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
 
 
@@ -285,7 +293,10 @@ def tokenizer_file(model_name: str) -> Path | None:
         return file if file.is_file() else None
     if model_name.count("/") != 1:
         return None
-    cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    try:
+        cached = try_to_load_from_cache(model_name, "tokenizer.json")
+    except HFValidationError:  # a path of another machine
+        return None
     return Path(cached) if isinstance(cached, str) else None
 
 
@@ -369,7 +380,7 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
     else:
         file = run.path / "evals" / place.evaluation / "rollouts.parquet"
         own = file.with_name("settings.json")
-        config = {**config, **read_json(own)} if own.is_file() else config
+        config = {**config, **read_shaped(own, Config)} if own.is_file() else config
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
     scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)

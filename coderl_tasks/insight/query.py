@@ -15,6 +15,7 @@ Files are read where they lie, and no others: SQL is often somebody else's, so t
 nothing outside DuckDB's memory, unless `external_access` is asked for.
 """
 
+import io
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -28,14 +29,13 @@ from rich.text import Text
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.record import EvalRecord, is_curation, is_run, load_evals
-from coderl_tasks.journal.atomic import read_json, read_rows, write_parquet
+from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
+from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
-from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 from coderl_tasks.untrusted_text import printable
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
@@ -59,12 +59,6 @@ UPDATE_SCHEMA: dict[str, pl.DataType] = {
     "ratio_mean": FLOAT, "ratio_max": FLOAT, "clipped_share": FLOAT, "grad_norm": FLOAT,
 }  # fmt: skip
 EVAL_SPLIT_SCHEMA: dict[str, pl.DataType] = {"eval": TEXT, "step": INT, "split": TEXT, **SHARE_SCHEMA}
-CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
-    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
-    "dropped": DROPPED_SCHEMA,
-    "profile": PROFILE_SCHEMA,
-    "solutions": SOLUTION_SCHEMA,
-}
 
 VIEWS = (
     "rollouts", "outcomes", "eval_rollouts", "metrics", "checkpoints", "updates", "evals", "eval_splits",
@@ -229,11 +223,14 @@ def write_answer(
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.absolute().parent}")
     answer = query(path, sql, name, external_access=external_access)
-    if out.suffix == ".parquet":
-        write_parquet(out, answer)
-    else:
-        with out.open("w") as file:
-            write_frame(answer, Console(file=file), "csv" if out.suffix == ".csv" else "json")
+    with output_file(out) as file:
+        if out.suffix == ".parquet":
+            encode_parquet(file, answer)
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+            write_frame(answer, Console(file=text), "csv" if out.suffix == ".csv" else "json")
+            text.flush()
+            text.detach()  # which else closes the file
     return answer.height
 
 
@@ -365,7 +362,11 @@ def _row_table(
 ) -> None:
     """A table of rows; columns of `schema` are there even if no row has them, further ones keep their inferred type."""
     # Types from all rows: a key may be null, or not there yet, in as many of the first ones as polars looks at.
-    frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
+    try:
+        frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
+    except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
+        # JSON of others: values of one key that no column holds.
+        raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     whole = {"run": pl.String(), **schema}
     known = [
         (pl.col(column) if column in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(column)

@@ -4,7 +4,8 @@ Nothing here writes, and a directory that is still being written is read as far 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,22 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DamagedFileError, read_json, read_rows
+from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
+from coderl_tasks.journal.json_shapes import Manifest, Summary, read_shaped
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
+from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, index_files
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
+CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+    "pool": PROBLEM_SCHEMA | PROFILE_COLUMNS,
+    "dropped": DROPPED_SCHEMA,
+    "profile": PROFILE_SCHEMA,
+    "solutions": SOLUTION_SCHEMA,
+}
+"""The tables of a curation: NAME.parquet."""
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
 DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
@@ -164,7 +175,30 @@ def load_curation(path: Path) -> CurationRecord:
     if not path.is_dir() or not is_curation(path):
         raise ConfigError(f"{path} is not a curation directory: it has no manifest.json or pool.parquet")
     manifest = path / "manifest.json"
-    return CurationRecord(path, read_json(manifest) if manifest.is_file() else {})
+    return CurationRecord(path, read_shaped(manifest, Manifest) if manifest.is_file() else {})
+
+
+@contextmanager
+def naming_damaged_tables(path: Path) -> Iterator[None]:
+    """Where polars fails in the block, look for the table of the run or curation at `path` that is to blame, and raise
+    DamagedFileError for it. Only then: to read all of them takes as long as what is asked of them."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        for file, schema in _tables(path):
+            if file.is_file():
+                read_parquet(file, schema, others=False)
+        raise
+
+
+def _tables(path: Path) -> Iterator[tuple[Path, Mapping[str, pl.DataType]]]:
+    """The parquet files of a run or a curation, with the columns they have to have."""
+    for name, schema in CURATION_SCHEMAS.items():
+        yield path / f"{name}.parquet", schema
+    for file in sorted([*path.glob("steps/*/scored.parquet"), *path.glob("evals/*/rollouts.parquet")]):
+        yield file, ROLLOUT_SCHEMA
+    for file in index_files(path):
+        yield file, INDEX_SCHEMA
 
 
 def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
@@ -191,7 +225,7 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
     """The finished evaluations in `folder`, by step; the final one counts as `last_step`."""
     records = []
     for file in sorted(folder.glob("*/summary.json")):
-        name, summary = file.parent.name, read_json(file)
+        name, summary = file.parent.name, read_shaped(file, Summary)
         rollouts = file.parent / "rollouts.parquet"
         step = eval_step(name, summary, last_step)
         records.append(EvalRecord(name, step, summary, rollouts if rollouts.is_file() else None))

@@ -21,7 +21,7 @@ from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_p
 from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.run_page import comparison_page, run_page
 from coderl_tasks.insight.tables import html_table
-from coderl_tasks.journal.atomic import write_bytes
+from coderl_tasks.journal.atomic import output_file, write_bytes
 
 REPORT = "report.html"
 STATEMENT_CHARS = 600
@@ -35,8 +35,13 @@ POOL_QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
 def write_report(path: Path, target: Path | None = None) -> Path:
     """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path.
     ConfigError if `path` is neither."""
-    target = target or path / REPORT
-    write_bytes(target, render_report(path).encode())
+    page = _encoded(render_report(path))
+    if target is None:
+        target = path / REPORT
+        write_bytes(target, page)  # a link there, in a directory of others, is replaced and not followed
+    else:
+        with output_file(target) as file:
+            file.write(page)
     return target
 
 
@@ -47,8 +52,14 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
     target = target or Path(f"report-{first.resolve().name}-{second.resolve().name}.html")
-    write_bytes(target, _render("compare.html.j2", comparison_page(load_run(first), load_run(second))).encode())
+    page = _encoded(_render("compare.html.j2", comparison_page(load_run(first), load_run(second))))
+    with output_file(target) as file:
+        file.write(page)
     return target
+
+
+def _encoded(page: str) -> bytes:
+    return page.encode(errors="backslashreplace")  # JSON of others may have half a surrogate in a text
 
 
 def render_report(path: Path) -> str:

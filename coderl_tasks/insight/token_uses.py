@@ -13,7 +13,7 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.paths import MANIFEST_FILE
 from coderl_tasks.policy.rollout import NO_COMPLETION
@@ -65,7 +65,7 @@ def uses(run: RunRecord) -> list[Use]:
 def _manifest(run: RunRecord) -> dict[str, Any]:
     file = Path(str(run.config.get("pool", ""))).with_name(MANIFEST_FILE)
     try:
-        return read_json(file) if file.is_file() else {}
+        return read_shaped(file, Manifest) if file.is_file() else {}
     except DataError:
         return {}  # of a pool that was damaged since, a report of the run need not say more
 

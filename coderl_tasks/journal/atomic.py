@@ -70,6 +70,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """An open file for what a user wants at `path`: `replacing`, through links; a device or a pipe is written to."""
+    if path.exists() and not path.is_file():
+        # As root, a rename would put a file in the place of /dev/stdout.
+        with naming(path), path.open("wb") as file:
+            yield file
+    else:
+        with replacing(path.resolve()) as file:
+            yield file
+
+
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
     """Put `data` at `path`, atomically and durably. The folder must exist."""
     with replacing(path) as file:
@@ -99,13 +111,18 @@ def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = 
     """
     # Into the file and not by way of `write_bytes`: a step of long completions would be there twice more.
     with replacing(path) as file:
-        try:
-            frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=rows_per_group)
-        except pl.exceptions.ComputeError as error:
-            # polars says in words alone what the system said: a full disk is to be known as one.
-            if number := re.search(r"\(os error (\d+)\)", str(error)):
-                raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-            raise
+        encode_parquet(file, frame, rows_per_group)
+
+
+def encode_parquet(file: BinaryIO, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
+    """Write `frame` to an open file, as `write_parquet` does."""
+    try:
+        frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=rows_per_group)
+    except pl.exceptions.ComputeError as error:
+        # polars says in words alone what the system said: a full disk is to be known as one.
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
 
 
 def _content(path: Path) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.atomic import read_json
+from coderl_tasks.journal.json_shapes import Config, read_shaped
 from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 
@@ -63,7 +63,7 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
     file = run.expanduser() / CONFIG_FILE if run is not None else None
     if file is None or not file.is_file():
         return None
-    config = read_json(file)
+    config = read_shaped(file, Config)
     # Asked before anything else is read: what a newer version means by a key is not for this one to guess.
     written = config.get("format", FORMAT)
     if not isinstance(written, int) or written > FORMAT:

@@ -25,7 +25,9 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from coderl_tasks.disk import require_room
 from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.journal.atomic import naming
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK
@@ -166,7 +168,9 @@ def embedded_prefect(port: int | None = None) -> Iterator[str]:
     """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address.
 
     It takes requests with its secret (`secret_file`) and a CSRF token, under its own name and from its own pages.
+    Raises InfraError where the database has no room: the server would end at its start, and could not log why.
     """
+    require_room([_home()])
     with ExitStack() as stack:
         with _one_at_a_time(), _damage_named(_home() / "prefect.db"):
             api_url = stack.enter_context(_started(port or free_port()))
@@ -197,10 +201,10 @@ def _secret(port: int) -> Iterator[str]:
     """A new secret for the server on this port, in its file while the block runs."""
     file, secret = secret_file(port), f"coderl:{secrets.token_urlsafe(24)}"
     file.unlink(missing_ok=True)  # a killed server's, whatever its mode
-    # Its mode from the start, and a new file: at no moment can anyone else open it.
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(secret)
     try:
+        # Its mode from the start, and a new file: at no moment can anyone else open it.
+        with naming(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(secret)
         yield secret
     finally:
         file.unlink(missing_ok=True)

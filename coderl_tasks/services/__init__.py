@@ -11,6 +11,7 @@ An embedded server lives until the `with` block that started it ends. Blocks nes
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
-
-from dotenv import dotenv_values, load_dotenv
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
@@ -31,6 +30,7 @@ from coderl_tasks.server_addresses import (
     sandbox_addresses,
     without_credentials,
 )
+from coderl_tasks.services.env_file import read_env_file
 from coderl_tasks.services.supervisor import EmbeddedServer, answers, is_ours, listeners, told
 from coderl_tasks.settings import FlowSettings
 from coderl_tasks.untrusted_text import printable
@@ -79,17 +79,26 @@ _current: ContextVar[Services | None] = ContextVar("services", default=None)
 
 
 CODE_PREFIXES = ("LD_", "PYTHON", "BASH_ENV")
-KEYS_OF_ADDRESSES = {"TINKER_BASE_URL": "TINKER_API_KEY", "PREFECT_API_URL": "PREFECT_API_KEY"}
+KEYS_OF_ADDRESSES = (
+    ("TINKER_BASE_URL", "TINKER_API_KEY"),
+    ("PREFECT_API_URL", "PREFECT_API_KEY"),
+    ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"),
+    ("HF_ENDPOINT", "HF_TOKEN"),
+    ("WANDB_BASE_URL", "WANDB_API_KEY"),
+)
+"""Which address gets which key. A `.env` may not set the first where the second is the user's."""
+HEADER_KEYS = ("TINKER_API_KEY", "PREFECT_API_KEY")
+"""Variables that are sent as they are, in a header."""
 
 
 def load_environment() -> None:
     """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for.
 
     The directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or
-    send a key that it does not have itself to a server of its own choice.
+    send a key that it does not have itself to a server of its own choice; and for a key that no header can carry.
     """
     file = Path.cwd() / ".env"
-    values = dotenv_values(file)
+    values = read_env_file(file)
     named = [name for name, value in values.items() if value and name not in os.environ]
     loaders = [name for name in named if name == "PATH" or name.startswith(CODE_PREFIXES)]
     if loaders:
@@ -97,14 +106,20 @@ def load_environment() -> None:
             f"{file} sets {printable(loaders[0])}, which changes what code runs: coderl takes no such variable from a "
             f"file. Remove it there, or export it in the shell"
         )
-    for address, key in KEYS_OF_ADDRESSES.items():
+    for address, key in KEYS_OF_ADDRESSES:
         if address in named and os.environ.get(key) not in (None, "", values.get(key)):
             raise ConfigError(
                 f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
                 f"you trust it, export {address} in the shell; else remove it from the file"
             )
-    load_dotenv(file)
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
     os.environ.setdefault("TINKER_TELEMETRY", "0")
+    for name in HEADER_KEYS:
+        if not re.fullmatch(r"[!-~]*", os.environ.get(name, "")):
+            raise ConfigError(
+                f"{name} holds a space, a line break or another character that no key has: set it again, in one line"
+            )
 
 
 def sandbox_concurrency() -> int:

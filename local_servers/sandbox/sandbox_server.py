@@ -21,6 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from local_servers.admission import admission, check_exposure
+from local_servers.http_log import logger as http_logger
 from local_servers.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
 from local_servers.sandbox.isolation import UNISOLATED
 from local_servers.sandbox.job_files import safe_parts
@@ -149,7 +150,8 @@ async def run_code(request: web.Request) -> web.Response:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
         job = parse_job(request.app[_KNOWN].body(await request.read()))
-    except (ValueError, RecursionError) as error:  # the latter for JSON that is nested too deeply
+    # RecursionError: JSON that is nested too deeply; RequestPayloadError: the body is no HTTP
+    except (ValueError, RecursionError, web.RequestPayloadError) as error:
         return _reply("SandboxError", str(error), None, http_status=400)
     except (OutOfMemory, MemoryError) as error:
         return _come_back(as_out_of_memory(error))
@@ -249,7 +251,9 @@ async def _serve(
         app[_POOL], app[_KNOWN] = pool, KnownCode(prepared or "")
         app.add_routes([web.post("/run_code", run_code), web.get("/v1/ping", ping), web.get("/v1/info", info)])
         # A client that hangs up frees its slot.
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, logger=http_logger, shutdown_timeout=0.1
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port, backlog=1024)

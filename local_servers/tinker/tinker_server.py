@@ -25,6 +25,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from local_servers.admission import JSON_BODY, admission, check_exposure
+from local_servers.http_log import logger as http_logger
 from local_servers.memory import OutOfMemory, limit_own_memory_until
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import KEY_PREFIX
@@ -75,8 +76,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
     except web.HTTPException as error:
         return _error(error.status, error.reason)
-    except ConnectionResetError as error:  # the client has hung up in its request, and nobody reads the answer
-        return _error(400, str(error))
+    # The body is no HTTP, or the client has hung up in it, and nobody reads the answer.
+    except (web.RequestPayloadError, ConnectionResetError) as error:
+        return _error(400, " ".join(str(error).split()))
     except Exception as error:
         if (fault := machine_fault(error)) is not None:
             logger.error("%s %s: %s", request.method, request.path, fault)
@@ -142,7 +144,11 @@ async def running(
     listener = _listen(host, port)
     admit = admission(key, host, bodies=(JSON_BODY, PROTOBUF), open_paths=_OPEN_PATHS)
     runner = web.AppRunner(
-        make_app(state, admit), access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=0.5
+        make_app(state, admit),
+        access_log=None,
+        logger=http_logger,
+        keepalive_timeout=KEEP_ALIVE_S,
+        shutdown_timeout=0.5,
     )
     await runner.setup()
     # Many groups are asked for at once: a connection beyond a short backlog would be dropped, and tried again only a

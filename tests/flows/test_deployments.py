@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import polars as pl
 import pytest
 import yaml
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prefect import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, LogFilter, LogFilterFlowRunId
@@ -33,6 +34,7 @@ from coderl_tasks.runtime.prefect_server import used
 from coderl_tasks.runtime.prefect_worker import WORK_POOL, WORKER_VARIABLE
 from coderl_tasks.services import Services
 from coderl_tasks.services.supervisor import free_port
+from tests.conftest import Serve
 from tests.faults.fault_proxy import FaultProxy
 
 DEADLINE_S = 300
@@ -307,4 +309,23 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_1(flow_environment: dic
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"coderl curate: no answer from the Prefect server at {api_url}: start it")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_prefect_server_that_fails_itself_is_one_line_and_exit_1(
+    flow_environment: dict[str, str], tmp_path: Path, serve: Serve
+) -> None:
+    """As one whose disk is full: it answers, and can record nothing."""
+
+    async def record(request: web.Request) -> web.StreamResponse:
+        fine = request.path in ("/api/health", "/api/admin/version")
+        return web.json_response("3.0.0" if fine else {"exception_message": "failed"}, status=200 if fine else 500)
+
+    app = web.Application()
+    app.add_routes([web.route("*", "/{path:.*}", record)])
+    environment = {**flow_environment, "PREFECT_API_URL": f"{serve(app)}/api"}
+    command = [sys.executable, "flows/curate.py", "preset=nano", f"name={tmp_path / 'pool'}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"coderl curate: the Prefect server at {environment['PREFECT_API_URL']} failed (HTTP")
     assert done.stderr.count("\n") == 1

@@ -109,6 +109,29 @@ async def test_a_ping_that_this_process_comes_to_late_is_asked_again(serve: Serv
     assert server.requests == 1
 
 
+async def test_a_process_that_is_always_late_does_not_wait_for_ever_for_a_dead_server(serve: Serve) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def after_many_pings(request: web.Request) -> web.StreamResponse:
+        while server.pinged < 15:
+            await asyncio.sleep(0.01)
+        return await answers(request)
+
+    class Mute(FaultyServer):
+        async def _ping(self, request: web.Request) -> web.StreamResponse:
+            if self.pinged >= 15:  # else the test, and not only the request, would wait for ever
+                return await super()._ping(request)
+            self.pinged += 1
+            loop.call_soon_threadsafe(time.sleep, 0.3)  # the time-out of 0.2 s fires late
+            return await hangs(request)
+
+    server = Mute(after_many_pings)
+    async with SandboxClient([serve(server.app())], attempts=1, watch_every_s=0.4, **QUICK) as client:
+        with pytest.raises(InfraError, match="stopped answering"):
+            await client.run_code(REQUEST)
+    assert server.pinged < 15
+
+
 async def test_a_request_that_is_never_answered_is_tried_elsewhere(serve: Serve) -> None:
     """The server answers pings, so only the time limit tells."""
     hanging, good = FaultyServer(hangs), FaultyServer(answers)

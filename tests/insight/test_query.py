@@ -1,6 +1,8 @@
 """DuckDB over runs and curations."""
 
 import json
+import os
+import resource
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -14,8 +16,8 @@ from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, RUN
-from coderl_tasks.insight.query import CURATION_SCHEMAS, answer_statements, connect, print_query, query
-from coderl_tasks.insight.record import is_run, load_run
+from coderl_tasks.insight.query import answer_statements, connect, print_query, query
+from coderl_tasks.insight.record import CURATION_SCHEMAS, is_run, load_run
 from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_files, index_step, scored_files
 from tests.insight.recorded_runs import write_run
 
@@ -116,6 +118,33 @@ def test_an_answer_is_written_whole(run_dir: Path, tmp_path: Path, capsys: pytes
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.txt")]) == 2
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "none" / "a.csv")]) == 2
     assert main(["query", str(run_dir), "select 1", "--out", str(tmp_path / "a.csv"), "--format", "json"]) == 2
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_an_answer_that_finds_the_disk_full_leaves_the_old_file(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    out = tmp_path / f"a.{ending}"
+    out.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert main(["query", str(run_dir), "select * from outcomes", "--out", str(out)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert capsys.readouterr().err == f"coderl query: File too large: {out}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [out.name] and out.read_text() == "old"
+
+
+def test_an_answer_goes_through_a_link_and_into_a_pipe(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to("there.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    reader = os.open(tmp_path / "pipe.csv", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link.csv", "pipe.csv"):
+        assert main(["query", str(run_dir), "select 1 as one", "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / "link.csv").is_symlink() and (tmp_path / "there.csv").read_text() == "one\n1\n"
+    assert (tmp_path / "pipe.csv").is_fifo() and os.read(reader, 100) == b"one\n1\n"
+    os.close(reader)
 
 
 def test_statements_are_answered_one_by_one(run_dir: Path) -> None:

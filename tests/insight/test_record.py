@@ -1,10 +1,14 @@
 """Reading run and curation directories."""
 
+import json
 import os
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.record import load_curation, load_run, training_metrics
 from coderl_tasks.journal.atomic import DamagedFileError
@@ -80,3 +84,39 @@ def test_a_damaged_table_of_a_pool_is_named(tmp_path: Path, name: str, kind: str
     curation = load_curation(tmp_path)
     with pytest.raises(DamagedFileError, match=name):
         _ = curation.pool, curation.dropped
+
+
+@pytest.mark.parametrize("name", ["steps/000001/scored.parquet", "evals/final/rollouts.parquet"])
+@pytest.mark.parametrize("kind", ["bytes", "columns"])
+def test_a_damaged_table_of_a_run_is_named(
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs_dir / "run-0", run)
+    if kind == "bytes":
+        (run / name).write_bytes(b"PAR1" + bytes(99))
+    else:
+        pl.DataFrame({"problem_id": [1], "step": ["x"]}).write_parquet(run / name)
+    for command in ("report", "show"):
+        assert main([command, str(run)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"coderl {command}: {run / name} is damaged: ") and said.count("\n") == 1
+
+
+def test_a_model_of_others_shows_no_prompts(runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, model = tmp_path / "run", tmp_path / "model"
+    shutil.copytree(runs_dir / "run-0", run)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"model_name": "/elsewhere", "environment": "x"}))
+    assert main(["show", str(run)]) == 0
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "tokenizer.json").write_text("[" * 100_000)
+    (run / "config.json").write_text(json.dumps(config | {"model_name": str(model)}))
+    assert main(["show", str(run)]) == 2
+    assert f"{model / 'tokenizer.json'} is damaged: no tokenizer" in capsys.readouterr().err
+
+
+def test_a_pool_without_its_table_has_a_report(pool_dir: Path, tmp_path: Path) -> None:
+    shutil.copy(pool_dir / "manifest.json", tmp_path)
+    assert main(["report", str(tmp_path)]) == 0

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import resource
 import socket
 import sqlite3
 import subprocess
@@ -27,6 +28,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
+from coderl_tasks import disk
 from coderl_tasks.cli.arguments import FLOW_SETTINGS
 from coderl_tasks.cli.doctor import check_prefect
 from coderl_tasks.errors import ConfigError, DataError, InfraError
@@ -38,6 +40,7 @@ from coderl_tasks.runtime.prefect_server import (
     auth_string,
     configured_api_url,
     database_damage,
+    embedded_prefect,
     exports,
     found_api_url,
     is_open,
@@ -65,6 +68,26 @@ def test_a_configured_server_is_used_and_not_started(prefect_api: str) -> None:
     for server in (prefect_server, shared_prefect_server):
         with server() as api_url:
             assert api_url == prefect_api == PREFECT_API_URL.value() == os.environ["PREFECT_API_URL"]
+
+
+def test_a_server_without_room_for_its_database_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+    with pytest.raises(InfraError, match=r"MiB are free at .*free some space"), embedded_prefect():
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_secret_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODERL_HOME", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught, embedded_prefect():
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "secret-" in str(caught.value.filename) and not list(tmp_path.rglob("secret-*"))
 
 
 def test_an_empty_address_says_that_there_is_none() -> None:

@@ -266,6 +266,6 @@ async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch,
         run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
         run.require_room()
         monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
-        with pytest.raises(InfraError, match=r"MiB are free at .*, and no step is begun with less than .*coderl clean"):
+        with pytest.raises(InfraError, match=r"MiB are free at .*, and nothing is begun with less than .*coderl clean"):
             await _step(run, 0, None, None, None)  # type: ignore[arg-type]
         assert not (tmp_path / "run" / "steps").exists()

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.local_servers.sandbox.sandbox_servers import PREPARED, Sandbox, serving
+from tests.local_servers.malformed_requests import answers_to_malformed_requests
+from tests.local_servers.sandbox.sandbox_servers import KEY, PREPARED, Sandbox, serving
 
 RUN = {"code": "print(1)", "language": "python"}
 
@@ -314,3 +315,11 @@ def test_code_that_does_not_compile_may_come_again(any_sandbox: Sandbox) -> None
         errors = {any_sandbox.run(code)["run_result"]["stderr"].rpartition("\n  ")[2] for _ in range(7)}
         assert len(errors) == 1 and "Error" in errors.pop()
     assert any_sandbox.stdout("print(1)") == "1\n"
+
+
+def test_malformed_requests_are_refused_and_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving() as server:
+        assert set(answers_to_malformed_requests(server.url, "/run_code", KEY)) == {400}
+        assert server.stdout("print(1)") == "1\n"
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith("sandbox: isolation by")

@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.local_servers.tinker_wire.conftest import Server
+from tests.local_servers.malformed_requests import answers_to_malformed_requests
+from tests.local_servers.tinker_wire.conftest import API_KEY, Server
 
 POST = (
     b"POST /api/v1/create_session HTTP/1.1\r\nHost: localhost\r\nX-API-Key: tml-x\r\nContent-Type: application/json\r\n"
@@ -42,3 +43,11 @@ def test_200_slow_requests_keep_nobody_waiting(server: Server) -> None:
     assert time.monotonic() - begin < 10
     for connection in slow:
         connection.close()
+
+
+def test_malformed_requests_are_refused_and_not_logged(
+    impatient_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert set(answers_to_malformed_requests(impatient_server.url, "/api/v1/create_session", API_KEY)) == {400}
+    assert impatient_server.call("/api/v1/healthz")[0] == 200
+    assert [record.message for record in caplog.records] == []

@@ -1,0 +1,20 @@
+"""What the embedded servers' logs say of requests that are no HTTP: nothing.
+
+aiohttp logs a traceback for each. Whoever reaches the port could fill the disk with these, and
+they would hide what the servers say of themselves.
+"""
+
+import logging
+
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web import RequestPayloadError
+
+logger = logging.getLogger("local_servers.http")
+"""For `web.AppRunner`, in place of aiohttp's own, which other servers of the process may use."""
+
+
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | RequestPayloadError))
+
+
+logger.addFilter(_is_of_the_server)
