@@ -151,7 +151,11 @@ def array_datum(
     advantages[ob_len - 1 :] = advantage
     inputs: Any = tokens[:-1].astype(np.int32)
     chunk = tinker.types.EncodedTextChunk.model_construct(tokens=inputs)
-    targets = {"target_tokens": tokens[1:].astype(np.int64), "logprobs": sampler_logprobs, "advantages": advantages}
+    targets: dict[str, np.ndarray] = {
+        "target_tokens": tokens[1:].astype(np.int64),
+        "logprobs": sampler_logprobs,
+        "advantages": advantages,
+    }
     if loss_fn == "gspo":
         targets["sequence_ratio_mask"] = (np.arange(n - 1) >= ob_len - 1).astype(np.float32)
     return tinker.types.Datum(

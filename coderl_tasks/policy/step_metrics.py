@@ -9,7 +9,7 @@ goes to the end of its tuple.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -107,11 +107,6 @@ class UpdatedStep:
     seconds: Mapping[str, float]
     forecast: "Forecast | None" = None
     cost_usd: float | None = None
-
-
-def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any]:
-    """The metrics' values by name, in their order."""
-    return {metric.name: metric.compute(source) for metric in metrics}
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
@@ -243,14 +238,14 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: None if step.own_groups is None else max(0, step.groups.height - step.own_groups), INT),
     Metric("tokens_without_signal",
         "share of the sampled tokens that are of groups without a signal: what sampling them cost",
-        lambda step: step.groups.filter(~pl.col("trained"))["tokens"].sum() / total
-            if (total := step.groups["tokens"].sum()) else None),
+        lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
+            if (total := int(step.groups["tokens"].sum())) else None),
     Metric("tokens_prompt", "prompt tokens sent, each group's prompt once",
-        lambda step: step.groups["prompt"].sum(), INT),
+        lambda step: int(step.groups["prompt"].sum()), INT),
     Metric("tokens_prompt_cached",
         "the same prompts for the groups' other completions: prefill that a service caches",
-        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - step.groups["prompt"].sum(), INT),
-    Metric("tokens_completion", "completion tokens sampled", lambda step: step.came["tokens"].sum(), INT),
+        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.groups["prompt"].sum()), INT),
+    Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.came["tokens"].sum()), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
             step.rows.select(
@@ -317,4 +312,5 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
     """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
     and not in place of others; None where none is. They are trained on `epochs` times."""
-    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups, epochs))
+    step = ScoredRollouts(rollouts, own_groups, epochs)
+    return {metric.name: metric.compute(step) for metric in ROLLOUT_METRICS}

@@ -47,7 +47,7 @@ from coderl_tasks.policy.sampling import (
     split_groups,
 )
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
+from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
 from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
@@ -311,7 +311,8 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         save = "both" if settings.max_steps_off_policy else "state"
     applied = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    of_service = applied.result.steps[-1].service_metrics if applied.result.steps else {}
+    steps = applied.result.steps
+    of_service = steps[-1].service_metrics if steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(of_service.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
@@ -319,14 +320,13 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
         metrics["act"] = "; ".join(told for _, told in decided)
-    rows = [one.row() for one in applied.result.steps]
     commit = Commit(
         step=step,
         metrics=metrics,
         # As it was done: a replay takes these, whatever a resume has made of the settings since.
         adam=adam.model_dump(),
         method=run.learner.method.record(),
-        updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
+        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # of one, the metrics say all
         acts=[asdict(act) for act, _ in decided],
         outcomes=[] if run.adaptive is None else group_outcomes(rollouts, run.count),
         **applied.saved,
@@ -367,7 +367,7 @@ def step_metrics(
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
     updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, known, cost)
-    return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
+    return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 
 @task(name="delete-old-states", **PHASE)
