@@ -206,7 +206,12 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
     # From the last committed step on and not after it: its checkpoint or its evaluation may be what a crash left out.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
-    async with showing, _ahead(run) as ahead, Histories(run.directory) as histories:
+    sampling = SamplingAhead(
+        partial(sample, run),
+        lambda later: run.has_step(later) and not run.directory.step(later).has("commit"),
+        run.settings.max_steps_off_policy,
+    )
+    async with showing, sampling as ahead, Histories(run.directory) as histories:
         while run.has_step(step):
             is_new = not run.directory.step(step).has("commit")
             if is_new:
@@ -215,8 +220,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                     line = forecast_line(run.settings, pool, run.directory.path)
                     if line is not None:
                         display.say(line)
-            if run.keeps(step):
-                await _save(run, step)
+            if run.keeps(step) and not run.learner.is_saved(step):
+                await checkpoint(run, step)
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
             if is_new:  # of an earlier start's steps the first new one's history tells, and sampling need not wait
@@ -273,15 +278,6 @@ class Histories:
             self._publishing = None
 
 
-def _ahead(run: TrainingRun) -> SamplingAhead:
-    """Samples the run's steps, as many ahead of the one in training as the settings let the policy lag."""
-
-    def may_begin(step: int) -> bool:
-        return run.has_step(step) and not run.directory.step(step).has("commit")
-
-    return SamplingAhead(partial(sample, run), may_begin, run.settings.max_steps_off_policy)
-
-
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
     groups = run.directory.step(step).groups
 
@@ -296,11 +292,6 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     )
     await display.step(commit.metrics)
     display.notices(notices)
-
-
-async def _save(run: TrainingRun, step: int) -> None:
-    if not run.learner.is_saved(step):
-        await checkpoint(run, step)
 
 
 async def _evaluate(run: TrainingRun, name: str, step: int, logger: RunLogger, display: Display) -> None:

@@ -62,14 +62,6 @@ class Tokens:
             self.training + other.training,
         )
 
-    def __sub__(self, other: Self) -> "Tokens":
-        return Tokens(
-            self.prompt - other.prompt,
-            self.cached - other.cached,
-            self.completion - other.completion,
-            self.training - other.training,
-        )
-
     @property
     def counted(self) -> int:
         """What max_tokens_total counts: each group's prompt once, and the completions."""
@@ -80,13 +72,6 @@ class Tokens:
         kinds = {"prompt": self.prompt, "cached prompt": self.cached, "completion": self.completion}
         kinds["training"] = self.training
         return ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number) + " tokens"
-
-
-def group_tokens(prompt: int, completions: int, completion_tokens: int, epochs: int = 0) -> Tokens:
-    """Those of a group: a prompt of so many tokens, sampled so many times, to so many completion tokens in all, which
-    are trained on `epochs` times."""
-    training = epochs * (completions * prompt + completion_tokens)
-    return Tokens(prompt, prompt * max(0, completions - 1), completion_tokens, training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +125,7 @@ class Budget:
         self.flow = "" if settings is None else flow_of(settings)
         self.spent = sum(spent, Tokens())
         self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
-        self._reserved = Tokens()
-        self._in_flight = 0
+        self._in_flight: list[Tokens] = []  # what each group reserved
         self._freed = asyncio.Event()
 
     @asynccontextmanager
@@ -151,17 +135,16 @@ class Budget:
         Raises BudgetReachedError if there is none and nothing is in flight that could leave some.
         """
         epochs = self.epochs if request.step >= 0 else 0
-        most = group_tokens(
-            len(request.prompt_tokens), request.num_samples, request.num_samples * request.max_tokens, epochs
-        )
+        n, prompt = request.num_samples, len(request.prompt_tokens)
+        completion = n * request.max_tokens
+        most = Tokens(prompt, prompt * max(0, n - 1), completion, epochs * (n * prompt + completion))
         while (why := self._too_much(most)) is not None:
             if not self._in_flight:
                 raise BudgetReachedError(*why, flow=self.flow)
             self._freed.clear()
             await self._freed.wait()
         # From the question to here nothing is awaited: no other group can take the room in between.
-        self._reserved += most
-        self._in_flight += 1
+        self._in_flight.append(most)
 
         def charge(group: pl.DataFrame) -> None:
             tokens = frame_tokens(group, epochs)
@@ -172,8 +155,7 @@ class Budget:
         try:
             yield charge
         finally:
-            self._reserved -= most
-            self._in_flight -= 1
+            self._in_flight.remove(most)
             self._freed.set()
 
     def commit(self, step: int, trained: int) -> None:
@@ -187,7 +169,7 @@ class Budget:
 
     def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
         """The cap that `most` would pass, and what to say of it; None if it fits."""
-        then = self.spent + self._reserved + most
+        then = sum(self._in_flight, self.spent + most)
         if self.max_tokens is not None and then.counted > self.max_tokens:
             said = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
             return "max_tokens_total", self.max_tokens, said

@@ -91,12 +91,11 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
+@dataclass(frozen=True, slots=True)
 class GroupFiles:
     """A folder of groups, one file per group, named by its index: those of a step, an evaluation or a shard."""
 
-    def __init__(self, folder: Path, schema: Mapping[str, pl.DataType] = SAMPLED_SCHEMA) -> None:
-        self.folder = folder
-        self.schema = schema
+    folder: Path
 
     def write(self, index: int, frame: pl.DataFrame) -> None:
         """Record group `index`."""
@@ -105,16 +104,14 @@ class GroupFiles:
 
     def read(self) -> dict[int, pl.DataFrame]:
         """The recorded groups by index, in order. Damaged ones are set aside and missing here."""
-        files = self._files()
-        frames = {index: read_frame(files[index], self.schema) for index in sorted(files)}
+        frames = {
+            index: read_frame(self.folder / f"{index:02d}.parquet", SAMPLED_SCHEMA) for index in sorted(self.indices())
+        }
         return {index: frame for index, frame in frames.items() if frame is not None}
 
     def indices(self) -> set[int]:
         """Which groups are recorded, damaged or not."""
-        return set(self._files())
-
-    def _files(self) -> dict[int, Path]:
-        return {int(path.stem): path for path in self.folder.glob("*.parquet") if re.fullmatch(r"\d+", path.stem)}
+        return {int(path.stem) for path in self.folder.glob("*.parquet") if re.fullmatch(r"\d+", path.stem)}
 
     def discard(self, index: int) -> None:
         """Delete group `index`, which is to be sampled again. No error if it is not there."""

@@ -75,24 +75,6 @@ class PolicyLoss:
         clipped = cut * advantage < ratios * advantage
         return CompletionLoss(-float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum()))
 
-    def named(self) -> dict[str, Any]:
-        """The arguments by which a request names this loss."""
-        return {"loss_fn": self.name} | ({"loss_fn_config": dict(self.config)} if self.config else {})
-
-    def complete(self, datum: tinker.Datum, prompt_len: int) -> tinker.Datum:
-        """`datum` with the inputs that this loss needs beside those of all; the prompt has `prompt_len` tokens."""
-        if self.name != "gspo":
-            return datum
-        marks = np.zeros(datum.model_input.length, dtype=np.float32)
-        marks[prompt_len - 1 :] = 1.0
-        return with_input(datum, "sequence_ratio_mask", marks)
-
-    @property
-    def reads_prompt(self) -> bool:
-        """Whether the loss reads the sampler's log-probabilities of the prompt too: dro's penalty is on every target,
-        and would pull on a prompt that has zeros there."""
-        return self.name == "dro"
-
 
 def _weighted(values: np.ndarray, advantage: Advantage) -> float:
     """The sum of `values` (T,), each times its advantage."""
@@ -141,9 +123,13 @@ def make_datum(
 
 
 def array_datum(
-    tokens: np.ndarray, logprobs: Sequence[float] | np.ndarray, ob_len: int, advantage: Advantage
+    tokens: np.ndarray,
+    logprobs: Sequence[float] | np.ndarray,
+    ob_len: int,
+    advantage: Advantage,
+    loss_fn: LossName = LOSS_FN,
 ) -> tinker.types.Datum:
-    """As `make_datum`, with an array in the place of the input's list of tokens.
+    """As `make_datum`, with an array in the place of the input's list of tokens, and what `loss_fn` reads besides.
 
     A step's 24 million tokens take 0.1 GB as arrays, and 1 GB as Python's numbers. The SDK sends both as the same
     bytes, but can neither compare nor dump the array.
@@ -165,13 +151,16 @@ def array_datum(
     advantages[ob_len - 1 :] = advantage
     inputs: Any = tokens[:-1].astype(np.int32)
     chunk = tinker.types.EncodedTextChunk.model_construct(tokens=inputs)
+    targets: dict[str, np.ndarray] = {
+        "target_tokens": tokens[1:].astype(np.int64),
+        "logprobs": sampler_logprobs,
+        "advantages": advantages,
+    }
+    if loss_fn == "gspo":
+        targets["sequence_ratio_mask"] = (np.arange(n - 1) >= ob_len - 1).astype(np.float32)
     return tinker.types.Datum(
         model_input=tinker.types.ModelInput(chunks=[chunk]),
-        loss_fn_inputs={
-            "target_tokens": tinker.types.TensorData.from_numpy(tokens[1:].astype(np.int64)),
-            "logprobs": tinker.types.TensorData.from_numpy(sampler_logprobs),
-            "advantages": tinker.types.TensorData.from_numpy(advantages),
-        },
+        loss_fn_inputs={name: tinker.types.TensorData.from_numpy(values) for name, values in targets.items()},
     )
 
 
@@ -200,7 +189,9 @@ def submit_train_step(
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        forward_backward = training_client.forward_backward(list(datums), **loss.named())
+        forward_backward = training_client.forward_backward(
+            list(datums), loss_fn=loss.name, loss_fn_config=dict(loss.config) or None
+        )
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error([error]) from error

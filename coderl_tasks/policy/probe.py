@@ -28,7 +28,7 @@ import tinker
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError
 from coderl_tasks.paths import same_model
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, PolicyLoss, make_datum
+from coderl_tasks.policy.grpo import IMPORTANCE_SAMPLING, PolicyLoss, array_datum
 from coderl_tasks.policy.sampling import Completion, sample_group
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import excess_rate, group_repeats
@@ -254,12 +254,13 @@ async def _trained_logprobs(
     trainer: tinker.TrainingClient, prompt: list[int], completions: Sequence[Completion], loss: PolicyLoss
 ) -> list[np.ndarray]:
     """The training side's log-probabilities of each completion's tokens, at temperature 1."""
-    plain = [make_datum([*prompt, *c.tokens], c.logprobs or [], len(prompt), 0.0) for c in completions]
-    datums = [loss.complete(datum, len(prompt)) for datum in plain]
+    datums = [
+        array_datum(np.array([*prompt, *c.tokens]), c.logprobs or [], len(prompt), 0.0, loss.name) for c in completions
+    ]
     # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
     told = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
     with tinker_errors(f"computing log-probabilities{told}"):
-        output = await trainer.forward(datums, **loss.named())
+        output = await trainer.forward(datums, loss_fn=loss.name, loss_fn_config=dict(loss.config) or None)
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [
         answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None

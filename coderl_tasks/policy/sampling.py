@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -132,9 +132,19 @@ async def sample_group(
             )
     except AssertionError as error:  # how the SDK says that not as many sequences came as the service had promised
         raise InfraError(f"Tinker, sampling: {error}") from error
-    came = [_completion(sequence) for sequence in response.sequences]
-    if len(came) > num_samples:
-        raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(came)} came")
+    if len(response.sequences) > num_samples:
+        raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(response.sequences)} came")
+    came = []
+    for sequence in response.sequences:
+        # Of the arrays: lists that the sequence makes stay with it, and the SDK lets go of its answers late.
+        if sequence.tokens_np is None:
+            tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
+        else:
+            tokens = sequence.tokens_np.tolist()
+            logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
+        # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
+        usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
+        came.append(Completion(tokens, logprobs if usable else None, str(sequence.stop_reason)))
     return came + [MISSING] * (num_samples - len(came))
 
 
@@ -215,9 +225,13 @@ def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None
     `scored` has one ScoredCompletion per sample, None for one that was left out. Infra errors get null scores and
     reward. Raises ValueError if it has another number.
     """
-    rows = [_graded_row(one) for one in scored]
-    if len(rows) != sampled.height:
-        raise ValueError(f"{len(rows)} of {sampled.height} completions of a group were scored")
+    if len(scored) != sampled.height:
+        raise ValueError(f"{len(scored)} of {sampled.height} completions of a group were scored")
+    left_out = {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
+    rows = [
+        left_out if one is None else {name: column.value(one) for name, column in GRADED_COLUMNS.items()}
+        for one in scored
+    ]
     return pl.concat([sampled, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))
 
 
@@ -291,21 +305,3 @@ def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
             f"{MOST_REWARD_ERRORS:.0%}: mend the reward function, then start again. On completion "
             f"{first['sample_index']} of problem {first['problem_id']}:\n{first['reward_error']}"
         )
-
-
-def _completion(sequence: tinker.SampledSequence) -> Completion:
-    # Of the arrays: lists that the sequence makes stay with it, and the SDK lets go of its answers late.
-    if sequence.tokens_np is None:
-        tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
-    else:
-        tokens = sequence.tokens_np.tolist()
-        logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
-    # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
-    usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
-    return Completion(tokens, logprobs if usable else None, str(sequence.stop_reason))
-
-
-def _graded_row(scored: ScoredCompletion | None) -> dict[str, Any]:
-    if scored is None:
-        return {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
-    return {name: column.value(scored) for name, column in GRADED_COLUMNS.items()}

@@ -9,7 +9,7 @@ goes to the end of its tuple.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -72,34 +72,28 @@ class ScoredRollouts:
 
     @cached_property
     def came(self) -> pl.DataFrame:
-        """The `stop_reason` and the `tokens`, their number, of those for which the service sent a completion."""
-        about = self.rows.select("stop_reason", tokens=pl.col("completion_tokens").list.len())
-        return about.filter(pl.col("stop_reason") != NO_COMPLETION)
+        """The `stop_reason` and the `tokens`, their number, of those for which the service sent a completion; the
+        shortest first."""
+        about = self.rows.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
+        return about.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens")
 
     @cached_property
     def repeats(self) -> pl.DataFrame:
         return group_repeats(self.rows)
 
     @cached_property
-    def lengths(self) -> list[int]:
-        """Tokens of each completion that came, the shortest first."""
-        return self.came["tokens"].sort().to_list()
-
-    @cached_property
-    def prompts(self) -> pl.Series:
-        """Tokens of each group's prompt."""
-        groups = self.rows.group_by("group_index").agg(pl.col("prompt_tokens").first().list.len().cast(pl.Int64))
-        return groups["prompt_tokens"]
-
-    @cached_property
-    def reward_ranges(self) -> pl.DataFrame:
-        """The lowest and the highest reward of each group that has any."""
-        return self.graded.group_by("group_index").agg(low=pl.col("reward").min(), high=pl.col("reward").max())
-
-    @cached_property
-    def trained(self) -> pl.Series:
-        """Per group, whether the update learned from any of its completions."""
-        return self.rows.group_by("group_index").agg(pl.col("trained").any())["trained"]
+    def groups(self) -> pl.DataFrame:
+        """Of each group: whether the update learned from any of its completions (`trained`), whether all that have a
+        reward have one of 0 or less (`all_zero`), or of 1 or more (`all_one`), the tokens of its `prompt`, and those
+        of its completions (`tokens`)."""
+        low, high = pl.col("reward").min(), pl.col("reward").max()
+        return self.rows.group_by("group_index").agg(
+            pl.col("trained").any(),
+            all_zero=((low == high) & (high <= 0)).fill_null(False),
+            all_one=((low == high) & (low >= 1)).fill_null(False),
+            prompt=pl.col("prompt_tokens").first().list.len().cast(pl.Int64),
+            tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +107,6 @@ class UpdatedStep:
     seconds: Mapping[str, float]
     forecast: "Forecast | None" = None
     cost_usd: float | None = None
-
-
-def computed(metrics: Iterable[Metric[Source]], source: Source) -> dict[str, Any]:
-    """The metrics' values by name, in their order."""
-    return {metric.name: metric.compute(source) for metric in metrics}
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
@@ -140,21 +129,19 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for index in sampled["group_index"].unique().sort():  # one after the other: a step's tokens can be gigabytes
         group = known.filter((sampled["group_index"] == index) & sampled["logprobs"].is_not_null())
-        if group.height:
-            rows.append(_repeats(index, group["completion_tokens"], group["logprobs"]))
+        n = group.height
+        if not n:
+            continue
+        # With exact sums: those of polars have other last bits where a frame lies in memory in other pieces, and a run
+        # that was killed would commit another rate than one that was not.
+        probabilities = [min(1.0, math.exp(math.fsum(each))) for each in group["logprobs"]]
+        times = Counter(each.to_numpy().tobytes() for each in group["completion_tokens"])
+        repeated = sum(count for count in times.values() if count > 1)
+        expected = math.fsum(1 - (1 - p) ** (n - 1) for p in probabilities)
+        # The same tokens can come with other log-probabilities: improbable is what all of them say.
+        clones = n > 1 and len(times) == 1 and all(p ** (n - 1) < IMPROBABLE for p in probabilities)
+        rows.append((index, n, repeated, expected, clones))
     return pl.DataFrame(rows, schema=REPEATS_SCHEMA, orient="row")
-
-
-def _repeats(index: int, texts: pl.Series, logprobs: pl.Series) -> tuple[int, int, int, float, bool]:
-    # With exact sums: those of polars have other last bits where a frame lies in memory in other pieces, and a run
-    # that was killed would commit another rate than one that was not.
-    probabilities = [min(1.0, math.exp(math.fsum(each))) for each in logprobs]
-    times, others = Counter(each.to_numpy().tobytes() for each in texts), len(texts) - 1
-    repeated = sum(count for count in times.values() if count > 1)
-    expected = math.fsum(1 - (1 - p) ** others for p in probabilities)
-    # The same tokens can come with other log-probabilities: improbable is what all of them say.
-    clones = others > 0 and len(times) == 1 and all(p**others < IMPROBABLE for p in probabilities)
-    return index, len(texts), repeated, expected, clones
 
 
 def excess_rate(repeats: pl.DataFrame) -> float | None:
@@ -179,13 +166,9 @@ def _entropy(step: ScoredRollouts) -> float | None:
     return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
 
 
-def _percentile(percent: int) -> Callable[[ScoredRollouts], int | None]:
-    """The smallest length that occurs and that `percent` of the completions do not exceed (the nearest rank)."""
-
-    def length(step: ScoredRollouts) -> int | None:
-        return step.lengths[-(-percent * len(step.lengths) // 100) - 1] if step.lengths else None
-
-    return length
+def _percentile(lengths: pl.Series, percent: int) -> int | None:
+    """The smallest of the sorted `lengths` that `percent` of them do not exceed (the nearest rank)."""
+    return int(lengths[-(-percent * len(lengths) // 100) - 1]) if len(lengths) else None
 
 
 def _spread(values: pl.Series) -> float | None:
@@ -196,33 +179,11 @@ def _spread(values: pl.Series) -> float | None:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _group_share(step: ScoredRollouts, condition: pl.Expr) -> float | None:
-    groups = len(step.trained)
-    return step.reward_ranges.filter(condition).height / groups if groups else None
-
-
-def _refilled(step: ScoredRollouts) -> int | None:
-    return None if step.own_groups is None else max(0, len(step.trained) - step.own_groups)
-
-
-def _share_without_signal(step: ScoredRollouts) -> float | None:
-    groups = step.rows.group_by("group_index").agg(
-        trained=pl.col("trained").any(), tokens=pl.col("completion_tokens").list.len().sum()
-    )
-    total = int(groups["tokens"].sum())
-    return int(groups.filter(~pl.col("trained"))["tokens"].sum()) / total if total else None
-
-
 def _seconds(phase: str, meaning: str) -> Metric[UpdatedStep]:
     return Metric(f"time_{phase}_s", f"seconds {meaning}", lambda step: round(step.seconds[phase], 3))
 
 
-def _forecast(step: UpdatedStep, name: str) -> Any:
-    return None if step.forecast is None else getattr(step.forecast, name)
-
-
 PHASES = ("sample", "score", "train")
-_LOW, _HIGH = pl.col("low"), pl.col("high")
 
 # fmt: off
 ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
@@ -233,9 +194,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         lambda step: (step.graded["verdict"] == Verdict.PASSED).mean()),
     Metric("format_rate", "share of the graded completions that hold code",
         lambda step: (step.graded["format_score"] >= 0).mean()),
-    Metric("groups_total", "groups of the step", lambda step: len(step.trained), INT),
+    Metric("groups_total", "groups of the step", lambda step: step.groups.height, INT),
     Metric("groups_skipped", "groups of equal rewards, which teach nothing: none of their completions is trained on",
-        lambda step: len(step.trained) - int(step.trained.sum()), INT),
+        lambda step: int((~step.groups["trained"]).sum()), INT),
     Metric("infra_errors", "completions that could not be graded",
         lambda step: int((step.rows["verdict"] == Verdict.INFRA_ERROR).sum()), INT),
     Metric("truncated_rate", "share of all completions that came which ran into max_tokens",
@@ -254,16 +215,18 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "service's log-probabilities are of",
         _entropy),
     Metric("completion_tokens_p50", "length that half of the completions that came do not exceed",
-        _percentile(50), INT),
-    Metric("completion_tokens_p90", "length that 90% of them do not exceed", _percentile(90), INT),
-    Metric("completion_tokens_p99", "length that 99% of them do not exceed", _percentile(99), INT),
+        lambda step: _percentile(step.came["tokens"], 50), INT),
+    Metric("completion_tokens_p90", "length that 90% of them do not exceed",
+        lambda step: _percentile(step.came["tokens"], 90), INT),
+    Metric("completion_tokens_p99", "length that 99% of them do not exceed",
+        lambda step: _percentile(step.came["tokens"], 99), INT),
     Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
         lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"])),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
     Metric("groups_all_zero", "share of the groups whose graded completions all have one reward of 0 or less",
-        lambda step: _group_share(step, (_LOW == _HIGH) & (_HIGH <= 0))),
+        lambda step: _mean(step.groups["all_zero"])),
     Metric("groups_all_one", "share of the groups whose graded completions all have one reward of 1 or more",
-        lambda step: _group_share(step, (_LOW == _HIGH) & (_LOW >= 1))),
+        lambda step: _mean(step.groups["all_one"])),
     Metric("time_limit_rate", "share of the graded completions whose program ran out of time in a test",
         lambda step: (step.graded["verdict"] == Verdict.TIME_LIMIT).mean()),
     Metric("reward_errors",
@@ -272,16 +235,17 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
     Metric("groups_refilled",
         "groups among groups_total that were sampled in place of some without a signal; null without `refill` and "
         "`first_completions`",
-        _refilled, INT),
+        lambda step: None if step.own_groups is None else max(0, step.groups.height - step.own_groups), INT),
     Metric("tokens_without_signal",
         "share of the sampled tokens that are of groups without a signal: what sampling them cost",
-        _share_without_signal),
+        lambda step: int(step.groups.filter(~pl.col("trained"))["tokens"].sum()) / total
+            if (total := int(step.groups["tokens"].sum())) else None),
     Metric("tokens_prompt", "prompt tokens sent, each group's prompt once",
-        lambda step: int(step.prompts.sum()), INT),
+        lambda step: int(step.groups["prompt"].sum()), INT),
     Metric("tokens_prompt_cached",
         "the same prompts for the groups' other completions: prefill that a service caches",
-        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.prompts.sum()), INT),
-    Metric("tokens_completion", "completion tokens sampled", lambda step: sum(step.lengths), INT),
+        lambda step: int(step.rows["prompt_tokens"].list.len().sum()) - int(step.groups["prompt"].sum()), INT),
+    Metric("tokens_completion", "completion tokens sampled", lambda step: int(step.came["tokens"].sum()), INT),
     Metric("tokens_training", "prompt and completion tokens trained on, once per epoch",
         lambda step: step.epochs * int(
             step.rows.select(
@@ -328,14 +292,14 @@ UPDATE_METRICS: tuple[Metric[UpdatedStep], ...] = (
     Metric("signal_expected",
         "share of the step's groups that were expected to have a signal when their problems were chosen (what came: "
         "1 - groups_skipped / groups_total); null, as the next three, without `selection=adaptive`",
-        lambda step: _forecast(step, "signal")),
+        lambda step: step.forecast and step.forecast.signal),
     Metric("problems_seen", "problems of the pool that the steps had sampled which decided on this one's",
-        lambda step: _forecast(step, "seen"), INT),
+        lambda step: step.forecast and step.forecast.seen, INT),
     Metric("problems_solved",
         "those that looked solved then (expected pass rate above 95%): left alone until that is in doubt again",
-        lambda step: _forecast(step, "solved"), INT),
+        lambda step: step.forecast and step.forecast.solved, INT),
     Metric("problems_hopeless", "those that looked hopeless (below 5%): likewise",
-        lambda step: _forecast(step, "hopeless"), INT),
+        lambda step: step.forecast and step.forecast.hopeless, INT),
     Metric("cost_usd",
         "what the step's tokens cost in USD, training included; null where that is not known, or nobody bills",
         lambda step: step.cost_usd),
@@ -348,4 +312,5 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
     """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
     and not in place of others; None where none is. They are trained on `epochs` times."""
-    return computed(ROLLOUT_METRICS, ScoredRollouts(rollouts, own_groups, epochs))
+    step = ScoredRollouts(rollouts, own_groups, epochs)
+    return {metric.name: metric.compute(step) for metric in ROLLOUT_METRICS}

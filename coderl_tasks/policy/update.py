@@ -49,6 +49,7 @@ from coderl_tasks.policy.grpo import (
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import ordered, try_all
 from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.settings.update_settings import LossName
 
 Schedule = Literal["constant", "linear", "cosine"]
 UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
@@ -106,7 +107,8 @@ class OptimizerStep:
     """What one optimizer step was made on, as the policy was before it: sums over its completion tokens.
 
     `gap` adds up (sampler - trainer) log-probability; `ratio_sum` and `ratio_max` are of the importance ratios as the
-    loss takes them; `clipped` counts the tokens that the loss cuts at a threshold, None where it has none.
+    loss takes them; `clipped` counts the tokens that the loss cuts at a threshold, None where it has none; `grad_norm`
+    is the gradient's norm before clipping, None where the service does not say.
     """
 
     epoch: int
@@ -118,11 +120,7 @@ class OptimizerStep:
     ratio_max: float
     clipped: int | None
     service_metrics: dict[str, float]
-
-    @property
-    def grad_norm(self) -> float | None:
-        """The gradient's norm before clipping, None where the service does not say."""
-        return next((self.service_metrics[name] for name in GRAD_NORMS if name in self.service_metrics), None)
+    grad_norm: float | None = None
 
     def row(self) -> dict[str, Any]:
         """This optimizer step in the journal: means over its tokens."""
@@ -141,57 +139,26 @@ class OptimizerStep:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What the update of a step did. Without a datum there was no optimizer step, and what is a number of them is None.
+    """What the update of a step did.
 
     `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it; `kl_base` is what
-    `kl_to_base` found.
+    `kl_to_base` found. The rest is of the policy before each optimizer step, and None where there was no step: `loss`
+    is summed over the completion tokens of an epoch (the epochs' mean); `kl_sample_train` is the mean over tokens of
+    (sampler - trainer) log-probability in nats; `ratio_mean` and `ratio_max` are of their importance ratios;
+    `clipped_share` (0 to 1) of them the loss cut at a threshold, None where it has none; `grad_norm` is the greatest
+    norm of a gradient before clipping, None where the service does not say.
     """
 
-    n_datums: int
-    n_tokens: int
+    n_datums: int = 0
+    n_tokens: int = 0
     steps: tuple[OptimizerStep, ...] = ()
     kl_base: float | None = None
-
-    @property
-    def loss(self) -> float | None:
-        """The loss, each optimizer step's before it, summed over the completion tokens of an epoch (the epochs'
-        mean)."""
-        return math.fsum(step.loss for step in self.steps) / (self.steps[-1].epoch + 1) if self.steps else None
-
-    @property
-    def kl_sample_train(self) -> float | None:
-        """The mean over completion tokens of (sampler - trainer) log-probability before each optimizer step, in
-        nats."""
-        return self._per_token([step.gap for step in self.steps])
-
-    @property
-    def ratio_mean(self) -> float | None:
-        """The mean importance ratio of the completion tokens before each optimizer step."""
-        return self._per_token([step.ratio_sum for step in self.steps])
-
-    @property
-    def ratio_max(self) -> float | None:
-        """The greatest importance ratio."""
-        return max((step.ratio_max for step in self.steps), default=None)
-
-    @property
-    def clipped_share(self) -> float | None:
-        """The share of tokens that the loss cut at a threshold (0 to 1), None where it has none."""
-        cut = [step.clipped for step in self.steps if step.clipped is not None]
-        return self._per_token(cut) if cut else None
-
-    @property
-    def grad_norm(self) -> float | None:
-        """The greatest norm of a gradient before clipping, None where the service does not say."""
-        return max((norm for step in self.steps if (norm := step.grad_norm) is not None), default=None)
-
-    @property
-    def service_metrics(self) -> dict[str, float]:
-        """What the service reported of the last optimizer step besides."""
-        return self.steps[-1].service_metrics if self.steps else {}
-
-    def _per_token(self, sums: Sequence[float]) -> float | None:
-        return math.fsum(sums) / sum(step.n_tokens for step in self.steps) if sums else None
+    loss: float | None = None
+    kl_sample_train: float | None = None
+    ratio_mean: float | None = None
+    ratio_max: float | None = None
+    clipped_share: float | None = None
+    grad_norm: float | None = None
 
 
 def learning_rate_at(
@@ -275,7 +242,7 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
 def kl_to_base(scored: pl.DataFrame) -> float | None:
     """The mean of sampler less base log-probability, in nats, over the tokens of the completions that have the base
     model's; None if none has."""
-    return _mean(_gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())))
+    return _gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null()))[1]
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
@@ -283,26 +250,26 @@ def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
     row lacks the base model's log-probabilities."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
-    gaps = _gaps(rows)
-    mean = _mean(gaps) or 0.0
-    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
+    gaps, mean = _gaps(rows)
+    return [advantage + coef * ((mean or 0.0) - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
 
 
-def _gaps(rows: pl.DataFrame) -> list[np.ndarray]:
+def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float | None]:
+    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens."""
     pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
-    return [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
+    gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
+    return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
 
 
-def _mean(gaps: Sequence[np.ndarray]) -> float | None:
-    return math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
-
-
-def build_datums(rows: pl.DataFrame, advantages: Sequence[Advantage]) -> list[tinker.Datum]:
-    """One datum for each of `rows` (of `trained_rollouts`), in their order, with its advantage of `advantages`."""
+def build_datums(
+    rows: pl.DataFrame, advantages: Sequence[Advantage], loss_fn: LossName = LOSS_FN
+) -> list[tinker.Datum]:
+    """One datum for each of `rows` (of `trained_rollouts`), in their order, with its advantage of `advantages` and what
+    `loss_fn` reads."""
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
-        array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage)
+        array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
         for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
     ]
 
@@ -327,27 +294,42 @@ async def update_policy(
     advantages: Sequence[Advantage] = list(rows["advantage"])
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
-    datums = await _complete(training_client, build_datums(rows, advantages), rows, method.loss)
+    datums = build_datums(rows, advantages, method.loss.name)
+    if not datums:
+        return UpdateResult(kl_base=kl_to_base(scored))
+    # dro's penalty is on every target, and would pull on a prompt that has zeros there.
+    if method.loss.name == "dro":
+        datums = await _with_prompt_logprobs(training_client, datums, rows)
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
-    for epoch, batch in method.batches(len(datums), seed) if datums else ():
+    for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
         forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
         # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output = finish_train_step(*answers)
         steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
-    first_epoch = [step for step in steps if step.epoch == 0]
-    return UpdateResult(len(datums), sum(step.n_tokens for step in first_epoch), tuple(steps), kl_to_base(scored))
+    tokens = sum(step.n_tokens for step in steps)
+    cut = [step.clipped for step in steps if step.clipped is not None]
+    return UpdateResult(
+        n_datums=len(datums),
+        n_tokens=sum(step.n_tokens for step in steps if step.epoch == 0),
+        steps=tuple(steps),
+        kl_base=kl_to_base(scored),
+        loss=math.fsum(step.loss for step in steps) / method.epochs,
+        kl_sample_train=math.fsum(step.gap for step in steps) / tokens,
+        ratio_mean=math.fsum(step.ratio_sum for step in steps) / tokens,
+        ratio_max=max(step.ratio_max for step in steps),
+        clipped_share=math.fsum(cut) / tokens if cut else None,
+        grad_norm=max((step.grad_norm for step in steps if step.grad_norm is not None), default=None),
+    )
 
 
-async def _complete(
-    client: tinker.TrainingClient, datums: list[tinker.Datum], rows: pl.DataFrame, loss: PolicyLoss
+async def _with_prompt_logprobs(
+    client: tinker.TrainingClient, datums: list[tinker.Datum], rows: pl.DataFrame
 ) -> list[tinker.Datum]:
-    """The datums with all inputs that `loss` reads."""
+    """The datums with log-probabilities of the prompts too."""
     lengths = rows["prompt_tokens"].list.len().to_list()
-    if not datums or not loss.reads_prompt:
-        return [loss.complete(datum, length) for datum, length in zip(datums, lengths, strict=True)]
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):
@@ -400,4 +382,5 @@ def _step(
             "an earlier checkpoint with init_from)"
         )
     metrics = {**output.forward_backward.metrics, **(output.optim_step.metrics or {})}
-    return OptimizerStep(epoch, len(batch), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics)
+    norm = next((metrics[name] for name in GRAD_NORMS if name in metrics), None)
+    return OptimizerStep(epoch, len(batch), tokens, total, gap, ratio_sum, ratio_max, clipped, metrics, norm)

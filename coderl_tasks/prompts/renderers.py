@@ -73,7 +73,9 @@ class Renderer(ABC):
         self._written_ids = {self._added_tokens[token] for token in written}
         self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
         # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
-        self._encoded = lru_cache(maxsize=RECURRING)(self._encode_anew)
+        self._encoded = lru_cache(maxsize=RECURRING)(
+            lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
+        )
 
     @property
     def label(self) -> str:
@@ -125,16 +127,11 @@ class Renderer(ABC):
         if not self._normalizes:
             return pieces
         # What is no added token as it is written can be one once the tokenizer has normalised it (full-width letters).
-        return [part for piece in pieces for part in ([piece] if self._is_plain(piece) else piece)]
-
-    def _is_plain(self, piece: str) -> bool:
-        return self._written_ids.isdisjoint(self._encode(piece))
+        is_plain = [self._written_ids.isdisjoint(self._encode(piece)) for piece in pieces]
+        return [part for piece, plain in zip(pieces, is_plain, strict=True) for part in ([piece] if plain else piece)]
 
     def _encode(self, text: str) -> list[int]:
         return list(self._encoded(text))
-
-    def _encode_anew(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_continued(self, text: str) -> list[int]:
         """`text` as it is encoded behind other text: some tokenizers put a space before what they take for a start."""
@@ -164,11 +161,19 @@ class Qwen3InstructRenderer(Renderer):
         ]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
-        current_turn = _current_turn_start(messages)
+        # What follows the last message of the user belongs to the turn being written.
+        last_user = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
+        start, end = self._added_tokens[TURN_START], self._added_tokens[TURN_END]
         tokens: list[int] = []
         for index, message in enumerate(messages):
-            tokens += self._turn(message, in_current_turn=index > current_turn)
-            tokens += self.encode_plain("\n")
+            role, content = message["role"], message["content"]
+            require_known_role(role)
+            if role == "assistant":
+                opening = self.encode_plain("assistant\n")
+                turn = [*opening, *self._past_answer(content, in_current_turn=index > last_user)]
+            else:
+                turn = self.encode_plain(f"{role}\n{content}")
+            tokens += [start, *turn, end, *self.encode_plain("\n")]
         return tokens + self._assistant_opening()
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
@@ -180,18 +185,6 @@ class Qwen3InstructRenderer(Renderer):
     def _tag(self, tag: str) -> list[int]:
         """A think tag as its own token, or spelled out where the tokenizer has none."""
         return [self._added_tokens[tag]] if tag in self._added_tokens else self._encode(tag)
-
-    def _turn(self, message: Message, *, in_current_turn: bool) -> list[int]:
-        """One past turn from `<|im_start|>` to `<|im_end|>`; `in_current_turn`: after the last user message."""
-        role, content = message["role"], message["content"]
-        require_known_role(role)
-        if role == "assistant":
-            opening = [self._added_tokens[TURN_START], *self.encode_plain("assistant\n")]
-            body = self._past_answer(content, in_current_turn=in_current_turn)
-        else:
-            opening = [self._added_tokens[TURN_START]]
-            body = self.encode_plain(f"{role}\n{content}")
-        return [*opening, *body, self._added_tokens[TURN_END]]
 
     def _assistant_opening(self) -> list[int]:
         return [self._added_tokens[TURN_START], *self.encode_plain("assistant\n")]
@@ -251,11 +244,6 @@ def split_thinking(content: str) -> tuple[str, str]:
         return "", content
     reasoning, _, answer = opened.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
     return reasoning.strip("\n"), answer.lstrip("\n")
-
-
-def _current_turn_start(messages: Sequence[Message]) -> int:
-    """Index of the last user message, -1 if there is none: what follows belongs to the turn being written."""
-    return max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
 
 
 def require_answer(messages: Sequence[Message]) -> None:

@@ -25,7 +25,7 @@ from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal.atomic import require_in_place
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, save_checkpoint_async
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.journal.steps import Commit, step_name
+from coderl_tasks.journal.steps import step_name
 from coderl_tasks.policy.clients import (
     Kind,
     create_sampling_client,
@@ -107,7 +107,7 @@ class Learner:
         opened = self._samplers.get(updates)
         # Without the turn: with overlap the next step is sampled while an update holds it.
         if opened is None or not self._session.is_current(opened[0]):
-            opened = await self._named_sampler(updates) or await self._unnamed_sampler(updates)
+            opened = await self._sampler(updates)
             self._samplers[updates] = opened
             # Of each step that is sampled, and of an evaluation meanwhile.
             while len(self._samplers) > self._settings.max_steps_off_policy + 2:
@@ -150,17 +150,14 @@ class Learner:
             for row in read_checkpoints(self._directory.path)
             if "state_path" in row
         ]
-        states += [
+        rolling = [
             SavedState(commit.step + 1, commit.state_path, kept=False)
-            for commit in self._rolling_states()[-self._settings.rolling_states :]
+            for commit in self._directory.commits()
             if commit.state_path is not None
         ]
+        states += rolling[-self._settings.rolling_states :]
         # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
-
-    def _rolling_states(self) -> list[Commit]:
-        """The commits that name a state."""
-        return [commit for commit in self._directory.commits() if commit.state_path is not None]
 
     def outdated(self) -> list[str]:
         """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
@@ -171,10 +168,12 @@ class Learner:
         go on with that.
         """
         keep = self._settings.rolling_states
-        states = [commit.state_path for commit in self._rolling_states()]
-        samplers = [commit.sampler_path for commit in self._directory.commits() if commit.sampler_path is not None]
-        outdated = (path for path in (*states[:-keep], *samplers[:-keep]) if path is not None)
-        return [path for path in outdated if self._deleted is None or path not in self._deleted]
+        commits = self._directory.commits()
+        states = [commit.state_path for commit in commits if commit.state_path is not None]
+        samplers = [commit.sampler_path for commit in commits if commit.sampler_path is not None]
+        return [
+            path for path in (*states[:-keep], *samplers[:-keep]) if self._deleted is None or path not in self._deleted
+        ]
 
     async def delete_outdated(self) -> None:
         """Delete what `outdated` names. A service that fails is asked again after the next step, one that refuses is
@@ -210,7 +209,7 @@ class Learner:
         """Record a checkpoint (state and sampler weights) of the policy after `step`."""
         async with self._turn:
             trained = await self._after(step + 1)
-            start = {"step": step, "dataset_offset": self._offset(step)}
+            start = {"step": step, "dataset_offset": (step + 1) * self._settings.problems_per_step}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     async def base_client(self) -> tinker.SamplingClient:
@@ -218,34 +217,28 @@ class Learner:
         # Anew each time: a client ends with its session, which a retry may have replaced.
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
-    async def _named_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient] | None:
-        """A sampler of the weights that the last of these updates saved; None if it saved none, or they are gone."""
-        path = self._sampler_path(updates)
-        if path is None:
-            return None
-        service = await self._session.service()
-        try:
-            return service, await create_sampling_client(service, sampler_path=path)
-        except ConfigError as error:
-            # Restoring the policy instead would be refused for the same reason.
-            if is_about_the_account(error):
-                raise
-            logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
-            return None
-
-    async def _unnamed_sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
-        """A sampler of the policy in training, brought to so many updates."""
+    async def _sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
+        """A sampler of the policy after so many updates: of the weights that the last of them saved, or where it saved
+        none, or they are gone, of the policy in training, brought there."""
+        if updates == 0:
+            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
+            path = rows[-1].get("sampler_path") if rows else None
+        else:
+            commit = self._directory.step(updates - 1).read_commit()
+            path = commit.sampler_path if commit is not None else None
+        if path is not None:
+            service = await self._session.service()
+            try:
+                return service, await create_sampling_client(service, sampler_path=path)
+            except ConfigError as error:
+                # Restoring the policy instead would be refused for the same reason.
+                if is_about_the_account(error):
+                    raise
+                logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
         async with self._turn:
             trained = await self._after(updates)
             with tinker_errors("saving the sampler's weights"):
                 return trained.opened_by, await trained.client.save_weights_and_get_sampling_client()
-
-    def _sampler_path(self, updates: int) -> str | None:
-        if updates == 0:
-            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
-            return rows[-1].get("sampler_path") if rows else None
-        commit = self._directory.step(updates - 1).read_commit()
-        return commit.sampler_path if commit is not None else None
 
     async def _after(self, updates: int) -> _Trained:
         """The policy in training, brought to exactly the updates of the first so many steps."""
@@ -323,6 +316,3 @@ class Learner:
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
         return _Trained(client, service, 0)
-
-    def _offset(self, step: int) -> int:
-        return (step + 1) * self._settings.problems_per_step

@@ -11,14 +11,13 @@ changes of it as it goes: a lower learning rate, a higher temperature, or the en
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import polars as pl
 import tinker
 
-from coderl_tasks.disk import adapter_bytes, require_room
+from coderl_tasks.disk import adapter_bytes
 from coderl_tasks.environments import CODE, CodeEnvironment
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
 from coderl_tasks.journal.atomic import read_rows
@@ -28,9 +27,10 @@ from coderl_tasks.journal.run_directory import STOP, RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.adaptive import Adaptive
+from coderl_tasks.policy.advantages import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.selection import SELECTIONS
-from coderl_tasks.policy.update import adam_params, learning_rate_at
+from coderl_tasks.policy.update import learning_rate_at
 from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
 from coderl_tasks.rollouts.engine import GradedAhead, Session
 from coderl_tasks.rollouts.session import open_session
@@ -67,10 +67,6 @@ class Act:
     from_step: int
     why: str
 
-    def record(self) -> dict[str, Any]:
-        """What the commit says of it."""
-        return asdict(self)
-
 
 def acts_of(commits: Iterable[Commit]) -> list[Act]:
     """The acts that the commits record, in order."""
@@ -91,8 +87,8 @@ def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int
         schedule=settings.schedule.kind,
         total_steps=settings.schedule.total,
     )
-    return adam_params(
-        learning_rate * learning_rate_factor(settings, commits, step),
+    return tinker.AdamParams(
+        learning_rate=learning_rate * learning_rate_factor(settings, commits, step),
         beta1=settings.adam.beta1,
         beta2=settings.adam.beta2,
         eps=settings.adam.eps,
@@ -205,7 +201,8 @@ class Steering:
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
     their tests are run, `profiled` to (right, graded) of the pool's profile; `probe` is what the Tinker service was
-    found to do, None for an embedded one, and `adaptive` chooses the problems of selection=adaptive."""
+    found to do, None for an embedded one, and `adaptive` chooses the problems of selection=adaptive. `count` says by
+    which rewards a group is compared, `estimate` what advantages they give (`policy.advantages`)."""
 
     def __init__(
         self,
@@ -233,12 +230,20 @@ class TrainingRun:
             is_fraction = settings.reward == "fraction"
             environment = CodeEnvironment(settings.format_coef, fraction=is_fraction, priorities=test_orders)
         self.engine = session.engine(settings, "train", settings.model_name, environment)
-        self.graded_ahead = GradedAhead(self._grade)
-        self._folders = (directory.path, coderl_home())
-        # What a step saves at most: a state, of three times the weights, and weights to sample from. A service has its
-        # own disks.
+        self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
+        self.estimate = estimator(settings.advantage, settings.advantage_eps)
+        self.count = counted_rewards(
+            settings.truncation.kind,
+            max_tokens=settings.max_tokens,
+            context=session.context,
+            overlong_tokens=settings.truncation.overlong_tokens,
+        )
+        # Where a step needs room: in the run directory's place, and in that of the embedded servers' states and
+        # database. What it saves there at most: a state, of three times the weights, and weights to sample from. A
+        # service has its own disks.
+        self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
-        self._state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
+        self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
         self.adaptive = (
             Adaptive(
                 list(pool.values()),
@@ -289,14 +294,6 @@ class TrainingRun:
             return False
         is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
         return self.session.service_address is None or is_known
-
-    def require_room(self) -> None:
-        """Raise InfraError if too little is free for another step: in the run directory's place, and in that of the
-        embedded servers' states and database."""
-        require_room(self._folders, self._state_bytes)
-
-    async def _grade(self, group: pl.DataFrame) -> pl.DataFrame:
-        return await self.engine.grade(self.pool[group["problem_id"][0]], group)
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""

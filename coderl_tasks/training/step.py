@@ -22,26 +22,20 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import polars as pl
 import tinker
 from prefect import task
 
+from coderl_tasks.disk import require_room
 from coderl_tasks.errors import BudgetReachedError, InfraError
 from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems
-from coderl_tasks.policy.advantages import (
-    CountedRewards,
-    counted_rewards,
-    estimator,
-    group_outcomes,
-    groups_without_signal,
-    with_advantages,
-)
+from coderl_tasks.policy.advantages import group_outcomes, groups_without_signal, with_advantages
 from coderl_tasks.policy.clients import Kind
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import (
@@ -53,7 +47,7 @@ from coderl_tasks.policy.sampling import (
     split_groups,
 )
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, computed, rollout_metrics
+from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
 from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
@@ -98,11 +92,12 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
-    recorded_problems = journal.read_problems()
-    problems = step_problems(run, step, recorded_problems)
-    if (run.adaptive is not None or run.settings.first_completions) and recorded_problems is None:
-        # Once: another version or machine might round otherwise.
-        problems = _record_problems(run, step, problems.ids, [])
+    problems = journal.read_problems()
+    if problems is None:
+        problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
+        if run.adaptive is not None or run.settings.first_completions:
+            # Once: another version or machine might round otherwise.
+            problems = _record_problems(run, step, problems.ids, [])
     # What an earlier process sampled goes on as if it had just arrived, graded with the others.
     groups = journal.groups.read()
     for group in groups.values():
@@ -185,7 +180,7 @@ async def _another_round(
     except Exception:
         await run.graded_ahead.release(step)  # a retry is to grade anew
         raise
-    without = set(groups_without_signal(graded, _counted(run)))
+    without = set(groups_without_signal(graded, run.count))
     sizes = recorded
     if first:
         # Once only: graded anew after a kill, a group that ended could go on, and its completions are spent.
@@ -213,23 +208,6 @@ async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.Data
     require_graded(graded, f"step {step}")
     require_rewards(graded, f"step {step}")
     return graded
-
-
-def _counted(run: TrainingRun) -> CountedRewards:
-    settings = run.settings
-    return counted_rewards(
-        settings.truncation.kind,
-        max_tokens=settings.max_tokens,
-        context=run.session.context,
-        overlong_tokens=settings.truncation.overlong_tokens,
-    )
-
-
-def step_problems(run: TrainingRun, step: int, recorded: StepProblems | None) -> StepProblems:
-    """What `step` is sampled on: as `recorded`, else drawn as the settings say."""
-    if recorded is not None:
-        return recorded
-    return StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
 
 
 def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
@@ -295,25 +273,22 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
     finally:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings
-    scored = with_advantages(graded, estimator(settings.advantage, settings.advantage_eps), _counted(run))
-    asked = _asked_of_the_base_model(run, step, scored)
+    scored = with_advantages(graded, run.estimate, run.count)
+    # The base model is asked for all that is trained on where leaving it is penalised, for some where it is observed.
+    asked = scored["trained"] if settings.kl.penalty_coef else None
+    # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
+    if (
+        asked is None
+        and run.is_due(step, settings.kl.base_every)
+        and temperature_at(settings, run.directory.commits(), step) == 1
+    ):
+        asked = observed(scored, seed_for(settings.seed, "kl_base", step))
     if asked is not None and asked.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
         base = await run.learner.base_client()
         scored = await with_base_logprobs(base, scored, settings.sample_concurrency, asked)
     journal.write_scored(scored)
     return Phase(scored, time.monotonic() - started)
-
-
-def _asked_of_the_base_model(run: TrainingRun, step: int, scored: pl.DataFrame) -> pl.Series | None:
-    """The rows that the base model is asked for: all that are trained on where leaving it is penalised, some where it
-    is observed; None where neither is due."""
-    settings = run.settings
-    if settings.kl.penalty_coef:
-        return scored["trained"]
-    # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
-    is_due = run.is_due(step, settings.kl.base_every) and temperature_at(settings, run.directory.commits(), step) == 1
-    return observed(scored, seed_for(settings.seed, "kl_base", step)) if is_due else None
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
@@ -328,27 +303,32 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     recorded = journal.read_commit()
     if recorded is not None:
         return recorded
-    rollouts = scored.rollouts
-    adam = adam_params_at(run.settings, run.directory.commits(), step)
-    applied = await run.learner.update(step, rollouts, adam, _saved_with_commit(run, step))
+    settings, rollouts = run.settings, scored.rollouts
+    adam = adam_params_at(settings, run.directory.commits(), step)
+    # Saved before the commit: a state where one is due and none is kept, and with overlap weights to sample from.
+    save: Kind | None = "sampler" if settings.max_steps_off_policy else None
+    if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
+        save = "both" if settings.max_steps_off_policy else "state"
+    applied = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(applied.result.service_metrics.items()))
+    steps = applied.result.steps
+    of_service = steps[-1].service_metrics if steps else {}
+    answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(of_service.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
     # In the commit, and so once: decided again after a kill it could fall out otherwise.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
         metrics["act"] = "; ".join(told for _, told in decided)
-    rows = [one.row() for one in applied.result.steps]
     commit = Commit(
         step=step,
         metrics=metrics,
         # As it was done: a replay takes these, whatever a resume has made of the settings since.
         adam=adam.model_dump(),
         method=run.learner.method.record(),
-        updates=rows if len(rows) > 1 else [],  # of one, the metrics say all
-        acts=[act.record() for act, _ in decided],
-        outcomes=[] if run.adaptive is None else group_outcomes(rollouts, _counted(run)),
+        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # of one, the metrics say all
+        acts=[asdict(act) for act, _ in decided],
+        outcomes=[] if run.adaptive is None else group_outcomes(rollouts, run.count),
         **applied.saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
@@ -357,14 +337,6 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
     return commit
-
-
-def _saved_with_commit(run: TrainingRun, step: int) -> Kind | None:
-    """What is saved before `step` is committed: a state where one is due, and none is kept; weights for overlap."""
-    state = run.is_due(step, run.settings.rolling_save.every) and not run.keeps(step)
-    if run.settings.max_steps_off_policy:
-        return "both" if state else "sampler"
-    return "state" if state else None
 
 
 def step_metrics(
@@ -387,13 +359,15 @@ def step_metrics(
     known = None
     if run.adaptive is not None:
         # What was expected of the first completions: whether a group has more says how they came out.
-        problems = step_problems(run, step, run.directory.step(step).read_problems())
+        problems = run.directory.step(step).read_problems() or StepProblems(
+            run.select_problems(step, settings.problems_per_step)
+        )
         first, sizes = settings.first_completions, _sizes(run, problems)
         known = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
     updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, known, cost)
-    return {"step": step, **of_rollouts, **computed(UPDATE_METRICS, updated)}
+    return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 
 @task(name="delete-old-states", **PHASE)
@@ -426,7 +400,7 @@ async def run_step(
 ) -> tuple[Commit, list[Notice]]:
     """Sample, score, update and log `step`, by the phases as the caller retries them; the commit, and what is off since
     it. `on_phase` is told what begins. Raises InfraError if too little is free on the disk."""
-    run.require_room()
+    require_room(run.folders, run.state_bytes)
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     on_phase("sampling")
     sampled = await sample(step)

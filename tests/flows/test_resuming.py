@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -95,7 +96,7 @@ def test_what_steer_act_decided_is_in_force_and_ends_the_run(coderl: Coderl, run
     acts = [Act("learning_rate", 0.5, 2, "a"), Act("temperature", 0.3, 2, "b"), Act("max_steps", 0.0, 3, "c")]
     commit = json.loads((path / "steps/000001/commit.json").read_text())
     commit["metrics"]["act"] = "made up"
-    (path / "steps/000001/commit.json").write_text(json.dumps(commit | {"acts": [act.record() for act in acts]}))
+    (path / "steps/000001/commit.json").write_text(json.dumps(commit | {"acts": [asdict(act) for act in acts]}))
 
     done = coderl("train", f"log_path={path}", "steer=act", "max_steps=9")
 

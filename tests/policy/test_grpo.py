@@ -122,8 +122,8 @@ class Client:
         self.errors = {"forward": forward, "optim": optim}
         self.log: list[str] = []
 
-    def forward_backward(self, data: list[tinker.Datum], loss_fn: str) -> SimpleNamespace:
-        assert loss_fn == "importance_sampling"
+    def forward_backward(self, data: list[tinker.Datum], loss_fn: str, loss_fn_config: None) -> SimpleNamespace:
+        assert loss_fn == "importance_sampling" and loss_fn_config is None
         return self._submit("forward")
 
     def optim_step(self, adam_params: tinker.AdamParams) -> SimpleNamespace:

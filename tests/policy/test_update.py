@@ -32,7 +32,7 @@ async def test_the_first_update_is_on_policy(service: tinker.ServiceClient, tiny
     assert result.kl_sample_train == pytest.approx(0.0, abs=1e-4)
     lengths = trained["completion_tokens"].list.len()
     assert result.loss == pytest.approx(-(trained["advantage"] * lengths).sum(), abs=1e-2)
-    assert result.loss == pytest.approx(result.service_metrics["loss:sum"], rel=1e-4)
+    assert result.loss == pytest.approx(result.steps[-1].service_metrics["loss:sum"], rel=1e-4)
 
 
 async def test_a_second_update_on_the_same_rollouts_is_off_policy_and_raises_the_good_tokens(
@@ -118,7 +118,7 @@ async def test_a_missing_checkpoint_is_named(service: tinker.ServiceClient) -> N
 class Diverged:
     """A training client whose policy answers NaN."""
 
-    def forward_backward(self, data: list[tinker.Datum], loss_fn: str) -> SimpleNamespace:
+    def forward_backward(self, data: list[tinker.Datum], loss_fn: str, loss_fn_config: None) -> SimpleNamespace:
         outputs = [
             {"logprobs": tinker.TensorData.from_numpy(np.full(datum.model_input.length, np.nan, np.float32))}
             for datum in data

@@ -264,7 +264,7 @@ async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch,
     session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
-        run.require_room()
+        disk.require_room(run.folders, run.state_bytes)
         monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
         with pytest.raises(InfraError, match=r"MiB are free at .*, and nothing is begun with less than .*coderl clean"):
             await _step(run, 0, None, None, None)  # type: ignore[arg-type]

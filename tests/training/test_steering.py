@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def steered(
             assert steering.decide(step, metrics, may_be_hotter=hotter) == decided, (
                 "an update that is tried again decides the same"
             )
-            directory.step(step).write_commit(Commit(step, metrics, acts=[act.record() for act, _ in decided]))
+            directory.step(step).write_commit(Commit(step, metrics, acts=[asdict(act) for act, _ in decided]))
             directory.metrics.append(metrics)
             if step in evals:
                 directory.metrics.append(evals[step])

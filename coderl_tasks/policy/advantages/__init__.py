@@ -111,8 +111,20 @@ def with_advantages(
     members has none at all. One without signal keeps the deviations from its mean, whatever estimates. Not trained on:
     those, and empty completions.
     """
-    groups = (_group_advantages(group, estimate, count) for group in split_groups(graded))
-    return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *groups])
+    groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
+    for group in split_groups(graded):
+        rewards = count(group)
+        gradable = [reward for reward in rewards if reward is not None]
+        signal = _has_signal(rewards)
+        # Estimated only where rewards differ: equal ones deviate from their mean by rounding, which a division would
+        # blow up.
+        advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
+        remaining = iter(advantages)
+        column = [None if reward is None else next(remaining, None) for reward in rewards]
+        advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
+        trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
+        groups.append(group.with_columns(advantage, trained.alias("trained")))
+    return pl.concat(groups)
 
 
 def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[int]:
@@ -137,21 +149,3 @@ def _has_signal(rewards: Sequence[float | None]) -> bool:
     """Whether an update can learn of a group with these rewards, None for members that do not count."""
     gradable = [reward for reward in rewards if reward is not None]
     return len(gradable) >= MIN_GRADABLE and not should_skip(compute_advantages(gradable))
-
-
-def _group_advantages(group: pl.DataFrame, estimate: Estimator, count: CountedRewards) -> pl.DataFrame:
-    rewards = count(group)
-    gradable = [reward for reward in rewards if reward is not None]
-    signal = _has_signal(rewards)
-    # Estimated only where rewards differ: equal ones deviate from their mean by rounding, which a division would blow
-    # up.
-    advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
-    remaining = iter(advantages)
-    column = [None if reward is None else next(remaining, None) for reward in rewards]
-    return group.with_columns(
-        pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"]),
-    ).with_columns(
-        (pl.lit(signal) & pl.col("advantage").is_not_null() & (pl.col("completion_tokens").list.len() > 0)).alias(
-            "trained"
-        )
-    )
