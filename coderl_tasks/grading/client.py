@@ -107,7 +107,6 @@ class SandboxClient:
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
                 try:
-                    link.require_free()
                     return await link.run(body, takes_s)
                 except Busy as busy:  # costs patience, and no attempt
                     problem: Exception = busy
@@ -175,12 +174,18 @@ class SandboxClient:
 
 def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> ServerLink:
     now = time.monotonic()
-
-    def preference(link: ServerLink) -> tuple[bool, bool, bool, bool, int, float]:
+    return min(
+        links,
         # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one on trial may fail.
-        return link.is_open, link.retry_at > now, link.is_half_open_and_busy, link is avoid, link.load, random.random()
-
-    return min(links, key=preference)
+        key=lambda link: (
+            link.is_open,
+            link.retry_at > now,
+            link.is_half_open_and_busy,
+            link is avoid,
+            len(link.turns),
+            random.random(),
+        ),
+    )
 
 
 def _time_until_free(links: Sequence[ServerLink]) -> float:

@@ -23,7 +23,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -291,11 +291,11 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A folder that is held: by which process, so that what a forked child inherits does not count; its device and
-    inode; and the descriptor of its lock file, which knows where the folder is now."""
+    """A folder that is held: by which process, so that what a forked child inherits does not count; what tells it from
+    another one put in its place; and the descriptor of its lock file, which knows where the folder is now."""
 
     process: int
-    identity: tuple[int, int]
+    folder: os.stat_result
     descriptor: int
 
 
@@ -335,9 +335,7 @@ class DirectoryLock:
                 holder = _holder(self._file)
                 self._file.close()
                 raise _busy(folder, holder, instead) from error
-            identity = _identity(self._key.parent)
-            assert identity is not None  # its lock file has just been opened
-            _held[self._key] = _Hold(self._owner, identity, self._file.fileno())
+            _held[self._key] = _Hold(self._owner, self._key.parent.stat(), self._file.fileno())
         self._file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
         self._file.flush()
@@ -377,8 +375,11 @@ def require_in_place(path: Path) -> None:
     for key, hold in list(_held.items()):
         folder = key.parent
         # Not those of the process that this one was forked from: it has inherited their table, and not their locks.
-        if hold.process != os.getpid() or not place.is_relative_to(folder) or _identity(folder) == hold.identity:
+        if hold.process != os.getpid() or not place.is_relative_to(folder):
             continue
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(folder.stat(), hold.folder):
+                continue
         now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()
         if now == key:  # of a file system that numbers its inodes anew
             continue
@@ -391,15 +392,6 @@ def require_in_place(path: Path) -> None:
 
 def _is_held(key: Path) -> bool:
     return key in _held and _held[key].process == os.getpid()
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells the folder at this path from another one put in its place; None if there is none."""
-    try:
-        stat = folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return stat.st_dev, stat.st_ino
 
 
 def _holder(file: IO[str]) -> str:

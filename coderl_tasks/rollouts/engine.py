@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import polars as pl
@@ -144,26 +144,22 @@ class RolloutEngine:
 
         Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
         """
-
-        def frame(completions: Sequence[Completion]) -> pl.DataFrame:
-            return group_frame(request, completions, decode=lambda tokens: self.environment.text(tokens, self.renderer))
-
+        decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
-            return frame([Completion([], [], TRUNCATED)] * request.num_samples)
+            return group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
         # Held for the request alone: who records or grades keeps no other group from being sampled.
         async with self._slots, self._budget.room(request) as charge:
-            group = frame(
-                await sample_group(
-                    sampler,
-                    request.prompt_tokens,
-                    num_samples=request.num_samples,
-                    max_tokens=request.max_tokens,
-                    temperature=request.temperature,
-                    top_p=self.settings.top_p,
-                    seed=request.seed,
-                    stop=self.environment.stop(self.renderer),
-                )
+            completions = await sample_group(
+                sampler,
+                request.prompt_tokens,
+                num_samples=request.num_samples,
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+                top_p=self.settings.top_p,
+                seed=request.seed,
+                stop=self.environment.stop(self.renderer),
             )
+            group = group_frame(request, completions, decode=decode)
             charge(group)
         return group
 
@@ -226,20 +222,18 @@ class GradedAhead:
         # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
         return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
 
-    async def release(self, step: int) -> None:
-        """Cancel what is under way of `step`, and let its groups be graded afresh."""
-        await self._cancel([key for key in self._parts if key[0] == step])
-
-    async def close(self) -> None:
-        """Cancel what is under way."""
-        await self._cancel(list(self._parts))
-
-    async def _cancel(self, keys: list[Key]) -> None:
+    async def release(self, *steps: int) -> None:
+        """Cancel what is under way of these steps, and let their groups be graded afresh."""
         # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
+        keys = [key for key in self._parts if key[0] in steps]
         tasks = [task for key in keys for _, task in self._parts.pop(key)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await self.release(*(step for step, _ in self._parts))
 
 
 class Session:
