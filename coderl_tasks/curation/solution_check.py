@@ -150,17 +150,12 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
         again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
         if not again.gradable:
             return None
-        if not _agree(first, again):
+        # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
+        other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
+        if first.verdict is not again.verdict or other_answer:
             return _Finding(code, Status.FLAKY, first)
     passes = Status.SLOW if slow else Status.GOOD
     return _Finding(code, passes if first.passed else Status.FAILS, first)
-
-
-def _agree(first: Grade, again: Grade) -> bool:
-    if first.verdict is not again.verdict:
-        return False
-    # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
-    return first.verdict is not Verdict.WRONG_ANSWER or first.reason == again.reason
 
 
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:

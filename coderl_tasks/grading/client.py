@@ -17,7 +17,15 @@ from typing import Self
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading.server_link import Busy, Failed, Refused, RunRequest, RunResult, ServerLink
+from coderl_tasks.grading.server_link import (
+    HALF_OPEN_FAILURES,
+    Busy,
+    Failed,
+    Refused,
+    RunRequest,
+    RunResult,
+    ServerLink,
+)
 from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0
@@ -176,11 +184,12 @@ def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> Serv
     now = time.monotonic()
     return min(
         links,
-        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one on trial may fail.
+        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one that is half-open
+        # may fail and has with one request all that is to show that it works again.
         key=lambda link: (
             link.is_open,
             link.retry_at > now,
-            link.is_half_open_and_busy,
+            link.failures >= HALF_OPEN_FAILURES and len(link.turns) > 0,
             link is avoid,
             len(link.turns),
             random.random(),

@@ -143,7 +143,7 @@ class Judge:
         limits = Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
         company = self._isolation_per_test == "failures" and len(every) > 1
         run = _Run(self.client, problem, code, limits, run_all, company)
-        infra: InfraError | None = None
+        verdict, reason = Verdict.PASSED, ""
         try:
             try:
                 await run.all(indices)
@@ -151,8 +151,24 @@ class Judge:
                 run = _Run(self.client, problem, code, limits, run_all, company=False)
                 await run.all(indices)
         except InfraError as error:
-            infra = error
-        return run.grade(infra)
+            verdict, reason = Verdict.INFRA_ERROR, str(error)
+        counts = (run.tests_passed, run.tests_run, len(every))
+        grade = Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
+        failed = run.failed
+        if failed is None or verdict is Verdict.INFRA_ERROR:
+            return grade
+        output: bytes | None = failed.answer if failed.ended == "exit" else None
+        if output is not None and problem.kind == "call":
+            value = output.removeprefix(b'{"value": ')
+            output = value.removesuffix(b"}") if value != output else None
+        return replace(
+            grade,
+            verdict=failed.verdict,
+            first_failed=failed.index,
+            reason=f"test {failed.index}: {failed.reason}",
+            output=None if output is None else shortened(output),
+            error=shortened(failed.error),
+        )
 
 
 class _OtherwiseInCompany(Exception):
@@ -327,29 +343,6 @@ class _Run:
             difference = first_difference(expected, result.answer)
             verdict, reason = (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
         return replace(result, verdict=verdict, reason=reason)
-
-    def grade(self, infra: InfraError | None) -> Grade:
-        """The grade so far; with `infra`, no verdict could be had."""
-        tests_total, failed = len(self.problem.tests), self.failed
-        counts = (self.tests_passed, self.tests_run, tests_total)
-        if infra is not None:
-            return Grade(Verdict.INFRA_ERROR, *counts, None, self.cpu_s, str(infra), python=self.python)
-        if failed is None:
-            return Grade(Verdict.PASSED, *counts, None, self.cpu_s, python=self.python)
-        output: bytes | None = failed.answer if failed.ended == "exit" else None
-        if output is not None and self.problem.kind == "call":
-            value = output.removeprefix(b'{"value": ')
-            output = value.removesuffix(b"}") if value != output else None
-        return Grade(
-            failed.verdict,
-            *counts,
-            first_failed=failed.index,
-            run_seconds=self.cpu_s,
-            reason=f"test {failed.index}: {failed.reason}",
-            output=None if output is None else shortened(output),
-            error=shortened(failed.error),
-            python=self.python,
-        )
 
 
 async def require_sandbox(client: SandboxClient) -> None:

@@ -32,7 +32,7 @@ _LONGEST_RETRY_AFTER_S = 30.0
 _LONGEST_REST_S = 10.0
 _CONNECT_S = 10.0
 _QUARANTINE_S = 60.0
-_HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
+HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
 
@@ -157,18 +157,13 @@ class ServerLink:
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
         self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
-        self._failures = 0  # times that the circuit was opened since the last success
+        self.failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
 
     @property
     def is_open(self) -> bool:
         """Whether its circuit is open: it gets nothing."""
         return self.probe is not None
-
-    @property
-    def is_half_open_and_busy(self) -> bool:
-        """Whether it has been failing, and the one request that is to show that it works again is under way."""
-        return self._failures >= _HALF_OPEN_FAILURES and len(self.turns) > 0
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
@@ -201,7 +196,7 @@ class ServerLink:
         # Only an answer moves the queue on. A failure says nothing of how far the server has got.
         for later in self.turns[position:]:
             later.since = time.monotonic()
-        self._failures = self._errors = 0
+        self.failures = self._errors = 0
         self.has_answered = True
         return result
 
@@ -264,10 +259,10 @@ class ServerLink:
         """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
-            self._failures += 1
+            self.failures += 1
             rest_s = 0.0
-            if self._failures > 1:
-                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self._failures - 2, 20))
+            if self.failures > 1:
+                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20))
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
 

@@ -139,28 +139,33 @@ class RolloutEngine:
             temperature=self.settings.temperature if temperature is None else temperature,
         )
 
-    async def sample(self, sampler: tinker.SamplingClient, request: GroupRequest) -> pl.DataFrame:
+    async def sample(
+        self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
+    ) -> pl.DataFrame:
         """One sampled group (SAMPLED_SCHEMA). A prompt that leaves no room counts as empty, truncated completions.
 
-        Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
+        `record` is called with it. Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
         """
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
-            return group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
-        # Held for the request alone: who records or grades keeps no other group from being sampled.
-        async with self._slots, self._budget.room(request) as charge:
-            completions = await sample_group(
-                sampler,
-                request.prompt_tokens,
-                num_samples=request.num_samples,
-                max_tokens=request.max_tokens,
-                temperature=request.temperature,
-                top_p=self.settings.top_p,
-                seed=request.seed,
-                stop=self.environment.stop(self.renderer),
-            )
-            group = group_frame(request, completions, decode=decode)
-            charge(group)
+            group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
+        else:
+            # Held for the request alone: who records or grades keeps no other group from being sampled.
+            async with self._slots, self._budget.room(request) as charge:
+                completions = await sample_group(
+                    sampler,
+                    request.prompt_tokens,
+                    num_samples=request.num_samples,
+                    max_tokens=request.max_tokens,
+                    temperature=request.temperature,
+                    top_p=self.settings.top_p,
+                    seed=request.seed,
+                    stop=self.environment.stop(self.renderer),
+                )
+                group = group_frame(request, completions, decode=decode)
+                charge(group)
+        if record is not None:
+            record(group)
         return group
 
     async def sample_all(
@@ -171,14 +176,8 @@ class RolloutEngine:
         Raises the first InfraError in request order once all groups have had their try; any other error, one of
         `record` too, stops the others at once.
         """
-
-        async def one(request: GroupRequest) -> pl.DataFrame:
-            group = await self.sample(sampler, request)
-            # In the group's own task: what has arrived is on disk while the slowest group is still being sampled.
-            record(group)
-            return group
-
-        return await try_all(one, requests)
+        # In each group's own task: what has arrived is on disk while the slowest group is still being sampled.
+        return await try_all(partial(self.sample, sampler, record=record), requests)
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
         """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages.
