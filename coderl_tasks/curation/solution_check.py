@@ -52,6 +52,14 @@ class Status(StrEnum):
     FLAKY = "flaky_solution"
 
 
+_SAID = {
+    Status.GOOD: "passes",
+    Status.SLOW: "passes, but not within the time limit",
+    # What it answered is left out: a random answer would make each record another.
+    Status.FLAKY: "answers differently from run to run",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SolutionSettings:
     """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
@@ -181,20 +189,9 @@ def _status(tried: Sequence[_Finding]) -> tuple[Status, str]:
     for status in (Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
         for number, finding in enumerate(tried, 1):
             if finding.status is status:
-                return status, f"solution {number} of {len(tried)} tried: {_said(finding)}"
+                said = _SAID.get(status, f"{finding.grade.verdict.value}, {finding.grade.reason}")
+                return status, f"solution {number} of {len(tried)} tried: {said}"
     return Status.NO_SOLUTION, ""
-
-
-def _said(finding: _Finding) -> str:
-    match finding.status:
-        case Status.GOOD:
-            return "passes"
-        case Status.SLOW:
-            return "passes, but not within the time limit"
-        case Status.FLAKY:  # what it answered is left out: a random answer would make each record another
-            return "answers differently from run to run"
-        case _:
-            return f"{finding.grade.verdict.value}, {finding.grade.reason}"
 
 
 def _code(solution: str) -> str:

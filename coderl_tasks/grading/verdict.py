@@ -156,7 +156,7 @@ def first_difference(expected: str, actual: bytes | str) -> str | None:
 def parse_value(text: str | bytes) -> Any:
     """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
     try:
-        return json.loads(text, parse_int=_exact_integer)
+        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= _LONGEST_NUMBER else Decimal)(digits))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -226,10 +226,6 @@ def _close(expected: float, actual: float) -> bool:
     if not (math.isfinite(expected) and math.isfinite(actual)):
         return expected == actual or (math.isnan(expected) and math.isnan(actual))
     return abs(expected - actual) <= TOLERANCE * max(1.0, abs(expected))
-
-
-def _exact_integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else Decimal(digits)
 
 
 def _shown(value: Any, length: int = 60) -> str:

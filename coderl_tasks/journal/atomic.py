@@ -203,9 +203,16 @@ def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
     require_in_place(path)
     require_own(path)
+    torn = False
+    if path.exists():
+        with path.open("rb") as file:
+            if size := file.seek(0, os.SEEK_END):
+                # One byte and not the file: a long run appends thousands of rows, and would read more with each.
+                file.seek(size - 1)
+                torn = file.read(1) != b"\n"
     # A row appended to a torn line would merge with it, and the damage would then lie before the last line, where it
     # is no longer known to be a crash's.
-    if not _ends_with_newline(path):
+    if torn:
         repair(path)
     with naming(path), path.open("ab") as file:
         file.write(_encode(row))
@@ -247,18 +254,6 @@ def _row(line: bytes) -> Row | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
-
-
-def _ends_with_newline(path: Path) -> bool:
-    """Whether `path` ends a line, as a missing or an empty file does."""
-    if not path.exists():
-        return True
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        # One byte and not the file: a long run appends thousands of rows, and would read more with each.
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _encode(row: Row) -> bytes:

@@ -189,5 +189,6 @@ def _files_in(folder: Path) -> str:
 def _named(row: RawRow) -> RawRow:
     """`row` in the split that its own column names, where that can be one."""
     name = row.values.get("split") if isinstance(row.values, dict) else None
-    usable = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_SPLIT_CHARS
-    return replace(row, split=name) if usable else row
+    if isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_SPLIT_CHARS:
+        return replace(row, split=name)
+    return row

@@ -137,11 +137,6 @@ class StepProgress:
         """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
         if is_eval_row(dict(row)):
             return step_line(row)
-        self._count_step()
-        # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self._total, None if self._bar is not None else self.left_s)
-
-    def _count_step(self) -> None:
         now = self._clock()
         taken, self._last = now - self._last, now
         self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
@@ -149,6 +144,8 @@ class StepProgress:
         if self._bar is not None and self._task is not None:
             left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
             self._bar.update(self._task, completed=self._done, left=left)
+        # With a bar the time left is in it, and a line that stays would hold an old one.
+        return step_line(row, self._total, None if self._bar is not None else self.left_s)
 
 
 @dataclass
@@ -220,7 +217,7 @@ class Display:
                 done, total = at if count is None else count()
                 line = so_far.line(done, total, now := time.monotonic())
                 if own_bar is not None:
-                    own_bar.update(TaskID(0), completed=done, total=total or None)
+                    own_bar.update(own_task, completed=done, total=total or None)
                 elif steps is not None and self._console.is_terminal:
                     steps.phase(line)
                 elif now - said >= LINE_EVERY_S:
@@ -233,7 +230,7 @@ class Display:
             if steps is None and self._console.is_terminal:
                 columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
                 own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
-                own_bar.add_task(text, total=None)
+                own_task = own_bar.add_task(text, total=None)
             elif steps is None:
                 self.say(text)
             looking = asyncio.create_task(look())
