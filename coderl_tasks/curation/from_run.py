@@ -98,16 +98,13 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
             raise ConfigError(f"{said}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
     manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
     of_pool = read_json(manifest)["settings"] if manifest.is_file() else {}
-    wanted = {key: value for key, value in of_pool.items() if key != "from_run" and _decides(key)}
+    fields = CurateSettings.model_fields
+    decides = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
+    wanted = {key: value for key, value in of_pool.items() if key in decides}
     if wanted.get("profile_mode") in ("screen", "none"):  # a pool of few samples or none, where a run has many
         del wanted["profile_mode"]
     wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
     return settings.filled_from(wanted).with_changes(from_run=str(run))
-
-
-def _decides(key: str) -> bool:
-    field = CurateSettings.model_fields.get(key)
-    return field is not None and about(field).decides_content
 
 
 def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:

@@ -16,7 +16,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations
 from math import floor
 from typing import Any
 
@@ -54,13 +54,14 @@ class Mix:
 
     def shares(self) -> dict[Cell, Fraction]:
         """The share of each cell that has one; they add up to 1."""
-        axes = [_shares(weights) for weights in (self.difficulty, self.split) if weights]
-        cells = {}
-        for parts in product(*(axis.items() for axis in axes)):
-            share = Fraction(1)
-            for _, part in parts:
-                share *= part
-            cells[tuple(name for name, _ in parts)] = share
+        cells: dict[Cell, Fraction] = {(): Fraction(1)}
+        for weights in (self.difficulty, self.split):
+            # Exact, and by what was written: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets
+            # a problem.
+            exact = {name: Fraction(str(weight)) for name, weight in weights.items() if weight > 0}
+            total = sum(exact.values())
+            if weights:
+                cells = {(*cell, name): cells[cell] * exact[name] / total for cell in cells for name in exact}
         return cells
 
     def as_dict(self) -> dict[str, Any]:
@@ -181,10 +182,3 @@ def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int])
     while any(part > available[cell] for cell, part in apportion(shares, size).items()):
         size -= 1
     return size
-
-
-def _shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
-    # Exact, and by what was written: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets a
-    # problem.
-    total = sum(Fraction(str(weight)) for weight in weights.values())
-    return {name: Fraction(str(weight)) / total for name, weight in weights.items() if weight > 0}

@@ -187,6 +187,8 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
     low, high = pool.band or (None, None)
     profile = pool.profile
     told = sum(profile[TOLD]) if TOLD in profile.columns else 0
+    # How many problems of each difficulty there are, by the probabilities of their labels.
+    expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
     return {
         "model_name": settings["model_name"],
         "read": pool.read,
@@ -197,7 +199,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         "hard_below": HARD_BELOW,
         "easy_from": EASY_FROM,
         "by_difficulty": {name: pool.pool.filter(difficulty=name).height for name in DIFFICULTIES if pool.band},
-        **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": _expected(pool.pool)}}),
+        **({} if pool.prior is None else {"labels": pool.prior.as_dict() | {"expected": expected}}),
         **({} if pool.screened is None else {"learnable": _learnable(pool, pool.screened)}),
         "by_split": dict(pool.pool.group_by("split").len().sort("split").iter_rows()),
         "mix": pool.mix.as_dict(),
@@ -214,11 +216,6 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
         # Sorted: the same settings give the same bytes, in whatever order they came.
         "settings": {name: settings[name] for name in sorted(settings)},
     }
-
-
-def _expected(pool: pl.DataFrame) -> dict[str, float]:
-    """How many problems of each difficulty there are, by the probabilities of their labels."""
-    return {name: round(math.fsum(pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
 
 
 def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:

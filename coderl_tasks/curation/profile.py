@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import tinker
@@ -126,29 +125,23 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
     )
     measured = {row["problem_id"]: row for row in by_problem.iter_rows(named=True)}
     failures = first_failures(rollouts)
-    rows = [
-        _profile_row(problem, measured[problem.problem_id], failures.get(problem.problem_id, []), prices)
-        for problem in problems
-        if problem.problem_id in measured
-    ]
+    rows = []
+    for problem in problems:
+        if problem.problem_id not in measured:
+            continue
+        counts = count_catches(len(problem.tests), failures.get(problem.problem_id, []))
+        row = measured[problem.problem_id]
+        row |= {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
+        row["prompt_tokens_spent"] = row["rounds"] * row["prompt_tokens"]
+        row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
+        if n := row["n_samples"]:
+            interval = jeffreys_interval(row["n_correct"], n)
+            row |= {
+                "pass_rate": row["n_correct"] / n,
+                "ci_low": interval.low,
+                "ci_high": interval.high,
+                "difficulty": difficulty(row["n_correct"] / n),
+                "format_rate": row["format_ok"] / n,
+            }
+        rows.append({name: row.get(name) for name in SHARD_SCHEMA})
     return pl.DataFrame(rows, schema=SHARD_SCHEMA)
-
-
-def _profile_row(
-    problem: Problem, measured: dict[str, Any], failures: list[int | None], prices: Prices
-) -> dict[str, Any]:
-    n, correct = measured["n_samples"], measured["n_correct"]
-    counts = count_catches(len(problem.tests), failures)
-    row = measured | {"split": problem.split, "test_runs": counts.runs, "test_catches": counts.catches}
-    row["prompt_tokens_spent"] = measured["rounds"] * measured["prompt_tokens"]
-    row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
-    if n:
-        interval = jeffreys_interval(correct, n)
-        row |= {
-            "pass_rate": correct / n,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "difficulty": difficulty(correct / n),
-            "format_rate": measured["format_ok"] / n,
-        }
-    return {name: row.get(name) for name in SHARD_SCHEMA}

@@ -52,6 +52,14 @@ class Status(StrEnum):
     FLAKY = "flaky_solution"
 
 
+_SAID = {
+    Status.GOOD: "passes",
+    Status.SLOW: "passes, but not within the time limit",
+    # What it answered is left out: a random answer would make each record another.
+    Status.FLAKY: "answers differently from run to run",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SolutionSettings:
     """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
@@ -150,17 +158,12 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
         again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
         if not again.gradable:
             return None
-        if not _agree(first, again):
+        # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
+        other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
+        if first.verdict is not again.verdict or other_answer:
             return _Finding(code, Status.FLAKY, first)
     passes = Status.SLOW if slow else Status.GOOD
     return _Finding(code, passes if first.passed else Status.FAILS, first)
-
-
-def _agree(first: Grade, again: Grade) -> bool:
-    if first.verdict is not again.verdict:
-        return False
-    # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
-    return first.verdict is not Verdict.WRONG_ANSWER or first.reason == again.reason
 
 
 async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
@@ -186,20 +189,9 @@ def _status(tried: Sequence[_Finding]) -> tuple[Status, str]:
     for status in (Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
         for number, finding in enumerate(tried, 1):
             if finding.status is status:
-                return status, f"solution {number} of {len(tried)} tried: {_said(finding)}"
+                said = _SAID.get(status, f"{finding.grade.verdict.value}, {finding.grade.reason}")
+                return status, f"solution {number} of {len(tried)} tried: {said}"
     return Status.NO_SOLUTION, ""
-
-
-def _said(finding: _Finding) -> str:
-    match finding.status:
-        case Status.GOOD:
-            return "passes"
-        case Status.SLOW:
-            return "passes, but not within the time limit"
-        case Status.FLAKY:  # what it answered is left out: a random answer would make each record another
-            return "answers differently from run to run"
-        case _:
-            return f"{finding.grade.verdict.value}, {finding.grade.reason}"
 
 
 def _code(solution: str) -> str:

@@ -35,6 +35,7 @@ STAGE = "solution"
 DROPPED_FOR = frozenset({Status.FAILS, Status.FLAKY})
 CHECKS_FILE = "checks.jsonl"
 PASSES_OVER = 3
+_PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
 
 
 async def check_solutions(
@@ -50,14 +51,13 @@ async def check_solutions(
     With a `folder`, checks are recorded there as they end: called again with the same problems and settings it does
     only what is left. Raises InfraError if the sandbox is down; what was checked until then stays recorded.
     """
-    record = None if folder is None else _Record(folder, _request(problems, settings))
-    rows = {} if record is None else record.read()
+    rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, settings))
     left = [problem for problem in problems if problem.problem_id not in rows]
 
     def note(check: SolutionCheck) -> None:
         row = check.to_row()
-        if record is not None:
-            record.append(row)
+        if folder is not None:
+            append_row(folder / CHECKS_FILE, row)
         rows[check.problem_id] = row
         if on_progress is not None:
             on_progress(len(rows), len(problems))
@@ -67,7 +67,9 @@ async def check_solutions(
         if not left:
             break
         # A sandbox that still grades the probe is not down: what is left may be at fault itself, and gets another try.
-        await _require_sandbox(judge)
+        grade = await judge.grade(_PROBE, "print(input())")
+        if not grade.passed:
+            raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if left:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
     # Not recorded: another call tries them again.
@@ -114,14 +116,6 @@ async def _pass_over(
     return ungraded
 
 
-async def _require_sandbox(judge: Judge) -> None:
-    """Raise InfraError if the sandbox cannot grade a program that is known to be right."""
-    known = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
-    grade = await judge.grade(known, "print(input())")
-    if not grade.passed:
-        raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
-
-
 def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[str, Any]:
     """What decides the checks, to be recorded beside them: problems and settings, but not the concurrency."""
     digest = sha256()
@@ -138,26 +132,19 @@ def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[st
     return values | {"problems": digest.hexdigest()}
 
 
-class _Record:
-    """The checks made so far, one line each, in a folder; those of other problems or settings are deleted."""
-
-    def __init__(self, folder: Path, request: dict[str, Any]) -> None:
-        self._path = make_folder(folder) / CHECKS_FILE
-        if read_fingerprint(folder) != request:
-            # Checks are deleted before the fingerprint is written: a crash in between must not leave old checks under
-            # a new fingerprint.
-            if self._path.exists():
-                logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
-                self._path.unlink()
-            write_json(folder / FINGERPRINT_FILE, request)
-
-    def read(self) -> dict[str, dict[str, Any]]:
-        """The recorded rows by problem id; a damaged file is set aside."""
-        try:
-            return {row["problem_id"]: row for row in read_rows(self._path)}
-        except DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, set_aside(self._path).name)
-            return {}
-
-    def append(self, row: dict[str, Any]) -> None:
-        append_row(self._path, row)
+def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The checks recorded in `folder`, by problem id; those of other problems or settings are deleted, and a damaged
+    file is set aside."""
+    file = folder / CHECKS_FILE
+    if read_fingerprint(folder) != request:
+        # Checks are deleted before the fingerprint is written: a crash in between must not leave old checks under a new
+        # fingerprint.
+        if file.exists():
+            logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
+            file.unlink()
+        write_json(folder / FINGERPRINT_FILE, request)
+    try:
+        return {row["problem_id"]: row for row in read_rows(file)}
+    except DamagedFileError as error:
+        logger.warning("%s; set aside as %s", error, set_aside(file).name)
+        return {}

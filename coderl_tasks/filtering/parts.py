@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Signature, signature_row
-from coderl_tasks.journal.atomic import read_parquet, replacing, write_parquet
-from coderl_tasks.problems import PROBLEM_SCHEMA, Drop, Problem, dropped_frame
+from coderl_tasks.journal.atomic import read_parquet, replacing
+from coderl_tasks.problems import PROBLEM_SCHEMA, Problem
 
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 512
@@ -95,11 +95,6 @@ def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], in
 def dropped_file(part: Path) -> Path:
     """The file of the drops that belongs to `part`."""
     return part.with_suffix(".dropped.parquet")
-
-
-def write_drops(part: Path, drops: list[Drop]) -> None:
-    """Write the drops of `part`, which is to be written after them."""
-    write_parquet(dropped_file(part), dropped_frame(drops))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,21 +75,6 @@ def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
         return "too_few_tests", f"{different} different test{'s' if different != 1 else ''}, at least {rules.min_tests}"
     if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
-    return _contradiction(problem)
-
-
-def min_tests_hint(dropped: pl.DataFrame) -> str | None:
-    """Which lower `min_tests` would keep how many of the rows that have too few; None if there are none."""
-    few = dropped.filter(reason="too_few_tests")["detail"].str.extract(r"(\d+) different").cast(pl.Int64).drop_nulls()
-    if few.is_empty():
-        return None
-    values = few.unique().sort(descending=True).to_list()
-    shown = values if len(values) < 4 else [values[0], values[len(values) // 2], values[-1]]
-    kept = ", ".join(f"{value} would keep {(few >= value).sum()}" for value in shown)
-    return f"of {few.len()} rows with too few tests, min_tests={kept} (fewer tests: more wrong programs pass)"
-
-
-def _contradiction(problem: Problem) -> tuple[str, str] | None:
     # By hash: a copy of every input without the white space at its end can be as large as the row.
     first: dict[int, int] = {}
     for number, test in enumerate(problem.tests):
@@ -103,6 +88,17 @@ def _contradiction(problem: Problem) -> tuple[str, str] | None:
         ):
             return "contradictory_tests", f"tests {other} and {number} have one input and different answers"
     return None
+
+
+def min_tests_hint(dropped: pl.DataFrame) -> str | None:
+    """Which lower `min_tests` would keep how many of the rows that have too few; None if there are none."""
+    few = dropped.filter(reason="too_few_tests")["detail"].str.extract(r"(\d+) different").cast(pl.Int64).drop_nulls()
+    if few.is_empty():
+        return None
+    values = few.unique().sort(descending=True).to_list()
+    shown = values if len(values) < 4 else [values[0], values[len(values) // 2], values[-1]]
+    kept = ", ".join(f"{value} would keep {(few >= value).sum()}" for value in shown)
+    return f"of {few.len()} rows with too few tests, min_tests={kept} (fewer tests: more wrong programs pass)"
 
 
 def _agree(problem: Problem, one: str, other: str) -> bool:

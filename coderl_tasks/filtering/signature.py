@@ -11,7 +11,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ SIGNATURE_FIELDS = [
     pa.field("test_inputs", pa.large_list(pa.uint64())),
     pa.field("test_outputs", pa.large_list(pa.uint64())),
 ]
-"""A signature's columns in a part (see `parts`)."""
+"""A signature's columns in a part (see `parts`), in the order of its fields."""
 
 
 def signature_of(problem: Problem) -> Signature:
@@ -79,7 +79,10 @@ def signature_of(problem: Problem) -> Signature:
     windows = _phrases(hashed, WINDOW_WORDS)
     inputs, outputs, digest = _hash_tests(problem.tests)
     text = " ".join(f"{problem.statement}\n{problem.starter_code}".lower().split())
-    return Signature(_hash(text), digest, len(words), shingles, windows, _sketch(shingles), inputs, outputs)
+    minhash = _empty().copy()
+    minhash.update_batch((shingles >> np.uint64(32)).tolist())  # the upper half: this scheme takes 32 bits
+    sketch = np.asarray(minhash.hashvalues, dtype=np.uint32)
+    return Signature(_hash(text), digest, len(words), shingles, windows, sketch, inputs, outputs)
 
 
 def resemblance(one: Signature, other: Signature) -> float:
@@ -184,16 +187,8 @@ def _as_minhash(sketch: Sketch) -> "MinHash":
 
 def signature_row(signature: Signature) -> dict[str, Any]:
     """A signature as values of SIGNATURE_FIELDS."""
-    return {
-        "statement_hash": signature.statement,
-        "tests_hash": signature.tests,
-        "words": signature.words,
-        "shingles": signature.shingles,
-        "windows": signature.windows,
-        "sketch": signature.sketch,
-        "test_inputs": signature.test_inputs,
-        "test_outputs": signature.test_outputs,
-    }
+    pairs = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
+    return {column.name: getattr(signature, field.name) for column, field in pairs}
 
 
 def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:
@@ -203,16 +198,13 @@ def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> lis
     signatures = []
     for row in range(table.num_rows):
         statement, tests, words = (column[row].as_py() for column in columns[:3])
-        shingles, windows, *rest = (_array(column, row) for column in columns[3:])
+        # Copies: views would keep the whole table of their part in memory.
+        arrays = (column[row].values.to_numpy(zero_copy_only=False).copy() for column in columns[3:])
+        shingles, windows, *rest = arrays
         if known_windows is not None:
             windows = _among(windows, known_windows)
         signatures.append(Signature(statement, tests, words, shingles, windows, *rest))
     return signatures
-
-
-def _array(column: pa.LargeListArray, row: int) -> Any:
-    # A copy: a view would keep the whole table of its part in memory.
-    return column[row].values.to_numpy(zero_copy_only=False).copy()
 
 
 def _among(some: Hashes, known: Hashes) -> Hashes:
@@ -221,13 +213,6 @@ def _among(some: Hashes, known: Hashes) -> Hashes:
         return known
     places = np.minimum(np.searchsorted(known, some), len(known) - 1)
     return some[known[places] == some]
-
-
-def _sketch(shingles: Hashes) -> Sketch:
-    minhash = _empty().copy()
-    # The upper half: this scheme takes 32 bits.
-    minhash.update_batch((shingles >> np.uint64(32)).tolist())
-    return np.asarray(minhash.hashvalues, dtype=np.uint32)
 
 
 def _phrases(words: Hashes, length: int) -> Hashes:
@@ -262,10 +247,8 @@ def _plain(text: str) -> str:
     return " ".join(text.split()) if len(text) <= LONG_TEXT else text.strip()
 
 
-@lru_cache(maxsize=1 << 17)
-def _word_hash(word: str) -> int:
-    return _hash(word)
-
-
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+_word_hash = lru_cache(maxsize=1 << 17)(_hash)

@@ -215,7 +215,7 @@ def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
                 limit = left[source.split]
                 rows = segment.rows if limit is None else min(segment.rows, limit)
-                numbered = segment.shifted(number)
+                numbered = replace(segment, first_row=segment.first_row + number)
                 if limit is None or whole:
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
                 elif rows:

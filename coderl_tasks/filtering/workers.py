@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from coderl_tasks.errors import InfraError
-from coderl_tasks.filtering.parts import PART_SCHEMA, part_row, write_drops, writing
+from coderl_tasks.filtering.parts import PART_SCHEMA, dropped_file, part_row, writing
 from coderl_tasks.filtering.rows import MIB, RowRules, filter_problem, parse
 from coderl_tasks.filtering.signature import signature_of
-from coderl_tasks.problems import Drop
+from coderl_tasks.journal.atomic import write_parquet
+from coderl_tasks.problems import Drop, dropped_frame
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Segment
 from coderl_tasks.problems.sides import is_held_out
@@ -76,10 +77,6 @@ class PartJob:
     held_out: float | None = None
     reader: RowReader = CODE_ROWS
 
-    def wants(self, problem_id: str) -> bool:
-        """Whether the problem is one for this part."""
-        return self.held_out is None or is_held_out(problem_id, self.held_out)
-
 
 class _LocalCounter:
     """Counts the rows that are read in this process for a callback."""
@@ -127,15 +124,15 @@ def make_part(job: PartJob) -> int:
             # row is read.
             del row
             _counter.count(size)
-            wanted = isinstance(parsed, Drop) or job.wants(parsed.problem_id)
             filtered = parsed if isinstance(parsed, Drop) else filter_problem(parsed, job.rules)
             del parsed
             if isinstance(filtered, Drop):
                 drops.append(filtered)
-            elif wanted:
+            elif job.held_out is None or is_held_out(filtered.problem.problem_id, job.held_out):
                 table.add(*part_row(filtered.problem, signature_of(filtered.whole)))
             del filtered
-        write_drops(job.part, drops)  # before the part appears, which says that the segment is done
+        # Before the part appears, which says that the segment is done.
+        write_parquet(dropped_file(job.part), dropped_frame(drops))
     return read
 
 
@@ -158,8 +155,10 @@ def run_jobs(
 
     `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies.
     """
+    global _counter
     if workers == 1 or len(jobs) < 2:
-        return _run_in_this_process(work, jobs, on_progress)
+        _counter = _LocalCounter(on_progress)
+        return [work(job) for job in jobs]
     # Not fork: Arrow's allocator is chosen by the environment when a process starts, and a fork of a process with other
     # threads (polars has some) may wait for a lock that none of its own threads holds.
     context = multiprocessing.get_context("spawn")
@@ -192,14 +191,6 @@ def run_jobs(
         # Waited for: a worker that goes on would write a part while the next start makes it.
         executor.shutdown(cancel_futures=True)
     return [done[number] for number in range(len(jobs))]
-
-
-def _run_in_this_process(
-    work: Callable[[JobT], DoneT], jobs: Sequence[JobT], on_progress: OnCount | None
-) -> list[DoneT]:
-    global _counter
-    _counter = _LocalCounter(on_progress)
-    return [work(job) for job in jobs]
 
 
 @contextmanager

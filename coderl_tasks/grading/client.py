@@ -17,7 +17,15 @@ from typing import Self
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading.server_link import Busy, Failed, Refused, RunRequest, RunResult, ServerLink
+from coderl_tasks.grading.server_link import (
+    HALF_OPEN_FAILURES,
+    Busy,
+    Failed,
+    Refused,
+    RunRequest,
+    RunResult,
+    ServerLink,
+)
 from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0
@@ -107,7 +115,6 @@ class SandboxClient:
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
                 try:
-                    link.require_free()
                     return await link.run(body, takes_s)
                 except Busy as busy:  # costs patience, and no attempt
                     problem: Exception = busy
@@ -175,12 +182,19 @@ class SandboxClient:
 
 def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> ServerLink:
     now = time.monotonic()
-
-    def preference(link: ServerLink) -> tuple[bool, bool, bool, bool, int, float]:
-        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one on trial may fail.
-        return link.is_open, link.retry_at > now, link.is_half_open_and_busy, link is avoid, link.load, random.random()
-
-    return min(links, key=preference)
+    return min(
+        links,
+        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one that is half-open
+        # may fail and has with one request all that is to show that it works again.
+        key=lambda link: (
+            link.is_open,
+            link.retry_at > now,
+            link.failures >= HALF_OPEN_FAILURES and len(link.turns) > 0,
+            link is avoid,
+            len(link.turns),
+            random.random(),
+        ),
+    )
 
 
 def _time_until_free(links: Sequence[ServerLink]) -> float:

@@ -100,15 +100,6 @@ class TestResult:
         """The last line of the error output."""
         return self.stderr.strip().rpartition("\n")[2][:300]
 
-    def output(self, *, is_call: bool) -> str | None:
-        """What the test printed or returned, for people; None where nothing came back."""
-        if self.ended != "exit":
-            return None
-        if not is_call:
-            return shortened(self.answer)
-        value = self.answer.removeprefix(b'{"value": ')
-        return shortened(value.removesuffix(b"}")) if value != self.answer else None
-
 
 class Judge:
     """Grades programs through `client`. `timeout_s` is CPU seconds per test, where a problem names none of its own;
@@ -143,10 +134,16 @@ class Judge:
         # Said before anything runs: tests left out would pass a program unseen.
         if not every or sorted(indices) != every:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
-        limits = self._limits(problem)
+        cpu_s = problem.time_limit_s or self.timeout_s
+        if not 0 < cpu_s < math.inf:
+            raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
+        longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
+        # In steps of powers of two, and never below the least, so that the limit says next to nothing of the answer.
+        output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
+        limits = Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
         company = self._isolation_per_test == "failures" and len(every) > 1
         run = _Run(self.client, problem, code, limits, run_all, company)
-        infra: InfraError | None = None
+        verdict, reason = Verdict.PASSED, ""
         try:
             try:
                 await run.all(indices)
@@ -154,47 +151,59 @@ class Judge:
                 run = _Run(self.client, problem, code, limits, run_all, company=False)
                 await run.all(indices)
         except InfraError as error:
-            infra = error
-        return run.grade(infra)
-
-    def _limits(self, problem: Problem) -> Limits:
-        cpu_s = problem.time_limit_s or self.timeout_s
-        if not 0 < cpu_s < math.inf:
-            raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
-        longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
-        # In steps of powers of two, and never below the least, so that the limit says next to nothing of the answer.
-        output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
-        return Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
+            verdict, reason = Verdict.INFRA_ERROR, str(error)
+        counts = (run.tests_passed, run.tests_run, len(every))
+        grade = Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
+        failed = run.failed
+        if failed is None or verdict is Verdict.INFRA_ERROR:
+            return grade
+        output: bytes | None = failed.answer if failed.ended == "exit" else None
+        if output is not None and problem.kind == "call":
+            value = output.removeprefix(b'{"value": ')
+            output = value.removesuffix(b"}") if value != output else None
+        return replace(
+            grade,
+            verdict=failed.verdict,
+            first_failed=failed.index,
+            reason=f"test {failed.index}: {failed.reason}",
+            output=None if output is None else shortened(output),
+            error=shortened(failed.error),
+        )
 
 
 class _OtherwiseInCompany(Exception):
     """A program has passed a test that it had not passed in a process that had run another one."""
 
 
+@dataclass(slots=True)
 class _Run:
     """One program on one problem, as far as it has got."""
 
-    def __init__(
-        self, client: SandboxClient, problem: Problem, code: str, limits: Limits, run_all: bool, company: bool
-    ) -> None:
-        self._client, self._problem, self._code, self._limits = client, problem, code, limits
-        self._run_all, self._company = run_all, company
-        self._server = self._python = ""  # of the one that answered last
-        self._tests_run, self._tests_passed, self._cpu_s = 0, 0, 0.0
-        self._failed: TestResult | None = None  # the first
+    client: SandboxClient
+    problem: Problem
+    code: str
+    limits: Limits
+    run_all: bool
+    company: bool
+    server: str = ""  # the one that answered last
+    python: str = ""  # its version there
+    tests_run: int = 0
+    tests_passed: int = 0
+    cpu_s: float = 0.0
+    failed: TestResult | None = None  # the first
 
     async def all(self, indices: Sequence[int]) -> None:
         """Run these tests, as far as need be. Raises _OtherwiseInCompany and InfraError."""
-        first, rest = _LARGEST_CHUNK if self._run_all else _FIRST_CHUNK, list(indices)
-        if self._company and not self._run_all:
+        first, rest = _LARGEST_CHUNK if self.run_all else _FIRST_CHUNK, list(indices)
+        if self.company and not self.run_all:
             # In one request with the first test go those that its process may run as well. Where it does not, a wrong
             # program has cost no more than without.
-            chunk = next(_chunks(self._problem, rest, self._limits.cpu_s, _LARGEST_CHUNK, _FIRST_CHUNK_BYTES))
+            chunk = next(_chunks(self.problem, rest, self.limits.cpu_s, _LARGEST_CHUNK, _FIRST_CHUNK_BYTES))
             n_done = await self._tests(chunk, one_process=True)
             if n_done is None:
                 return
             first, rest = _LARGEST_CHUNK if n_done == len(chunk) > 1 else _GROWTH, rest[n_done:]
-        for chunk in _chunks(self._problem, rest, self._limits.cpu_s, first):
+        for chunk in _chunks(self.problem, rest, self.limits.cpu_s, first):
             if await self._tests(chunk) is None:
                 return
 
@@ -204,21 +213,24 @@ class _Run:
         left = list(chunk)
         doubtful: int | None = None  # a test that failed in company
         while left:
-            results = await self._send(left, self._limits, one_process=one_process)
+            results = await self._send(left, self.limits, one_process=one_process)
             if results is None:
                 alone = left[:1] if one_process else left
-                return len(alone) if await self._one_by_one(alone) else None
+                for index in alone:
+                    if not self._goes_on_after(await self._alone(index, self.limits)):
+                        return None
+                return len(alone)
             n_settled = 0
             for result in map(self._judged, results):
-                if self._company and result.in_company and result.verdict is not Verdict.PASSED:
+                if self.company and result.in_company and result.verdict is not Verdict.PASSED:
                     # Alone again, and the others too. One is enough where the first failure ends it all.
-                    self._company, doubtful = False, result.index
+                    self.company, doubtful = False, result.index
                     break
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
-                    result = await self._alone(result.index, self._limits)
+                    result = await self._alone(result.index, self.limits)
                 # Stopped by the wall clock, with CPU time to spare: alone it has the machine to itself.
                 if result.ended == "wall":
-                    limits = replace(self._limits, wall_s=2 * self._limits.wall_s)
+                    limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
                     result = await self._alone(result.index, limits, _PATIENCE)
                 if result.index == doubtful and result.verdict is Verdict.PASSED:
                     raise _OtherwiseInCompany
@@ -230,15 +242,9 @@ class _Run:
                 return n_settled
             # The driver stops early at a limit of all tests together (time, output): the rest goes out again.
             del left[:n_settled]
-            if doubtful is not None and not self._run_all:
+            if doubtful is not None and not self.run_all:
                 del left[1:]
         return len(chunk)
-
-    async def _one_by_one(self, indices: Sequence[int]) -> bool:
-        for index in indices:
-            if not self._goes_on_after(await self._alone(index, self._limits)):
-                return False
-        return True
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
         while True:
@@ -257,20 +263,20 @@ class _Run:
 
         Raises InfraError if there is no other.
         """
-        fault = await driver_fault(self._client, self._server)
-        if fault is not None and not self._client.quarantine(self._server, fault):
+        fault = await driver_fault(self.client, self.server)
+        if fault is not None and not self.client.quarantine(self.server, fault):
             raise InfraError(fault)
         return fault is None
 
     def _goes_on_after(self, result: TestResult) -> bool:
         """Count a test's result; whether grading goes on."""
         passed = result.verdict is Verdict.PASSED
-        self._tests_run += 1
-        self._tests_passed += passed
-        self._cpu_s += result.cpu_s
-        if not passed and self._failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
-            self._failed = result
-        return passed or self._run_all
+        self.tests_run += 1
+        self.tests_passed += passed
+        self.cpu_s += result.cpu_s
+        if not passed and self.failed is None:  # of the others nothing is kept: an answer may be 16 MiB long
+            self.failed = result
+        return passed or self.run_all
 
     async def _send(
         self, indices: Sequence[int], limits: Limits, patience: int = 1, *, one_process: bool = False
@@ -282,20 +288,20 @@ class _Run:
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
-            result = await self._client.run_code(
+            result = await self.client.run_code(
                 build_request(
-                    self._problem,
-                    self._code,
+                    self.problem,
+                    self.code,
                     indices,
                     limits,
                     run_timeout_s,
-                    stop=not self._run_all,
-                    company=self._company,
+                    stop=not self.run_all,
+                    company=self.company,
                     one_process=one_process,
                     request_id=request_id,
                 )
             )
-            self._server = result.server
+            self.server = result.server
             report = parse_report(result, limits)
             answered = report.get("id")
             # Another id than those issued here is the program's own invention, and gains it nothing.
@@ -303,60 +309,40 @@ class _Run:
                 results = reported_tests(report, indices, limits)
                 python = report.get("python")
                 if results is not None:
-                    self._python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
+                    self.python = python if isinstance(python, str) and _VERSION.fullmatch(python) else ""
                 return results
             fault = f"the sandbox at {result.server} answered with the result of another request"
-            if not self._client.quarantine(result.server, fault):
+            if not self.client.quarantine(result.server, fault):
                 raise InfraError(fault)
 
     def _judged(self, result: TestResult) -> TestResult:
-        verdict, reason = self._verdict(result)
-        return replace(result, verdict=verdict, reason=reason)
-
-    def _verdict(self, result: TestResult) -> tuple[Verdict, str]:
-        limits, expected = self._limits, self._problem.tests[result.index].expected
+        limits, expected = self.limits, self.problem.tests[result.index].expected
+        verdict = Verdict.RUNTIME_ERROR
         # In this order: a limit that was broken explains the exit status, and an exit status the missing output.
         if result.ended == "compile":
-            return Verdict.RUNTIME_ERROR, result.stderr
-        if result.ended == "output":
-            return Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
-        if result.ended == "wall":
-            return Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
-        if result.ended == "cpu" or result.cpu_s > limits.cpu_s:
-            whose = "the problem's own limit" if self._problem.time_limit_s else "the limit of problems that name none"
-            return Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
-        if result.error.startswith("MemoryError") and result.code != 0:
-            return Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
-        if result.ended == "signal":
+            reason = result.stderr
+        elif result.ended == "output":
+            verdict, reason = Verdict.OUTPUT_LIMIT, f"more than {limits.output_bytes >> 20} MiB of output"
+        elif result.ended == "wall":
+            verdict, reason = Verdict.TIME_LIMIT, f"not done after {limits.wall_s:g} s, mostly asleep"
+        elif result.ended == "cpu" or result.cpu_s > limits.cpu_s:
+            whose = "the problem's own limit" if self.problem.time_limit_s else "the limit of problems that name none"
+            verdict, reason = Verdict.TIME_LIMIT, f"more than {limits.cpu_s:g} s of CPU time, {whose}"
+        elif result.error.startswith("MemoryError") and result.code != 0:
+            verdict, reason = Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
+        elif result.ended == "signal":
+            reason = f"ended by {_signal_name(result.code)}"
             # The kernel's out-of-memory killer says no more than this.
             if result.code == signal.SIGKILL and result.rss_kb > 0.8 * 1024 * limits.memory_mb:
-                return Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"
-            return Verdict.RUNTIME_ERROR, f"ended by {_signal_name(result.code)}"
-        if result.code != 0:
-            return Verdict.RUNTIME_ERROR, result.error or f"exit status {result.code}"
-        if self._problem.kind == "call":
-            return _call_verdict(expected, result.answer)
-        difference = first_difference(expected, result.answer)
-        return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
-
-    def grade(self, infra: InfraError | None) -> Grade:
-        """The grade so far; with `infra`, no verdict could be had."""
-        tests_total, failed = len(self._problem.tests), self._failed
-        counts = (self._tests_passed, self._tests_run, tests_total)
-        if infra is not None:
-            return Grade(Verdict.INFRA_ERROR, *counts, None, self._cpu_s, str(infra), python=self._python)
-        if failed is None:
-            return Grade(Verdict.PASSED, *counts, None, self._cpu_s, python=self._python)
-        return Grade(
-            failed.verdict,
-            *counts,
-            first_failed=failed.index,
-            run_seconds=self._cpu_s,
-            reason=f"test {failed.index}: {failed.reason}",
-            output=failed.output(is_call=self._problem.kind == "call"),
-            error=shortened(failed.error),
-            python=self._python,
-        )
+                verdict, reason = Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"
+        elif result.code != 0:
+            reason = result.error or f"exit status {result.code}"
+        elif self.problem.kind == "call":
+            verdict, reason = _call_verdict(expected, result.answer)
+        else:
+            difference = first_difference(expected, result.answer)
+            verdict, reason = (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
+        return replace(result, verdict=verdict, reason=reason)
 
 
 async def require_sandbox(client: SandboxClient) -> None:
@@ -454,24 +440,23 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
     tests = report.get("tests")
     if not isinstance(tests, list) or not 0 < len(tests) <= len(indices):
         return None
+    results: list[TestResult] = []
     try:
-        return [_reported_test(index, test, limits) for index, test in zip(indices, tests, strict=False)]
+        for index, test in zip(indices, tests, strict=False):
+            ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
+            answer = base64.b64decode(test["answer"], validate=True)
+            # The type itself, as True is an int to isinstance, and JSON's true no exit status.
+            if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int:
+                return None
+            if type(test["in_company"]) is not bool or len(answer) > limits.output_bytes:
+                return None
+            if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:
+                return None
+            stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
+            results.append(TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, test["in_company"]))
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
-
-
-def _reported_test(index: int, test: dict[str, Any], limits: Limits) -> TestResult:
-    ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
-    answer = base64.b64decode(test["answer"], validate=True)
-    # The type itself, as True is an int to isinstance, and JSON's true no exit status.
-    if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int or len(answer) > limits.output_bytes:
-        raise ValueError("not a record of the driver")
-    if type(test["in_company"]) is not bool:
-        raise ValueError("not a record of the driver")
-    if type(cpu_s) not in (int, float) or not math.isfinite(cpu_s) or not 0 <= cpu_s < 1e6:
-        raise ValueError("not a record of the driver")
-    stderr = base64.b64decode(test["stderr"], validate=True)[-1000:].decode("utf-8", "replace")
-    return TestResult(index, ended, code, float(cpu_s), rss_kb, answer, stderr, test["in_company"])
+    return results
 
 
 def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:

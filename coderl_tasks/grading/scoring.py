@@ -56,12 +56,14 @@ class _Block:
     lines: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        return "\n".join(line[min(self.indent, _indent(line)) :] for line in self.lines)
+        """The lines without as much of their white space as the indentation is deep."""
+        return "\n".join(line[min(self.indent, len(line) - len(line.lstrip(" \t"))) :] for line in self.lines)
 
 
 def extract_code(text: str) -> str | None:
     """The program in a completion's text by the rules above, without a final newline, or None if it has none."""
-    lines = _answer(text).replace("\r\n", "\n").split("\n")
+    answer = text.rpartition("</think>")[2].partition("<think>")[0]
+    lines = answer.replace("\r\n", "\n").split("\n")
     code, end = _closed_by_a_line(lines)
     later = _closed_within_a_line(lines[end:])
     return code if later is None else later
@@ -79,12 +81,13 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
                 block.lines.append(line)
             continue
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
+        fits = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
         if marks[0] in tag:  # inline code such as ```x```
             if block is not None:
                 block.lines.append(line)
-        elif block is None or (tag and _continues(block, marks)):
+        elif block is None or (tag and fits):
             block = _Block(marks, indent)
-        elif not tag and _continues(block, marks) and indent <= block.indent + 3:
+        elif not tag and fits and indent <= block.indent + 3:
             closed = block.text()
             if closed.strip():
                 code, end = closed, index + 1
@@ -99,43 +102,24 @@ def _closed_within_a_line(lines: Sequence[str]) -> str | None:
     code: str | None = None
     block: _Block | None = None
     for line in lines:
-        opened = _opened_after_text(line)
+        # The line's last backticks open a block if they have no partner and at most a tag follows. By a list of runs,
+        # not one pattern with the text before in it: that would take time quadratic in a line of backticks.
+        runs = list(_BACKTICKS.finditer(line))
+        opened: _Block | None = None
+        if len(runs) % 2 == 1 and not line.lstrip().startswith(">"):
+            tag = line[runs[-1].end() :].strip()
+            opened = _Block(runs[-1][0], tag=tag) if _TAG.fullmatch(tag) else None
         if block is None:
             block = opened
             continue
         before, closing, _ = line.partition(block.marks)
         block.lines.append(before)
         if closing:
-            block.indent = next((_indent(line) for line in block.lines if line.strip()), 0)
+            first = next((line for line in block.lines if line.strip()), "")
+            block.indent = len(first) - len(first.lstrip(" \t"))
             code = block.text().rstrip() or code
             block = opened if opened is not None and opened.tag == block.tag != "" else None
     return code
-
-
-def _opened_after_text(line: str) -> _Block | None:
-    """The block that the line opens by rule 4: its last backticks, if they have no partner and at most a tag follows.
-
-    Works on the list of runs, not on one pattern with the text before in it: that would take time quadratic in the
-    length of a line of backticks.
-    """
-    runs = list(_BACKTICKS.finditer(line))
-    if len(runs) % 2 == 0 or line.lstrip().startswith(">"):
-        return None
-    tag = line[runs[-1].end() :].strip()
-    return _Block(runs[-1][0], tag=tag) if _TAG.fullmatch(tag) else None
-
-
-def _continues(block: _Block, marks: str) -> bool:
-    return marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t"))
-
-
-def _answer(text: str) -> str:
-    after_thinking = text.rpartition("</think>")[2]
-    return after_thinking.partition("<think>")[0]
 
 
 def score(

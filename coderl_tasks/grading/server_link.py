@@ -32,7 +32,7 @@ _LONGEST_RETRY_AFTER_S = 30.0
 _LONGEST_REST_S = 10.0
 _CONNECT_S = 10.0
 _QUARANTINE_S = 60.0
-_HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
+HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
 _LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
@@ -91,7 +91,7 @@ class NoResult(ValueError):
     """An answer that holds no result of a run; the text says why."""
 
 
-def parse_answer(answer: bytes, server: str) -> RunResult:
+def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
     """The result in the body of a 200 answer from `server`. Raises NoResult for a SandboxError and for nonsense."""
     try:
         body: dict[str, Any] = json.loads(answer)
@@ -157,52 +157,49 @@ class ServerLink:
         self.probe: asyncio.Task[None] | None = None
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
-        self._turns: list[_Turn] = []  # in the order of sending
-        self._failures = 0  # times that the circuit was opened since the last success
+        self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
+        self.failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
-
-    @property
-    def load(self) -> int:
-        """Requests under way here."""
-        return len(self._turns)
 
     @property
     def is_open(self) -> bool:
         """Whether its circuit is open: it gets nothing."""
         return self.probe is not None
 
-    @property
-    def is_half_open_and_busy(self) -> bool:
-        """Whether it has been failing, and the one request that is to show that it works again is under way."""
-        return self._failures >= _HALF_OPEN_FAILURES and self.load > 0
-
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
+        left = self.retry_at - time.monotonic()
+        if left > 0:
+            raise Busy(f"full, retry after {left:.2g} s")
         turn = _Turn(time.monotonic(), takes_s)
-        self._turns.append(turn)
+        self.turns.append(turn)
         post = asyncio.ensure_future(self._post(body))
         try:
-            await self._wait(post, turn)
+            while True:
+                earlier = self.turns[: self.turns.index(turn)]
+                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])
+                left = its_turn + takes_s - time.monotonic()
+                if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
+                    break
+                if left <= 0:
+                    raise self._failed(f"no answer within {takes_s:g} s")
+                # The answer may come while the ping is waited for: a busy server answers both late.
+                if not await self._answers_ping() and not post.done():
+                    raise self._failed("it stopped answering")
             result = post.result()
         finally:
-            position = self._turns.index(turn)
-            del self._turns[position]
+            position = self.turns.index(turn)
+            del self.turns[position]
             # Awaited, so that a connection is closed before the caller goes on, a cancelled caller too.
             if not post.done():
                 post.cancel()
                 await asyncio.gather(post, return_exceptions=True)
         # Only an answer moves the queue on. A failure says nothing of how far the server has got.
-        for later in self._turns[position:]:
+        for later in self.turns[position:]:
             later.since = time.monotonic()
-        self._failures = self._errors = 0
+        self.failures = self._errors = 0
         self.has_answered = True
         return result
-
-    def require_free(self) -> None:
-        """Raises Busy if the server has said when to retry, and that is not yet."""
-        left = self.retry_at - time.monotonic()
-        if left > 0:
-            raise Busy(f"full, retry after {left:.2g} s")
 
     def quarantine(self, fault: str) -> None:
         """Send nothing here for a minute, whatever it answers."""
@@ -222,31 +219,19 @@ class ServerLink:
             self.probe.cancel()
             await asyncio.gather(self.probe, return_exceptions=True)
 
-    async def _wait(self, post: asyncio.Future[RunResult], turn: _Turn) -> None:
-        while True:
-            left = self._deadline(turn) - time.monotonic()
-            if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
-                return
-            if left <= 0:
-                raise self._failed(f"no answer within {turn.takes_s:g} s")
-            # The answer may come while the ping is waited for: a busy server answers both late.
-            if not await self._answers_ping() and not post.done():
-                raise self._failed("it stopped answering")
-
-    def _deadline(self, turn: _Turn) -> float:
-        earlier = self._turns[: self._turns.index(turn)]
-        return max([turn.since, *(other.since + other.takes_s for other in earlier)]) + turn.takes_s
-
     async def _post(self, body: bytes) -> RunResult:
-        # No total: `_wait` says how long, by whose turn it is. A connection that does not come up has no turn.
+        # No total: `run` says how long, by whose turn it is. A connection that does not come up has no turn.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         headers = {"Content-Type": "application/json"}
+        answer = bytearray()
         try:
             async with self._session.post(
                 f"{self._address}/run_code", data=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status in _BUSY_STATUSES:
-                    raise self._busy_for(_retry_after_s(response.headers.get("Retry-After")))
+                    seconds = _retry_after_s(response.headers.get("Retry-After"))
+                    self.retry_at = time.monotonic() + seconds
+                    raise Busy(f"full, retry after {seconds:g} s")
                 if response.status >= 500:
                     raise self._failed(f"HTTP {response.status}")
                 if response.status != 200:
@@ -254,11 +239,14 @@ class ServerLink:
                     raise Refused(
                         f"it refused a request: HTTP {response.status} {text}. Is it a Sandbox Fusion server?"
                     )
-                answer = await self._read(response)
+                # Part by part: what a program printed must not fill this process's memory.
+                async for part in response.content.iter_any():
+                    answer += part
+                    if len(answer) > self._max_answer_bytes:
+                        response.close()
+                        return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._failed(str(error) or type(error).__name__) from error
-        if answer is None:
-            return RunResult("AnswerTooLarge", None, "", "", {}, self.url)
         try:
             return parse_answer(answer, self.url)
         except NoResult as error:
@@ -268,30 +256,16 @@ class ServerLink:
                 raise self._failed(str(error)) from error
             raise Failed(str(error)) from error
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
-        answer = bytearray()
-        # Part by part: what a program printed must not fill this process's memory.
-        async for part in response.content.iter_any():
-            answer += part
-            if len(answer) > self._max_answer_bytes:
-                response.close()
-                return None
-        return bytes(answer)
-
     def _failed(self, fault: str) -> Failed:
         """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
-            self._failures += 1
+            self.failures += 1
             rest_s = 0.0
-            if self._failures > 1:
-                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self._failures - 2, 20))
+            if self.failures > 1:
+                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20))
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
-
-    def _busy_for(self, seconds: float) -> Busy:
-        self.retry_at = time.monotonic() + seconds
-        return Busy(f"full, retry after {seconds:g} s")
 
     async def _close_circuit(self, rest_s: float) -> None:
         await asyncio.sleep(rest_s)

@@ -32,12 +32,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coderl_tasks.untrusted_text import printable
-
-if TYPE_CHECKING:  # it imports this module, for the grades that it gives
-    pass
 
 SHOWN_CHARS = 1000
 TOLERANCE = 1e-6
@@ -137,7 +134,8 @@ def matches(expected: str, actual: bytes | str) -> bool:
 
 def first_difference(expected: str, actual: bytes | str) -> str | None:
     """None where `matches`, else one line for people that names the first place where the output differs."""
-    wanted_text, got_text = _as_bytes(expected), _as_bytes(actual)
+    wanted_text = expected.encode("utf-8", "surrogatepass")
+    got_text = actual.encode("utf-8", "surrogatepass") if isinstance(actual, str) else actual
     if wanted_text == got_text:
         return None
     wanted_lines, got_lines = _lines(wanted_text), _lines(got_text)
@@ -158,7 +156,7 @@ def first_difference(expected: str, actual: bytes | str) -> str | None:
 def parse_value(text: str | bytes) -> Any:
     """A JSON value with its integers exact. Raises ValueError for anything that is not one JSON value."""
     try:
-        return json.loads(text, parse_int=_exact_integer)
+        return json.loads(text, parse_int=lambda digits: (int if len(digits) <= _LONGEST_NUMBER else Decimal)(digits))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -215,7 +213,10 @@ def _tokens_match(expected: bytes, actual: bytes) -> bool:
 
 def _scalars_match(expected: Any, actual: Any) -> bool:
     if isinstance(expected, float) and isinstance(actual, int | float | Decimal):
-        return _close(expected, _as_float(actual))
+        try:
+            return _close(expected, float(actual))
+        except OverflowError:
+            return _close(expected, math.inf if actual > 0 else -math.inf)
     if isinstance(expected, str) or isinstance(actual, str):
         return isinstance(expected, str) and isinstance(actual, str) and expected == actual
     return bool(expected == actual)
@@ -227,26 +228,7 @@ def _close(expected: float, actual: float) -> bool:
     return abs(expected - actual) <= TOLERANCE * max(1.0, abs(expected))
 
 
-def _exact_integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) <= _LONGEST_NUMBER else Decimal(digits)
-
-
-def _as_float(number: int | float | Decimal) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-
-
-def _as_bytes(text: bytes | str) -> bytes:
-    return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-
-
-def _start_of(token: bytes, length: int) -> str:
-    return token[: length + 1].decode("utf-8", "backslashreplace")
-
-
 def _shown(value: Any, length: int = 60) -> str:
-    text = _start_of(value, length) if isinstance(value, bytes) else reprlib.repr(value)
-    text = printable(text)
+    is_token = isinstance(value, bytes)
+    text = printable(value[: length + 1].decode("utf-8", "backslashreplace") if is_token else reprlib.repr(value))
     return text if len(text) <= length else text[:length] + "..."

@@ -23,7 +23,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -220,9 +220,16 @@ def append_row(path: Path, row: Row) -> None:
     """Append `row` and return when it is on disk. A last line without its newline is cut off first."""
     require_in_place(path)
     require_own(path)
+    torn = False
+    if path.exists():
+        with path.open("rb") as file:
+            if size := file.seek(0, os.SEEK_END):
+                # One byte and not the file: a long run appends thousands of rows, and would read more with each.
+                file.seek(size - 1)
+                torn = file.read(1) != b"\n"
     # A row appended to a torn line would merge with it, and the damage would then lie before the last line, where it
     # is no longer known to be a crash's.
-    if not _ends_with_newline(path):
+    if torn:
         repair(path)
     with naming(path), path.open("ab") as file:
         file.write(_encode(row))
@@ -266,18 +273,6 @@ def _row(line: bytes) -> Row | None:
     return row if isinstance(row, dict) else None
 
 
-def _ends_with_newline(path: Path) -> bool:
-    """Whether `path` ends a line, as a missing or an empty file does."""
-    if not path.exists():
-        return True
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        # One byte and not the file: a long run appends thousands of rows, and would read more with each.
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
-
-
 def _encode(row: Row) -> bytes:
     return (json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
@@ -308,11 +303,11 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A folder that is held: by which process, so that what a forked child inherits does not count; its device and
-    inode; and the descriptor of its lock file, which knows where the folder is now."""
+    """A folder that is held: by which process, so that what a forked child inherits does not count; what tells it from
+    another one put in its place; and the descriptor of its lock file, which knows where the folder is now."""
 
     process: int
-    identity: tuple[int, int]
+    folder: os.stat_result
     descriptor: int
 
 
@@ -352,9 +347,7 @@ class DirectoryLock:
                 holder = _holder(self._file)
                 self._file.close()
                 raise _busy(folder, holder, instead) from error
-            identity = _identity(self._key.parent)
-            assert identity is not None  # its lock file has just been opened
-            _held[self._key] = _Hold(self._owner, identity, self._file.fileno())
+            _held[self._key] = _Hold(self._owner, self._key.parent.stat(), self._file.fileno())
         self._file.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now():%F %T}"}, self._file)
         self._file.flush()
@@ -394,8 +387,11 @@ def require_in_place(path: Path) -> None:
     for key, hold in list(_held.items()):
         folder = key.parent
         # Not those of the process that this one was forked from: it has inherited their table, and not their locks.
-        if hold.process != os.getpid() or not place.is_relative_to(folder) or _identity(folder) == hold.identity:
+        if hold.process != os.getpid() or not place.is_relative_to(folder):
             continue
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(folder.stat(), hold.folder):
+                continue
         now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()
         if now == key:  # of a file system that numbers its inodes anew
             continue
@@ -408,15 +404,6 @@ def require_in_place(path: Path) -> None:
 
 def _is_held(key: Path) -> bool:
     return key in _held and _held[key].process == os.getpid()
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells the folder at this path from another one put in its place; None if there is none."""
-    try:
-        stat = folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return stat.st_dev, stat.st_ino
 
 
 def _holder(file: IO[str]) -> str:

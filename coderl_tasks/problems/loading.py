@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -180,7 +181,7 @@ def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
         raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
     if isinstance(row.values, Misread):
         raise RowDropped("row_misread", row.values.why)
-    if not _is_normalised(row.values):
+    if not isinstance(row.values, Mapping) or not PROBLEM_SCHEMA.keys() <= row.values.keys():
         return rows.read(row.values, split=row.split, source_row=row.source_row)
     if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
         raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
@@ -218,10 +219,6 @@ _PROBLEM_VALUES: dict[str, Callable[[Any], bool]] = {
     "solutions": lambda value: value is None or (isinstance(value, list) and all(map(_is_text, value))),
     "tests": _are_tests,
 }
-
-
-def _is_normalised(values: Any) -> bool:
-    return isinstance(values, Mapping) and PROBLEM_SCHEMA.keys() <= values.keys()
 
 
 def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
@@ -276,10 +273,6 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
     )
 
 
-def _prompt_row(row: Any, *, split: str, source_row: int) -> Problem:
-    return answer_problem(row, "prompt", "ground_truth", split=split, source_row=source_row)
-
-
 def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
     problem = answer_problem(row, "question", "answer", split=split, source_row=source_row)
     if "####" not in problem.tests[0].expected:
@@ -288,4 +281,4 @@ def _question_row(row: Any, *, split: str, source_row: int) -> Problem:
 
 
 QUESTION_ROWS = RowReader(_question_row, ("answer",))
-PROMPT_ROWS = RowReader(_prompt_row, ("answer",))
+PROMPT_ROWS = RowReader(partial(answer_problem, text_column="prompt", truth_column="ground_truth"), ("answer",))

@@ -3,7 +3,7 @@ whose tests stay in the file; and for problems of any other source a file of the
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -88,7 +88,7 @@ class Problem:
         }
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> "Problem":
+    def from_row(cls, row: Mapping[str, Any]) -> "Problem":
         """The problem in a row of `PROBLEM_SCHEMA`; further columns (a pool's) are ignored."""
         values = {name: row[name] for name in _FIELDS}
         values["tests"] = tuple(Test(test["input"], test["expected"]) for test in row["tests"])

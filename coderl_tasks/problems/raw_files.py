@@ -126,10 +126,6 @@ class Segment:
     size: int
     block: int = 0
 
-    def shifted(self, rows: int) -> "Segment":
-        """The same rows, numbered `rows` higher."""
-        return replace(self, first_row=self.first_row + rows)
-
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
@@ -341,7 +337,7 @@ def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
             handle.seek(position)
         while position < segment.stop:
             # In a list, and popped: a variable of this frame would hold the row as long as its taker works on it.
-            size, rows = _rows_of_line(handle, split, number, max_row_bytes)
+            size, rows = _next_row(handle, split, number, max_row_bytes)
             if not size:
                 return
             while rows:
@@ -350,16 +346,8 @@ def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
             position += size
 
 
-def _rows_of_line(handle: IO[bytes], split: str, number: int, max_row_bytes: int) -> tuple[int, list[RawRow]]:
+def _next_row(handle: IO[bytes], split: str, number: int, max_row_bytes: int) -> tuple[int, list[RawRow]]:
     """The size of the next line, 0 at the end of the file, and its row; no row of a blank line."""
-    size, text = _next_line(handle, max_row_bytes)
-    if text is None:
-        return size, [RawRow(split, number, Oversized(size), size)]
-    return size, [RawRow(split, number, _line_values(text), size)] if text.strip() else []
-
-
-def _next_line(handle: IO[bytes], max_row_bytes: int) -> tuple[int, str | None]:
-    """The next line's size and its text; None for the text of one that is too long."""
     # One byte over the limit is enough to tell that a line is too long.
     line = handle.readline(max_row_bytes + 1)
     size = len(line)
@@ -367,8 +355,10 @@ def _next_line(handle: IO[bytes], max_row_bytes: int) -> tuple[int, str | None]:
         # The rest is read past in pieces, for its size and to reach the next line.
         while not line.endswith(b"\n") and (line := handle.readline(CHUNK_BYTES)):
             size += len(line)
-        return size, None
-    return size, _decoded(line)
+        return size, [RawRow(split, number, Oversized(size), size)]
+    text = _decoded(line)
+    del line  # it may be as large as the row
+    return size, [RawRow(split, number, _line_values(text), size)] if text.strip() else []
 
 
 def _decoded(text: bytes) -> str:
@@ -391,23 +381,22 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
         names = next(csv.reader([head], delimiter=separator), [])
         _require_different(file, names)
         for number, cells in enumerate(csv.reader(text, delimiter=separator, strict=True), segment.first_row):
-            if cells:  # a blank line has none
-                size = sum(map(len, cells))
-                yield RawRow(split, number, _csv_values(names, cells, size, max_row_bytes), size)
+            size = sum(map(len, cells))
+            if not cells:  # a blank line
+                continue
+            if size > max_row_bytes:
+                yield RawRow(split, number, Oversized(size), size)
+            elif len(cells) != len(names):
+                why = f"{len(cells)} cells under a header of {len(names)}: a cell with a separator needs quotes"
+                yield RawRow(split, number, Misread(why), size)
+            else:
+                yield RawRow(split, number, dict(zip(names, cells, strict=True)), size)
 
 
 def _require_different(file: RawFile, names: Sequence[str]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DataError(f"{file.path}: several columns have the name {printable(repeated[0])!r}: rename all but one")
-
-
-def _csv_values(names: Sequence[str], cells: Sequence[str], size: int, max_row_bytes: int) -> Any:
-    if size > max_row_bytes:
-        return Oversized(size)
-    if len(cells) != len(names):
-        return Misread(f"{len(cells)} cells under a header of {len(names)}: a cell with a separator needs quotes")
-    return dict(zip(names, cells, strict=True))
 
 
 def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:

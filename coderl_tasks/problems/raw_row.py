@@ -64,9 +64,9 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     starter_code = starter_code if isinstance(starter_code, str) else ""
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
     own_id = row.get("problem_id")
-    texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions, *_texts(test_set)]
+    texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions]
     try:
-        for text in texts:
+        for text in chain(texts, *((test.input, test.expected) for test in test_set.tests)):
             # Encoding is the only way to find a lone surrogate; text that is known to be ASCII, often 200 MB of it,
             # is spared.
             if not text.isascii():
@@ -214,12 +214,6 @@ def row_id(value: Any) -> str | None:
     if len(value) > MAX_ID_CHARS:
         raise RowDropped("id_too_long", f"problem_id has {len(value)} characters, at most {MAX_ID_CHARS}")
     return value.strip()
-
-
-def _texts(test_set: TestSet) -> Iterator[str]:
-    for test in test_set.tests:
-        yield test.input
-        yield test.expected
 
 
 def _solutions(value: Any) -> tuple[str, ...]:

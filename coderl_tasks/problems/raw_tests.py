@@ -93,7 +93,14 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
     if kinds == {"stdin"}:
         tests = tuple(Test(_stdin_text(test.input), _stdin_text(test.output)) for test in raw)
         return TestSet("stdin", "", tests)
-    return TestSet("call", _entry_point(names), _call_tests(raw))
+    if not names:
+        raise RowDropped("no_entry_point", "tests of a function that nothing names (fn_name, func_name or entry_point)")
+    if len(names) > 1:
+        raise RowDropped("several_entry_points", ", ".join(sorted(names)))
+    (name,) = names
+    if not name.isidentifier():
+        raise RowDropped("bad_entry_point", name)
+    return TestSet("call", name, _call_tests(raw))
 
 
 def as_mapping(metadata: Any) -> Mapping[str, Any]:
@@ -133,7 +140,8 @@ def _raw_tests(value: Any) -> list[_RawTest]:
             raise RowDropped("unknown_test_shape", "inputs and outputs are not lists")
         if len(inputs) != len(outputs):
             raise RowDropped("unequal_inputs_outputs", f"{len(inputs)} inputs, {len(outputs)} outputs")
-        if _any_text(value.get("assert_case")):
+        cases = value.get("assert_case")
+        if any(isinstance(text, str) and text.strip() for text in (cases if isinstance(cases, list) else [cases])):
             raise RowDropped("unknown_test_type", f"assert_case: {ASSERTIONS}")
         name = _name(value.get("fn_name"))
         return [_RawTest(None, name, given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
@@ -167,11 +175,6 @@ def _named_functions(metadata: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name][:1]
 
 
-def _any_text(value: Any) -> bool:
-    """Whether `value` is non-blank text, or a list with any."""
-    return any(isinstance(text, str) and text.strip() for text in (value if isinstance(value, list) else [value]))
-
-
 def _name(value: Any) -> str | None:
     return value.strip() if isinstance(value, str) and value.strip() else None
 
@@ -184,25 +187,11 @@ def _kind(test: _RawTest, *, has_function: bool) -> Kind:
     return KINDS[test.type_name]
 
 
-def _entry_point(names: set[str]) -> str:
-    if not names:
-        raise RowDropped("no_entry_point", "tests of a function that nothing names (fn_name, func_name or entry_point)")
-    if len(names) > 1:
-        raise RowDropped("several_entry_points", ", ".join(sorted(names)))
-    (name,) = names
-    if not name.isidentifier():
-        raise RowDropped("bad_entry_point", name)
-    return name
-
-
 def _stdin_text(value: Any) -> str:
-    if isinstance(value, list):
-        return "\n".join(_stdin_line(item) for item in value)
-    return _stdin_scalar(value)
-
-
-def _stdin_line(item: Any) -> str:
-    return " ".join(_stdin_scalar(part) for part in item) if isinstance(item, list) else _stdin_scalar(item)
+    lines = value if isinstance(value, list) else [value]
+    return "\n".join(
+        " ".join(map(_stdin_scalar, line)) if isinstance(line, list) else _stdin_scalar(line) for line in lines
+    )
 
 
 def _stdin_scalar(value: Any) -> str:

@@ -6,7 +6,7 @@ All of them end as files of rows (`raw_files`): those of a hub data set are down
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
@@ -67,13 +67,9 @@ class RowSource:
         """The rows of one segment of one of the files (see `read_segment`)."""
         # No loop: its variable would hold each row, which may be 200 MB, until the next.
         rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
-        return filter(self._wants, map(self._named, rows)) if self.named_by_row else rows
-
-    def _named(self, row: RawRow) -> RawRow:
-        return replace(row, split=_own_split(row.values) or self.split)
-
-    def _wants(self, row: RawRow) -> bool:
-        return self.only is None or row.split in self.only
+        if not self.named_by_row:
+            return rows
+        return filter(lambda row: self.only is None or row.split in self.only, map(_named, rows))
 
 
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
@@ -190,7 +186,9 @@ def _files_in(folder: Path) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def _own_split(values: Any) -> str | None:
-    named = values.get("split") if isinstance(values, dict) else None
-    usable = isinstance(named, str) and named.isprintable() and named.strip() and len(named) <= MAX_SPLIT_CHARS
-    return named if usable else None
+def _named(row: RawRow) -> RawRow:
+    """`row` in the split that its own column names, where that can be one."""
+    name = row.values.get("split") if isinstance(row.values, dict) else None
+    if isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_SPLIT_CHARS:
+        return replace(row, split=name)
+    return row

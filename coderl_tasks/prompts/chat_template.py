@@ -75,8 +75,14 @@ class ChatTemplate:
         # Rendered with nothing folded and no switch set, until probes have told which of them this template needs.
         self._folds_system = False
         self._switches: dict[str, Any] = {}
-        self.source = _dated(_source(tokenizer))
-        self._folds_system = not self._takes_a_system_message()
+        # With PROMPT_DATE in place of the day on which it is rendered.
+        self.source = DATE_CALL.sub(
+            lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", _source(tokenizer)
+        )
+        try:
+            self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER], add_generation_prompt=True)
+        except ConfigError:  # it refuses a system message, where others leave it out
+            self._folds_system = True
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
@@ -131,13 +137,6 @@ class ChatTemplate:
             return messages
         system, first, *rest = messages
         return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
-
-    def _takes_a_system_message(self) -> bool:
-        """False for a template that refuses a system message, and for one that leaves it out."""
-        try:
-            return SYSTEM_PROBE in self.render([SYSTEM, USER], add_generation_prompt=True)
-        except ConfigError:
-            return False
 
     def _thinking_switch(self, thinking: bool) -> str:
         """The variable that makes a difference to the prompts which are built here."""
@@ -287,8 +286,3 @@ def _source(tokenizer: "PreTrainedTokenizerBase") -> str:
             "the model's tokenizer has no chat template: take an instruction-tuned model, put a chat_template.jinja "
             "into the model's folder, or set renderer_name=qwen3_instruct if it is a base model with ChatML's tokens"
         ) from None
-
-
-def _dated(source: str) -> str:
-    """`source` with PROMPT_DATE in place of the day on which it is rendered."""
-    return DATE_CALL.sub(lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", source)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import polars as pl
@@ -139,21 +139,20 @@ class RolloutEngine:
             temperature=self.settings.temperature if temperature is None else temperature,
         )
 
-    async def sample(self, sampler: tinker.SamplingClient, request: GroupRequest) -> pl.DataFrame:
+    async def sample(
+        self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
+    ) -> pl.DataFrame:
         """One sampled group (SAMPLED_SCHEMA). A prompt that leaves no room counts as empty, truncated completions.
 
-        Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
+        `record` is called with it. Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
         """
-
-        def frame(completions: Sequence[Completion]) -> pl.DataFrame:
-            return group_frame(request, completions, decode=lambda tokens: self.environment.text(tokens, self.renderer))
-
+        decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
-            return frame([Completion([], [], TRUNCATED)] * request.num_samples)
-        # Held for the request alone: who records or grades keeps no other group from being sampled.
-        async with self._slots, self._budget.room(request) as charge:
-            group = frame(
-                await sample_group(
+            group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
+        else:
+            # Held for the request alone: who records or grades keeps no other group from being sampled.
+            async with self._slots, self._budget.room(request) as charge:
+                completions = await sample_group(
                     sampler,
                     request.prompt_tokens,
                     num_samples=request.num_samples,
@@ -163,8 +162,10 @@ class RolloutEngine:
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )
-            )
-            charge(group)
+                group = group_frame(request, completions, decode=decode)
+                charge(group)
+        if record is not None:
+            record(group)
         return group
 
     async def sample_all(
@@ -175,14 +176,8 @@ class RolloutEngine:
         Raises the first InfraError in request order once all groups have had their try; any other error, one of
         `record` too, stops the others at once.
         """
-
-        async def one(request: GroupRequest) -> pl.DataFrame:
-            group = await self.sample(sampler, request)
-            # In the group's own task: what has arrived is on disk while the slowest group is still being sampled.
-            record(group)
-            return group
-
-        return await try_all(one, requests)
+        # In each group's own task: what has arrived is on disk while the slowest group is still being sampled.
+        return await try_all(partial(self.sample, sampler, record=record), requests)
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
         """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages.
@@ -226,20 +221,18 @@ class GradedAhead:
         # The first failure is raised while others go on: `release` cancels them before the step is graded anew.
         return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
 
-    async def release(self, step: int) -> None:
-        """Cancel what is under way of `step`, and let its groups be graded afresh."""
-        await self._cancel([key for key in self._parts if key[0] == step])
-
-    async def close(self) -> None:
-        """Cancel what is under way."""
-        await self._cancel(list(self._parts))
-
-    async def _cancel(self, keys: list[Key]) -> None:
+    async def release(self, *steps: int) -> None:
+        """Cancel what is under way of these steps, and let their groups be graded afresh."""
         # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
+        keys = [key for key in self._parts if key[0] in steps]
         tasks = [task for key in keys for _, task in self._parts.pop(key)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        await self.release(*(step for step, _ in self._parts))
 
 
 class Session:

@@ -12,7 +12,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,45 +107,40 @@ async def sample_in_rounds(
     prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
     or too much could not be graded, and CoderlError as `require_rewards` does; what arrived stays recorded.
     """
-    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress)
-    rounds.take(recorded)
     unclear: Sequence[int] = [
         index for index, problem in enumerate(problems) if plan.sampled is None or problem.problem_id in plan.sampled
     ]
-    rounds.total = len(unclear)
+    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear))
+    rounds.take(recorded)
     # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
     for _ in range(GRADING_PASSES):
         clear = await try_all(rounds.of_problem, unclear)
         unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]
-    rollouts = rounds.in_use()
+    used = [rounds.rounds[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
+    rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
     require_graded(rollouts, engine.settings.purpose)
     require_rewards(rollouts, engine.settings.purpose)
     return rollouts
 
 
+@dataclass
 class _Rounds:
     """The rounds of one call of `sample_in_rounds`."""
 
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        sampler: tinker.SamplingClient,
-        engine: RolloutEngine,
-        plan: SamplingPlan,
-        groups: GroupFiles | None,
-        on_progress: Progress | None,
-    ) -> None:
-        self.problems = problems
-        self.sampler = sampler
-        self.engine = engine
-        self.plan = plan
-        self.sizes = plan.round_sizes
-        self.groups = groups
-        self.on_progress = on_progress
-        self.rounds = self._recorded(fingerprint(problems, engine, plan))
+    problems: Sequence[Problem]
+    sampler: tinker.SamplingClient
+    engine: RolloutEngine
+    plan: SamplingPlan
+    groups: GroupFiles | None
+    on_progress: Progress | None
+    total: int  # problems to be sampled
+    done: int = 0
+    used: dict[int, int] = field(default_factory=dict)  # problem: how many of its rounds count
+
+    def __post_init__(self) -> None:
+        self.sizes = self.plan.round_sizes
+        self.rounds = self._recorded(fingerprint(self.problems, self.engine, self.plan))
         """Sampled so far, graded or not, by (problem, round)."""
-        self.used: dict[int, int] = {}  # problem: how many of its rounds count
-        self.done, self.total = 0, len(problems)
 
     def take(self, recorded: pl.DataFrame | None) -> None:
         """Use rounds that were recorded elsewhere, where there is nothing newer."""
@@ -175,11 +170,6 @@ class _Rounds:
         if self.on_progress is not None:
             self.on_progress(self.done, self.total)
         return True
-
-    def in_use(self) -> pl.DataFrame:
-        """The rounds that count, in order."""
-        frames = [self.rounds[index, number] for index in sorted(self.used) for number in range(self.used[index])]
-        return pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *frames])
 
     async def _graded(self, index: int, number: int) -> pl.DataFrame:
         """A round as it is recorded, or sampled now, or graded now: only what is missing is done."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -136,11 +137,6 @@ class StepProgress:
         """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
         if is_eval_row(dict(row)):
             return step_line(row)
-        self._count_step()
-        # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self._total, None if self._bar is not None else self.left_s)
-
-    def _count_step(self) -> None:
         now = self._clock()
         taken, self._last = now - self._last, now
         self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
@@ -148,27 +144,27 @@ class StepProgress:
         if self._bar is not None and self._task is not None:
             left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
             self._bar.update(self._task, completed=self._done, left=left)
+        # With a bar the time left is in it, and a line that stays would hold an old one.
+        return step_line(row, self._total, None if self._bar is not None else self.left_s)
 
 
+@dataclass
 class _SoFar:
     """How far a phase is and how long it takes yet or, where that is not known, how long it has taken."""
 
-    def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._text = text
-        self._clock = clock
-        self._begun = clock()
-        self._first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
+    text: str
+    begun: float  # seconds, as is `now`
+    first: tuple[int, float] | None = None  # what an earlier start had done took no time of this one
 
-    def line(self, done: int, total: int) -> str:
-        now = self._clock()
-        if self._first is None and total:
-            self._first = (done, now)
-        before, begun = self._first or (done, now)
-        text = f"{self._text}: {done}/{total}" if total else self._text
+    def line(self, done: int, total: int, now: float) -> str:
+        if self.first is None and total:
+            self.first = (done, now)
+        before, since = self.first or (done, now)
+        text = f"{self.text}: {done}/{total}" if total else self.text
         if done > before:
-            left = (total - done) * (now - begun) / (done - before)
+            left = (total - done) * (now - since) / (done - before)
             return text + (f", about {duration(left)} left" if left >= 60 else "")
-        return text + (f", after {duration(now - self._begun)}" if now - self._begun >= LINE_EVERY_S else "")
+        return text + (f", after {duration(now - self.begun)}" if now - self.begun >= LINE_EVERY_S else "")
 
 
 class Display:
@@ -215,40 +211,33 @@ class Display:
             at = (done, total)
 
         async def look() -> None:
+            said = begun
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
-                show(*(at if count is None else count()))
+                done, total = at if count is None else count()
+                line = so_far.line(done, total, now := time.monotonic())
+                if own_bar is not None:
+                    own_bar.update(own_task, completed=done, total=total or None)
+                elif steps is not None and self._console.is_terminal:
+                    steps.phase(line)
+                elif now - said >= LINE_EVERY_S:
+                    said = now
+                    self.say(line)
 
+        steps, begun, own_bar = self._steps, time.monotonic(), None
+        so_far = _SoFar(text, begun)
         with ExitStack() as drawing:
-            show = self._drawn(text, drawing)
+            if steps is None and self._console.is_terminal:
+                columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+                own_bar = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
+                own_task = own_bar.add_task(text, total=None)
+            elif steps is None:
+                self.say(text)
             looking = asyncio.create_task(look())
             try:
                 yield reached
             finally:
                 looking.cancel()
-
-    def _drawn(self, text: str, drawing: ExitStack) -> OnProgress:
-        """What shows how far a phase is; `drawing` ends its bar."""
-        steps, so_far = self._steps, _SoFar(text)
-        if self._console.is_terminal and steps is not None:
-            return lambda done, total: steps.phase(so_far.line(done, total))
-        if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            progress = drawing.enter_context(Progress(*columns, console=self._console, transient=True))
-            task = progress.add_task(text, total=None)
-            return lambda done, total: progress.update(task, completed=done, total=total or None)
-        if steps is None:
-            self.say(text)
-        said = time.monotonic()
-
-        def say_sometimes(done: int, total: int) -> None:
-            nonlocal said
-            line = so_far.line(done, total)
-            if time.monotonic() - said >= LINE_EVERY_S:
-                said = time.monotonic()
-                self.say(line)
-
-        return say_sometimes
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:

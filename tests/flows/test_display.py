@@ -60,20 +60,18 @@ def test_progress_tells_the_time_left_without_a_terminal() -> None:
 
 
 def test_a_phase_that_takes_minutes_says_how_many() -> None:
-    ticks = iter([90.0, 100.0, 110.0, 130.0, 400.0])
-    so_far = _SoFar("profiling", clock=lambda: next(ticks))
-    assert so_far.line(40, 100) == "profiling: 40/100"  # which an earlier start had done
-    assert so_far.line(40, 100) == "profiling: 40/100"
-    assert so_far.line(50, 100) == "profiling: 50/100, about 2 min left"
-    assert so_far.line(99, 100) == "profiling: 99/100"
+    so_far = _SoFar("profiling", 90.0)
+    assert so_far.line(40, 100, 100.0) == "profiling: 40/100"  # which an earlier start had done
+    assert so_far.line(40, 100, 110.0) == "profiling: 40/100"
+    assert so_far.line(50, 100, 130.0) == "profiling: 50/100, about 2 min left"
+    assert so_far.line(99, 100, 400.0) == "profiling: 99/100"
 
 
 def test_a_phase_in_which_nothing_is_done_yet_says_how_long_it_has_taken() -> None:
-    ticks = iter([0.0, 20.0, 200.0, 200.0])
-    so_far = _SoFar("evaluation baseline", clock=lambda: next(ticks))
-    assert so_far.line(0, 0) == "evaluation baseline"
-    assert so_far.line(0, 0) == "evaluation baseline, after 3 min"
-    assert so_far.line(0, 40) == "evaluation baseline: 0/40, after 3 min"
+    so_far = _SoFar("evaluation baseline", 0.0)
+    assert so_far.line(0, 0, 20.0) == "evaluation baseline"
+    assert so_far.line(0, 0, 200.0) == "evaluation baseline, after 3 min"
+    assert so_far.line(0, 40, 200.0) == "evaluation baseline: 0/40, after 3 min"
 
 
 async def test_a_step_that_is_long_sampled_says_how_far_it_is(
