@@ -19,8 +19,7 @@ from coderl_tasks.settings import (
     all_settings,
 )
 from coderl_tasks.settings.flow_settings import PresetName
-from coderl_tasks.settings.parsing import words_of
-from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names
+from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names, words_of
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "curate": CurateSettings,

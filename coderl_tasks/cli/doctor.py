@@ -126,7 +126,7 @@ def check_tinker(model_name: str | None) -> Finding:
 
 
 def _check_tinker_service(model_name: str | None) -> Finding:
-    from coderl_tasks.planning.base_model import choose_model
+    from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
     try:
@@ -309,7 +309,7 @@ def _open_to_others(folder: Path) -> str:
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
     """What the Tinker service, or an embedded server started for it, does: a finding, and one for each warning."""
-    from coderl_tasks.planning.base_model import choose_model
+    from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 
     try:

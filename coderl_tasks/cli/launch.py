@@ -1,4 +1,4 @@
-"""Runs a flow from the command line against a Prefect server."""
+"""Runs a flow from the command line against a Prefect server; `coderl estimate FLOW key=value ...`."""
 
 import asyncio
 import inspect
@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -26,10 +27,12 @@ from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment, log_folder
-from coderl_tasks.settings import FlowSettings, PipelineSettings
+from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
 DELIVERY_S = 30.0
 SIGTERM_GRACE_S = 5.0
+ESTIMATE_COLUMNS = 150
+"""Columns that an estimate in billions of tokens takes."""
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
@@ -149,3 +152,23 @@ def _show_plain_lines() -> None:
 def _to_stderr(line: str) -> None:
     # Looked up at each line: a live progress bar puts itself in the place of the stream.
     print(line, file=sys.stderr, flush=True)
+
+
+def estimate(options: Namespace) -> int:
+    from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
+    from coderl_tasks.insight.tables import rich_table
+    from coderl_tasks.planning.estimates import estimates, estimates_table
+
+    load_environment()
+    model = FLOW_SETTINGS[options.flow]
+    settings = parse_settings(model, parse_key_values(options.settings, model))
+    rows, said = asyncio.run(estimates(settings, options.probe))
+    if not rows:
+        print("nothing is to be sampled: the evaluations are finished")
+        return 0
+    # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
+    console = Console(width=max(Console().width, ESTIMATE_COLUMNS))
+    console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
+    for note in said:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    return 0

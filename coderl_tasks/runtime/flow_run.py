@@ -1,5 +1,5 @@
-"""This flow run in Prefect: its name and its artifacts, which people read and the work does not depend on; and what
-Prefect keeps of its tasks."""
+"""This flow run in Prefect: its name and its artifacts, which people read and the work does not depend on; what Prefect
+keeps of its tasks."""
 
 import logging
 import time

@@ -10,6 +10,18 @@ from coderl_tasks.settings.setting import Family, Setting
 ALLOWED = Setting(on_resume="allowed")
 """May change on resume."""
 CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
+LossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
+_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+LOSS_CONFIG: dict[LossName, dict[str, float]] = {
+    "importance_sampling": {},
+    "ppo": _CLIP,
+    "cispo": _CLIP,
+    "gspo": _CLIP,
+    "dro": {"beta": 0.05},
+}
+"""What each loss can be told, and what it is told where nothing else is said. Thresholds are absolute ratios."""
+LOSS_SETTINGS = {"clip_low": "clip_low_threshold", "clip_high": "clip_high_threshold", "beta": "beta"}
+"""The members of the setting `loss`, and what the service calls them."""
 
 
 class Schedule(Family):

@@ -17,10 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 
 from coderl_tasks.settings.families import (
     ALLOWED,
+    LOSS_CONFIG,
+    LOSS_SETTINGS,
     Adam,
     Evaluations,
     Kl,
     Loss,
+    LossName,
     RollingSave,
     Schedule,
     Trackers,
@@ -28,7 +31,6 @@ from coderl_tasks.settings.families import (
 )
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
 from coderl_tasks.settings.setting import Setting, preset_values
-from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
@@ -62,6 +64,15 @@ def _possible_rank(value: int) -> int:
 def _state_path(value: str | None) -> str | None:
     if value is not None and not value.startswith("tinker://"):
         raise ValueError("not a state: take a state_path (tinker://...) of a run's checkpoints.jsonl")
+    return value
+
+
+def _replayable_loss(value: Any) -> Any:
+    if value == "stable_reinforce":
+        raise ValueError(
+            "it reads records of the sampler that end with its session, so that a run could not go on after a crash: "
+            "take ppo or cispo"
+        )
     return value
 
 
@@ -160,7 +171,7 @@ class TrainSettings(FlowSettings):
     adam: Adam = Field(Adam(), description="the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0")
     loss_fn: Annotated[
         LossName,
-        BeforeValidator(replayable_loss),
+        BeforeValidator(_replayable_loss),
         Setting(gsm8k="ppo", elsewhere=("loss_type",)),
     ] = Field("importance_sampling", description="Tinker's name of the loss")
     loss: Loss = Field(Loss(), description="what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05")
