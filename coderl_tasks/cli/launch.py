@@ -61,11 +61,12 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         except BaseException as error:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
-            if (said := _server_fault(error)) is not None:
+            status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # it says itself that it failed
                 # Its database is below CODERL_HOME, and a full disk is what it most often fails for.
                 require_room([coderl_home()])
                 raise InfraError(
-                    f"the Prefect server at {api_url} failed ({said}): its log says why (an embedded one's is "
+                    f"the Prefect server at {api_url} failed (HTTP {status}): its log says why (an embedded one's is "
                     f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
                 ) from error
             # what Prefect's client raises without a server
@@ -75,13 +76,6 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
                 f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
                 "one, and run the command again; what is recorded stays"
             ) from error
-
-
-def _server_fault(error: BaseException) -> str | None:
-    """The status of an answer of the Prefect server's that says that it failed itself; None if that is not it."""
-    if not isinstance(error, PrefectHTTPStatusError) or error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return None
-    return f"HTTP {error.response.status_code}"
 
 
 def was_terminated(error: BaseException) -> bool:
@@ -146,12 +140,8 @@ def _show_plain_lines() -> None:
             logger.addHandler(logging.NullHandler())  # without any handler Python prints warnings by itself
         logging.raiseExceptions = False  # or a log that a lost server does not take is said for each line
     for name in ("coderl_tasks", "flows"):
-        logging.getLogger(name).addHandler(WarningLines(_to_stderr))
-
-
-def _to_stderr(line: str) -> None:
-    # Looked up at each line: a live progress bar puts itself in the place of the stream.
-    print(line, file=sys.stderr, flush=True)
+        # The stream is looked up at each line: a live progress bar puts itself in its place.
+        logging.getLogger(name).addHandler(WarningLines(lambda line: print(line, file=sys.stderr, flush=True)))
 
 
 def estimate(options: Namespace) -> int:
