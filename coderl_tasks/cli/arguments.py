@@ -107,13 +107,10 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
         parts += ["", f"groups of settings (coderl {command} --help GROUP, or --help {ALL}):"]
         parts += [line for name, (what, _) in groups.items() for line in _entry(f"  {name}", what, width)]
     if group == ALL:
-        parts += [line for preset in get_args(PresetName) for line in _filled_in(model, preset)]
+        for preset in get_args(PresetName):
+            if words := " ".join(words_of(preset_values(model, preset))):
+                parts += ["", f"preset={preset} fills in what is not given: {words}"]
     return "\n".join(parts)
-
-
-def _filled_in(model: type[BaseModel], preset: str) -> list[str]:
-    words = " ".join(words_of(preset_values(model, preset)))
-    return ["", f"preset={preset} fills in what is not given: {words}"] if words else []
 
 
 def _fields(model: type[BaseModel]) -> list[Entry]:

@@ -73,16 +73,14 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
     by_remainder = sorted(shares, key=lambda split: (counts[split] - shares[split], split))
     for split in by_remainder[: limit - sum(counts.values())]:
         counts[split] += 1
+
+    def rank(problem_id: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
+
     chosen = {
-        (split, problem_id)
-        for split, ids in by_split.items()
-        for problem_id in sorted(ids, key=lambda problem_id: _rank(problem_id, seed))[: counts[split]]
+        (split, problem_id) for split, ids in by_split.items() for problem_id in sorted(ids, key=rank)[: counts[split]]
     }
     return [problem for problem in problems if (problem.split, problem.problem_id) in chosen]
-
-
-def _rank(problem_id: str, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,13 +156,8 @@ def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     ks = [2**power for power in range(n_samples.bit_length()) if 2**power <= n_samples]
     found = {str(k): _pass_at(k, counts) for k in dict.fromkeys([*ks, n_samples])}
     of_one = found["1"]
-    return {
-        "n": of_one["n"],
-        "pass_at_1": of_one["estimate"],
-        "ci_low": of_one["ci_low"],
-        "ci_high": of_one["ci_high"],
-        "pass_at_k": found,
-    }
+    interval_of_one = {key: of_one[key] for key in ("ci_low", "ci_high")}
+    return {"n": of_one["n"], "pass_at_1": of_one["estimate"], **interval_of_one, "pass_at_k": found}
 
 
 def _pass_at(k: int, counts: Sequence[tuple[int, int]]) -> dict[str, Any]:

@@ -61,11 +61,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
 
 def training_path(settings: TrainSettings) -> Path | None:
     """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
-
-    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
-    resume=never does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
-    (`doubt_of`).
-    """
+    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo: a
+    deployment's run, which nobody watches, then starts a new one and says so (`doubt_of`)."""
     name = deployed_name()
     if settings.log_path is not None:
         path = run_path(settings.log_path)
@@ -117,11 +114,7 @@ def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
 
 async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool | CurateSettings]:
     """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool; where there is
-    none yet, the curation that makes it.
-
-    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
-    if the Tinker service does not answer. A run with nothing left to do needs no service.
-    """
+    none yet, the curation that makes it. Raises as `plan` does; a run with nothing left to do needs no service."""
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
     # A run that is finished is shown again also when its model has been retired by then.

@@ -90,7 +90,7 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
     if function is not None:
         source = file_of(function, name=FUNCTION, arguments=ARGUMENTS).encode()
         # Named by its content: a run that goes on with the same function goes on with the same file.
-        file = _own_folder("rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
+        file = private_folder(coderl_home() / "rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
         write_bytes(file, source)
     elif isinstance(reward, Path) or (isinstance(reward, str) and reward.endswith(".py")):
         file = Path(reward)
@@ -100,12 +100,6 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("reward and reward_file are two names of one reward here: give one")
     others = {key: value for key, value in given.items() if key not in ("reward", "reward_file")}
     return {"environment": "custom", **others, "reward_file": str(file)}
-
-
-def _own_folder(name: str) -> Path:
-    folder = coderl_home() / name
-    private_folder(folder)
-    return folder
 
 
 def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
@@ -134,7 +128,7 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
                 f"problems[{first}] and problems[{number}]: two of the problems have one problem_id, or are the same"
             )
     content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
-    path = _own_folder("problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
         write_parquet(path, problems_frame(found))
     return str(path)

@@ -49,10 +49,7 @@ FlowT = TypeVar("FlowT", bound=FlowSettings)
 @dataclass(frozen=True)
 class Services:
     """Addresses of the services in use, those of sandboxes with their credentials (`without_credentials` shows them);
-    `tinker_url` None is the SDK's own default; `lines` say the choice.
-
-    `embedded` are the servers among them that this process started and watches.
-    """
+    `tinker_url` None is the SDK's own default; `lines` say the choice; `embedded` are those started here."""
 
     tinker_url: str | None
     tinker_api_key: str | None = field(repr=False)
@@ -130,11 +127,9 @@ def load_environment() -> None:
 
 
 def read_env_file(file: Path) -> dict[str, str]:
-    """The variables that `file` sets, as they are meant beside those of the environment; none where it is missing.
-
-    Raises ConfigError for what is no such file, and for a value that would hold a secret of the environment: an address
-    could carry it away.
-    """
+    """The variables that `file` sets, those in their values (`${NAME}`) filled in here: python-dotenv gives them any
+    length, and any secret of the environment, which an address could carry away. Both are a ConfigError, as is what is
+    no such file; a missing one sets none."""
     if not (file.is_file() or file.is_fifo()):  # a virtual environment may have the name
         return {}
     with file.open("rb") as opened:
@@ -215,10 +210,8 @@ def uses_tinker_service() -> bool:
 
 
 def for_this_machine(settings: FlowT) -> FlowT:
-    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named.
-
-    So that a bare command works on a fresh machine; the model in use is said at start.
-    """
+    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named, so that a bare
+    command works on a fresh machine."""
     load_environment()
     if uses_tinker_service() or settings.names_model:
         return settings
@@ -257,10 +250,7 @@ def log_folder() -> Path:
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
     """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
-    says why it is that model.
-
-    Raises `ConfigError` for a hub model without a Tinker service, naming both ways out.
-    """
+    says why it is that model. Raises `ConfigError` for a hub model without a Tinker service."""
     outer = _current.get()
     if outer is not None:
         yield outer

@@ -200,38 +200,23 @@ class CurateSettings(FlowSettings):
         return self
 
     @model_validator(mode="after")
-    def _reward_file_is_here(self) -> Self:
-        if self.reward_file is not None and self.shards == "deployment":
+    def _is_possible_where_shards_are(self) -> Self:
+        away = self.shards == "deployment"
+        if self.reward_file is not None and away:
             raise ValueError(
                 "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_sampled_for_here(self) -> Self:
-        if self.label_budget and self.shards == "deployment":
+        if self.label_budget and away:
             raise ValueError(
                 "label_samples needs the profile of all shards before it goes on: use shards=here, or label_samples=0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _counted_here(self) -> Self:
-        if self.shards == "deployment" and (self.max_tokens_total is not None or self.max_usd is not None):
+        if away and (self.max_tokens_total is not None or self.max_usd is not None):
             raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
-        return self
-
-    @model_validator(mode="after")
-    def _screened_here(self) -> Self:
-        if self.profile_mode == "screen" and self.shards == "deployment":
+        if self.profile_mode == "screen" and away:
             raise ValueError(
                 "profile_mode=screen decides by the first shards what it samples of others: use shards=here"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _run_is_told_here(self) -> Self:
-        if self.from_run is not None and self.shards == "deployment":
+        if self.from_run is not None and away:
             raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")

@@ -100,10 +100,6 @@ def split_shares(value: Any, expected: str) -> Any:
     return shares
 
 
-def _split_prices(value: Any) -> Any:
-    return split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")
-
-
 def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
     if prices and not {"prefill", "sample"} <= prices.keys():
         raise ValueError("both prefill and sample need a price")
@@ -112,17 +108,9 @@ def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
 
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
-    BeforeValidator(_split_prices),
+    BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
     AfterValidator(_sampling_has_prices),
 ]
-
-
-def file_hash(file: str) -> str | None:
-    """The hash of a file, None if it cannot be read, which whoever reads it says."""
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def _absolute(value: str | None) -> str | None:
@@ -299,7 +287,10 @@ class FlowSettings(BaseModel):
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
         if self.reward_file is not None:  # the path says nothing of what the function does
-            recorded[REWARD_HASH] = file_hash(self.reward_file)
+            try:
+                recorded[REWARD_HASH] = hashlib.sha256(Path(self.reward_file).read_bytes()).hexdigest()
+            except OSError:  # whoever reads it says so
+                recorded[REWARD_HASH] = None
         return recorded
 
     @classmethod
