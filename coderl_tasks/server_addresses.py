@@ -16,12 +16,10 @@ _ESCAPES = "in a user name or password write , / ? # @ as %2C %2F %3F %23 %40"
 
 
 def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
-    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash.
-
-    A text is one address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write
-    it, http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
-    what is no address.
-    """
+    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash. A text is one
+    address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write it,
+    http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
+    what is no address."""
     found: dict[str, str] = {}
     urls = [url for text in texts for url in filter(None, map(str.strip, text.split(",")))]
     if any("@" in url and "//" not in url for url in urls):  # what is before it is the rest of a password

@@ -34,10 +34,8 @@ LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
-    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting).
-
-    Raises `ConfigError` for a word that is none of the three forms, or a key that is given twice.
-    """
+    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting). Raises
+    `ConfigError` for a word that is none of the three forms, or a key that is given twice."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -84,11 +82,8 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
     """The help text of a flow command. Without `group` usage, what it does, the common settings, and the groups; with
-    one its settings; with ALL every setting, and what the presets fill in.
-
-    Lines are at most `columns` long, by default as the terminal is wide. Raises ConfigError for a group that there is
-    not.
-    """
+    one its settings; with ALL every setting, and what the presets fill in. Lines are at most `columns` long, by default
+    as the terminal is wide. Raises ConfigError for a group that there is not."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)

@@ -36,10 +36,8 @@ ESTIMATE_COLUMNS = 150
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """Run flow `name` with `settings` and return its result; what it raises comes out as it is.
-
-    `InfraError` if the Prefect server stops answering: what was recorded until then stays.
-    """
+    """Run flow `name` with `settings` and return its result; what it raises comes out as it is. `InfraError` if the
+    Prefect server stops answering: what was recorded until then stays."""
     signal.signal(signal.SIGTERM, _end)
     load_environment()
     console = Console()
@@ -89,12 +87,10 @@ def _end(*_: object) -> NoReturn:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
-    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM.
-
-    Prefect's handler raises wherever the main thread is. If that is a callback or a side task, asyncio takes it for a
-    failure of that one and goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s`
-    seconds to report how the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends.
-    """
+    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
+    wherever the main thread is. If that is a callback or a side task, asyncio takes it for a failure of that one and
+    goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds to report how
+    the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends."""
     told, running = asyncio.Event(), asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     hearing = asyncio.create_task(told.wait())
@@ -129,10 +125,8 @@ async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: st
 
 
 def _show_plain_lines() -> None:
-    """Our own warnings as plain lines, and none of Prefect's, which are all in the UI.
-
-    A PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL brings Prefect's back.
-    """
+    """Our own warnings as plain lines, and none of Prefect's, which are all in the UI. A
+    PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL brings Prefect's back."""
     if "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ:
         for logger in (logging.getLogger(), logging.getLogger("prefect._internal")):
             for handler in list(logger.handlers):

@@ -137,7 +137,8 @@ def power(options: Namespace) -> int:
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    losses = noise.losses_with(difference)
+    # As measured, else as many as the difference.
+    losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
     shown = rich.table.Table(
         "completions per problem",
         f"problems to see {options.points:g} points",

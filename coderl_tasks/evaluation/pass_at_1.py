@@ -37,11 +37,9 @@ async def evaluate_policy(
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`n_samples` completions per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
-
     The problems should come with all their tests. Draws depend on the seed and the problem alone, so two policies face
-    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again.
-    Raises InfraError if sampling fails or nothing at all could be graded, ValueError without problems.
-    """
+    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again. Raises InfraError
+    if sampling fails or nothing at all could be graded, ValueError without problems."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
     plan = SamplingPlan(n_samples, n_samples)
@@ -56,11 +54,9 @@ async def evaluate_policy(
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
-    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share.
-
-    Shares are rounded by the largest remainder. Within a split the choice is by a keyed hash of the problem's id, so
-    that it changes little when problems are added. Raises ValueError for a limit of 0 or below -1.
-    """
+    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share. Shares are
+    rounded by the largest remainder. Within a split the choice is by a keyed hash of the problem's id, so that it
+    changes little when problems are added. Raises ValueError for a limit of 0 or below -1."""
     if limit == 0 or limit < -1:
         raise ValueError(f"limit must be positive, or -1 for all, got {limit}")
     if limit == -1 or limit >= len(problems):
@@ -117,13 +113,10 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts.
-
-    n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded, whole and by_split; with several completions
-    per problem also n_samples and pass_at_k; mean_reward: of what was graded; truncated_rate: over all completions;
-    infra_errors: how many could not be graded. n counts problems. A split without any graded completion is left out.
-    Raises InfraError if there is none at all.
-    """
+    """The summary of an evaluation's rollouts. n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded,
+    whole and by_split; with several completions per problem also n_samples and pass_at_k; mean_reward: of what was
+    graded; truncated_rate: over all completions; infra_errors: how many could not be graded. n counts problems. A split
+    without any graded completion is left out. Raises InfraError if there is none at all."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")

@@ -42,9 +42,7 @@ async def fetch_adapter(
     service: "tinker.ServiceClient", rest: "tinker.RestClient", state_path: str, folder: Path
 ) -> "tinker.TrainingClient":
     """Write the adapter at `state_path` to the existing `folder` (CONFIG, WEIGHTS); the client it was loaded into.
-
-    Raises ConfigError where the service does not have the state or gives no adapter, InfraError where it fails.
-    """
+    Raises ConfigError where the service does not have the state or gives no adapter, InfraError where it fails."""
     from coderl_tasks.policy.clients import delete_checkpoint, tinker_errors
 
     with tinker_errors(f"loading {state_path} (expired, deleted, or of another service?)", missing_is_fatal=True):

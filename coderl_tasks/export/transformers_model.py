@@ -45,9 +45,7 @@ class Agreement:
 
 def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
     """The base model with the adapter in the folder `adapter`, in float32 if `exact`, else as the base is stored.
-
-    Raises ConfigError if the base model cannot be loaded, or lacks layers that the adapter is for.
-    """
+    Raises ConfigError if the base model cannot be loaded, or lacks layers that the adapter is for."""
     base = load_model(base_model, exact=exact)
     layers = {layer_of(name) for name in tensor_names(adapter / WEIGHTS)}
     if unknown := sorted(layers - {name for name, _ in base.named_modules()}):

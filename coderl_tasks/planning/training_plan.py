@@ -223,11 +223,9 @@ def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
 
 
 def temperature_note(temperature: float) -> str | None:
-    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1.
-
-    With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
-    the ratio P(token)^(1 - 1/T) Z.
-    """
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. With
+    P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has the
+    ratio P(token)^(1 - 1/T) Z."""
     if temperature == 1:
         return None
     above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")

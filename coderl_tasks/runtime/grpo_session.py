@@ -135,11 +135,9 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
 
 
 class GrpoSession:
-    """A run that is trained call by call. `init_grpo` makes it; a context manager, which closes it.
-
-    All work is done in one thread with an event loop of its own, as a notebook has one in the caller's. Calls are made
-    one after the other. Ctrl-C ends a call, and the next one goes on with what had been recorded.
-    """
+    """A run that is trained call by call; a context manager, which closes it. All work is done in one thread with an
+    event loop of its own, as a notebook has one in the caller's. Ctrl-C ends a call, and the next one goes on with what
+    had been recorded."""
 
     def __init__(self, settings: TrainSettings, say: Say) -> None:
         self._say = say
@@ -205,17 +203,18 @@ class GrpoSession:
         if not self._thread.is_alive():
             work.close()
             raise CoderlError("the session has ended: init_grpo with the same log_path goes on with the run")
-        future = asyncio.run_coroutine_threadsafe(self._in_turn(work), self._loop)
+
+        async def in_turn() -> T:
+            # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.
+            async with self._turn:
+                return await work
+
+        future = asyncio.run_coroutine_threadsafe(in_turn(), self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
-
-    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        # After Ctrl-C the next call comes while the one before is still being cancelled: two must not write one step.
-        async with self._turn:
-            return await work
 
     @property
     def path(self) -> str:
@@ -294,17 +293,14 @@ class GrpoSession:
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
         if num_samples < 1 or limit < 1:
             raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
-        return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
-
-    def _prompt(self, prompt: str | Row) -> list[int]:
-        renderer, environment = self._run.session.renderer, self._run.session.environment
-        if isinstance(prompt, str):
-            known: Problem | None = self._run.pool.get(prompt)
-            if known is None:
-                return renderer.prompt_tokens([{"role": "user", "content": prompt}])
-        else:
-            known = _problem(prompt, environment.rows, "prompts")
-        return environment.prompt(known, renderer)
+        renderer, environment, asked = self._run.session.renderer, self._run.session.environment, []
+        for prompt in prompts:
+            known = self._run.pool.get(prompt) if isinstance(prompt, str) else None
+            if isinstance(prompt, str) and known is None:
+                asked.append(renderer.prompt_tokens([{"role": "user", "content": prompt}]))
+            else:
+                asked.append(environment.prompt(known or _problem(prompt, environment.rows, "prompts"), renderer))
+        return self._do(_sampled(self._run, asked, num_samples, temperature, limit))
 
     def save(self) -> dict[str, Any]:
         """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`

@@ -163,18 +163,8 @@ def embedded_prefect(port: int | None = None) -> Iterator[str]:
     Raises InfraError where the database has no room: the server would end at its start, and could not log why."""
     require_room([_home()])
     with ExitStack() as stack:
-        with _one_at_a_time():
-            try:
-                api_url = stack.enter_context(_started(port or free_port()))
-            except InfraError as error:
-                database = _home() / "prefect.db"
-                if (damage := database_damage(database)) is None:
-                    raise
-                raise DataError(
-                    f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its "
-                    "name, away, and run the same command again for a new one; it holds what the UI shows of earlier flow "
-                    "runs, and no run, pool or checkpoint"
-                ) from error
+        with _one_at_a_time(), _damage_named(_home() / "prefect.db"):
+            api_url = stack.enter_context(_started(port or free_port()))
         yield api_url
 
 
@@ -209,6 +199,21 @@ def _secret(port: int) -> Iterator[str]:
         yield secret
     finally:
         file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _damage_named(database: Path) -> Iterator[None]:
+    """Where the block fails to start a server, and that because its database is damaged, say so, and what to do."""
+    try:
+        yield
+    except InfraError as error:
+        if (damage := database_damage(database)) is not None:
+            raise DataError(
+                f"Prefect's database {database} is damaged ({damage}): move it, and what else begins with its name, "
+                "away, and run the same command again for a new one; it holds what the UI shows of earlier flow runs, "
+                "and no run, pool or checkpoint"
+            ) from error
+        raise
 
 
 def database_damage(database: Path) -> str | None:

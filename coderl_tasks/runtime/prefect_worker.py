@@ -66,11 +66,9 @@ async def _provide_work_pool() -> None:
 
 
 def closed_template(template: dict[str, Any]) -> dict[str, Any]:
-    """A process pool's base job template under which a run's job variables cannot say what is executed.
-
-    The variables that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that
-    it imports from) are taken out and fixed at their defaults, and the server refuses every variable that is not there.
-    """
+    """A process pool's base job template under which a run's job variables cannot say what is executed. The variables
+    that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that it imports
+    from) are taken out and fixed at their defaults, and the server refuses every variable that is not there."""
     if "variables" not in template:
         return template
     variables, configuration = dict(template["variables"]), dict(template["job_configuration"])
@@ -88,10 +86,8 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 
 def run_worker(stop: threading.Event) -> int:
     """Run a worker of the pool until `stop` is set; its exit code. It ends with this process, its flow runs with it.
-
     One that ends by itself is followed by another one, unless `MAX_QUICK_DEATHS` in a row end within `QUICK_S`. Its
-    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed.
-    """
+    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed."""
     import httpx
 
     quick_deaths = 0

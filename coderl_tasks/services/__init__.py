@@ -96,11 +96,9 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 
 
 def load_environment() -> None:
-    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for.
-
-    The directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or
-    send a key that it does not have itself to a server of its own choice; and for a key that no header can carry.
-    """
+    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for. The
+    directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or send a
+    key that it does not have itself to a server of its own choice; and for a key that no header can carry."""
     file = Path.cwd() / ".env"
     values = read_env_file(file)
     named = [name for name, value in values.items() if value and name not in os.environ]

@@ -33,13 +33,7 @@ class Schedule(Family):
         Literal["constant", "linear", "cosine"],
         Setting(
             on_resume="warned",
-            elsewhere=(
-                "learning_rate_schedule",
-                "lr_schedule",
-                "lr_scheduler",
-                "lr_scheduler_type",
-                "scheduler",
-            ),
+            elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
         ),
     ] = Field("constant", description="how the learning rate falls to 0 at `total`, if at all")
     total: Annotated[

@@ -152,10 +152,8 @@ def recipe_names(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 def flat(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` of settings of `model` with the members of families by their dotted keys. The recipe's names become
-    ours; None there counts as not given: the UI's form sends it for a field left empty.
-
-    ValueError, one line, for a family that is given something else, or a member that is given twice.
-    """
+    ours; None there counts as not given: the UI's form sends it for a field left empty. ValueError, one line, for a
+    family that is given something else, or a member that is given twice."""
     families, names = families_of(model), recipe_names(model)
     found: dict[str, Any] = {}
     for key, value in values.items():

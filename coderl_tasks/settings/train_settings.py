@@ -321,17 +321,13 @@ class TrainSettings(FlowSettings):
         return max(self.rolling_save.keep, self.max_steps_off_policy + 1)
 
     @model_validator(mode="after")
-    def _first_completions_are_possible(self) -> Self:
+    def _groups_are_possible(self) -> Self:
         first, whole = self.first_completions, self.completions_per_problem
         if first and not 2 <= first < whole:
             raise ValueError(
                 f"first_completions={first} of completions_per_problem={whole}: use from 2, of which two can differ, "
                 f"to {whole - 1}, or leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _refill_is_possible(self) -> Self:
         problems = self.problems_per_step
         if self.refill > 1 and self.most_groups == problems and not self.first_completions:
             raise ValueError(
@@ -388,16 +384,10 @@ class TrainSettings(FlowSettings):
 
 
 def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:
-    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them.
-
-    None counts as not given: the UI's form sends it for a field left empty.
-    """
-    so_far = {
-        BATCH_SIZE: batch_size,
-        GROUP_SIZE: group_size,
-        PROBLEMS: group_size,
-        COMPLETIONS: batch_size // group_size,
-    }
+    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them. None counts as
+    not given: the UI's form sends it for a field left empty."""
+    so_far = {BATCH_SIZE: batch_size, GROUP_SIZE: group_size}
+    so_far |= {PROBLEMS: group_size, COMPLETIONS: batch_size // group_size}
     named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
     if not named:
         return {key: so_far[key] for key in (BATCH_SIZE, GROUP_SIZE)}
