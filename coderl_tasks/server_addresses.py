@@ -25,20 +25,16 @@ def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     if any("@" in url and "//" not in url for url in urls):  # what is before it is the rest of a password
         raise ConfigError(f"{SANDBOX_VARIABLE}: '...' is cut by a comma: {_ESCAPES}")
     for url in urls:
-        address = _sandbox_address(url)
+        parts = check_address(SANDBOX_VARIABLE, url)
+        if parts.query or parts.fragment:
+            raise ConfigError(f"{SANDBOX_VARIABLE}: {without_credentials(url)!r} ends in a query: leave it out")
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
+        port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+        credentials, at, _ = parts.netloc.rpartition("@")
+        path = parts.path.rstrip("/").removesuffix("/run_code").rstrip("/")
+        address = f"{parts.scheme}://{credentials}{at}{host}{port}{path}"
         found.setdefault(without_credentials(address), address)
     return tuple(found.values())
-
-
-def _sandbox_address(url: str) -> str:
-    parts = check_address(SANDBOX_VARIABLE, url)
-    if parts.query or parts.fragment:
-        raise ConfigError(f"{SANDBOX_VARIABLE}: {without_credentials(url)!r} ends in a query: leave it out")
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
-    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
-    credentials, at, _ = parts.netloc.rpartition("@")
-    path = parts.path.rstrip("/").removesuffix("/run_code").rstrip("/")
-    return f"{parts.scheme}://{credentials}{at}{host}{port}{path}"
 
 
 def check_address(variable: str, url: str) -> SplitResult:

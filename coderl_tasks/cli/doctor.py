@@ -19,14 +19,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.paths import (
-    NANO_MODEL,
-    coderl_home,
-    is_open_to_others,
-    local_model_folder,
-    same_model,
-    tinker_store,
-)
+from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, same_model, tinker_store
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
@@ -207,11 +200,9 @@ def check_isolation(_: str | None) -> Finding:
 def check_prefect(_: str | None) -> Finding:
     url = prefect_server.configured_api_url()
     if url is None:
-        why = (
-            "PREFECT_API_URL is empty"
-            if prefect_server.wants_embedded()
-            else prefect_server.not_joined() or EMBEDDED_REASON
-        )
+        why = prefect_server.not_joined() or EMBEDDED_REASON
+        if prefect_server.wants_embedded():
+            why = "PREFECT_API_URL is empty"
         return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
     with prefect_server.used(url):
         fault = asyncio.run(_prefect_fault())

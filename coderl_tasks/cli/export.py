@@ -85,8 +85,7 @@ def export(options: Namespace) -> int:
 
 
 async def _unless_lost(used: Services, work: Coroutine[Any, Any, list[SampledSequence]]) -> list[SampledSequence]:
-    """What `work` returns; InfraError once the service has been silent for ten minutes, on which the SDK waits for
-    ever."""
+    """What `work` returns; InfraError once the service has been silent for ten minutes: the SDK waits for ever."""
     from coderl_tasks.policy.clients import lost
 
     task, silence = asyncio.ensure_future(work), asyncio.ensure_future(lost(used.tinker_url))

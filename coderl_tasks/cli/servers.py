@@ -5,14 +5,7 @@ import threading
 from argparse import Namespace
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.paths import (
-    GRADING_DRIVER,
-    NANO_MODEL,
-    coderl_home,
-    local_model_folder,
-    private_folder,
-    tinker_store,
-)
+from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL, coderl_home, local_model_folder, private_folder, tinker_store
 from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
 
 

@@ -10,13 +10,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.stats import (
-    Difference,
-    clustered_bootstrap,
-    crossed_interval,
-    mcnemar,
-    paired_proportion_difference,
-)
+from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
 
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""

@@ -96,9 +96,7 @@ async def estimates(
     return rows, said
 
 
-async def _planned_estimates(
-    settings: FlowSettings | PipelineSettings,
-) -> tuple[list[Estimate], FlowSettings | None]:
+async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
     """The estimates, and the settings that say which model is used how."""
     if isinstance(settings, PipelineSettings):
         planned = await plan_pipeline(settings)
@@ -315,8 +313,6 @@ def _of_problems(
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
-    """The estimates with their intervals."""
-
     def text(kind: str) -> "Column[Estimate]":
         def cell(row: Estimate) -> str:
             low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))

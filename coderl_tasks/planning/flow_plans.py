@@ -21,13 +21,7 @@ from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
-from coderl_tasks.planning.early_checks import (
-    MadeWith,
-    check_data,
-    check_place,
-    deployed_name,
-    with_decided_model,
-)
+from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems import Problem

@@ -15,13 +15,7 @@ from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorde
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
 from coderl_tasks.paths import known_sha256, same_model
-from coderl_tasks.planning.early_checks import (
-    MadeWith,
-    check_data,
-    check_place,
-    deployed_name,
-    with_decided_model,
-)
+from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.problems.problem import check_pool
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,

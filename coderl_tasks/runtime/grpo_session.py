@@ -56,11 +56,7 @@ _save, _probe = without_prefect(checkpoint), without_prefect(probe_run)
 
 
 def init_grpo(
-    base_model: str | None = None,
-    *,
-    problems: Iterable[Row] | None = None,
-    say: Say = print,
-    **settings: Any,
+    base_model: str | None = None, *, problems: Iterable[Row] | None = None, say: Say = print, **settings: Any
 ) -> "GrpoSession":
     """A session that trains `base_model`: a name of the Tinker service, or a local model folder. It is open until
     `finish` or `close`.

@@ -211,6 +211,5 @@ class Trackers(Family):
         None, description="log to this trackio project too"
     )
     name: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))] = Field(
-        None,
-        description="name of the run there; in trackio six digits are added that stand for the directory",
+        None, description="name of the run there; in trackio six digits are added that stand for the directory"
     )

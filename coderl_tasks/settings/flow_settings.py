@@ -113,11 +113,6 @@ Prices = Annotated[
 ]
 
 
-def _absolute(value: str | None) -> str | None:
-    """A path that a resume means too, whatever folder it is started in."""
-    return None if value is None else str(Path(value).expanduser().resolve())
-
-
 def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
     """Add the recipe's names of members of families to a JSON schema: Prefect refuses a key that it does not have."""
     leaf = dict(all_settings(model))
@@ -188,7 +183,8 @@ class FlowSettings(BaseModel):
     )
     reward_file: Annotated[
         str | None,
-        AfterValidator(_absolute),
+        # A path that a resume means too, whatever folder it is started in.
+        AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve())),
         Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
     ] = Field(
         None,
@@ -226,8 +222,7 @@ class FlowSettings(BaseModel):
         float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
     ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
     isolation_per_test: Annotated[
-        IsolationPerTest,
-        Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",)),
+        IsolationPerTest, Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",))
     ] = Field(
         "failures",
         description="tests with a process of their own in the sandbox: failures, a program's first and those that it "

@@ -274,14 +274,14 @@ def _near(key: str, model: type[BaseModel]) -> str:
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
     """`values` of settings as the words of a command line that give them."""
-    return [f"{key}={_word(value)}" for key, value in values.items()]
 
+    def word(value: Any) -> str:
+        if value is None:
+            return NONE_WORDS[1]
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, Mapping):
+            return ",".join(f"{key}:{part}" for key, part in value.items())
+        return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 
-def _word(value: Any) -> str:
-    if value is None:
-        return NONE_WORDS[1]
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{part}" for key, part in value.items())
-    return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    return [f"{key}={word(value)}" for key, value in values.items()]

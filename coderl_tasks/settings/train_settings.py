@@ -95,8 +95,7 @@ class TrainSettings(FlowSettings):
     }
 
     pool: Annotated[
-        str,
-        Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)),
+        str, Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",))
     ] = Field(
         "latest",
         description="a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) "
@@ -152,8 +151,7 @@ class TrainSettings(FlowSettings):
         "completions_per_problem, and what the others save goes to groups of further problems (0: all at once)",
     )
     refill: Annotated[
-        float,
-        Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor")),
+        float, Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"))
     ] = Field(
         1.0,
         ge=1,
@@ -169,11 +167,9 @@ class TrainSettings(FlowSettings):
         Schedule(), description="how the learning rate rises and falls: schedule=cosine:200,warmup:10"
     )
     adam: Adam = Field(Adam(), description="the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0")
-    loss_fn: Annotated[
-        LossName,
-        BeforeValidator(_replayable_loss),
-        Setting(gsm8k="ppo", elsewhere=("loss_type",)),
-    ] = Field("importance_sampling", description="Tinker's name of the loss")
+    loss_fn: Annotated[LossName, BeforeValidator(_replayable_loss), Setting(gsm8k="ppo", elsewhere=("loss_type",))] = (
+        Field("importance_sampling", description="Tinker's name of the loss")
+    )
     loss: Loss = Field(Loss(), description="what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05")
     kl: Kl = Field(Kl(), description="distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10")
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
