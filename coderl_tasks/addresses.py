@@ -44,11 +44,8 @@ def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
 
 @contextmanager
 def explained(address: str) -> Iterator[None]:
-    """Turns what a file system raises into one line about `address`.
-
-    ConfigError where its protocol or its credentials will not do, DataError for what is not there, InfraError for a
-    service that fails.
-    """
+    """Turns what a file system raises into one line about `address`. ConfigError where its protocol or its credentials
+    will not do, DataError for what is not there, InfraError for a service that fails."""
     try:
         yield
     except CoderlError:

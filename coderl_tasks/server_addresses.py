@@ -16,31 +16,25 @@ _ESCAPES = "in a user name or password write , / ? # @ as %2C %2F %3F %23 %40"
 
 
 def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
-    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash.
-
-    A text is one address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write
-    it, http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
-    what is no address.
-    """
+    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash. A text is one
+    address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write it,
+    http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
+    what is no address."""
     found: dict[str, str] = {}
     urls = [url for text in texts for url in filter(None, map(str.strip, text.split(",")))]
     if any("@" in url and "//" not in url for url in urls):  # what is before it is the rest of a password
         raise ConfigError(f"{SANDBOX_VARIABLE}: '...' is cut by a comma: {_ESCAPES}")
     for url in urls:
-        address = _sandbox_address(url)
+        parts = check_address(SANDBOX_VARIABLE, url)
+        if parts.query or parts.fragment:
+            raise ConfigError(f"{SANDBOX_VARIABLE}: {without_credentials(url)!r} ends in a query: leave it out")
+        host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
+        port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
+        credentials, at, _ = parts.netloc.rpartition("@")
+        path = parts.path.rstrip("/").removesuffix("/run_code").rstrip("/")
+        address = f"{parts.scheme}://{credentials}{at}{host}{port}{path}"
         found.setdefault(without_credentials(address), address)
     return tuple(found.values())
-
-
-def _sandbox_address(url: str) -> str:
-    parts = check_address(SANDBOX_VARIABLE, url)
-    if parts.query or parts.fragment:
-        raise ConfigError(f"{SANDBOX_VARIABLE}: {without_credentials(url)!r} ends in a query: leave it out")
-    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else str(parts.hostname)
-    port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
-    credentials, at, _ = parts.netloc.rpartition("@")
-    path = parts.path.rstrip("/").removesuffix("/run_code").rstrip("/")
-    return f"{parts.scheme}://{credentials}{at}{host}{port}{path}"
 
 
 def check_address(variable: str, url: str) -> SplitResult:

@@ -31,10 +31,8 @@ class Difference(NamedTuple):
 
 
 def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson's score interval of a proportion (Wilson 1927); (0, 1) for n = 0.
-
-    Unlike the textbook p +- 1.96 s it is sensible at 0 and n successes and for small n.
-    """
+    """Wilson's score interval of a proportion (Wilson 1927); (0, 1) for n = 0. Unlike the textbook p +- 1.96 s it is
+    sensible at 0 and n successes and for small n."""
     _check_counts(successes, n)
     if n == 0:
         return Interval(0.0, 1.0)
@@ -50,10 +48,8 @@ def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> I
 @lru_cache(maxsize=4096)  # a profile asks for the same few counts thousands of times
 def jeffreys_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> Interval:
     """Jeffreys' interval of a proportion: the equal-tailed interval of its posterior, Beta(successes + 1/2, failures +
-    1/2), with end points 0 and 1 where nothing or all succeeded.
-
-    Source: Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion".
-    """
+    1/2), with end points 0 and 1 where nothing or all succeeded. Source: Brown, Cai and DasGupta 2001, "Interval
+    Estimation for a Binomial Proportion"."""
     _check_counts(successes, n)
     low = 0.0 if successes == 0 else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 - confidence) / 2)
     high = 1.0 if successes == n else _beta_quantile(successes + 0.5, n - successes + 0.5, (1 + confidence) / 2)
@@ -76,19 +72,21 @@ def _beta_quantile(alpha: float, beta: float, probability: float) -> float:
 def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
     """P(`successes` of `n` further samples) where the rate is Beta(alpha, beta): what a posterior predicts."""
     _check_counts(successes, n)
-    log_ratio = _log_beta(alpha + successes, beta + n - successes) - _log_beta(alpha, beta)
+
+    def log_beta(a: float, b: float) -> float:
+        return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+    log_ratio = log_beta(alpha + successes, beta + n - successes) - log_beta(alpha, beta)
     return math.comb(n, successes) * math.exp(log_ratio)
 
 
 def paired_proportion_difference(
     both: int, only_first: int, only_second: int, neither: int, confidence: float = CONFIDENCE
 ) -> Difference:
-    """Second proportion minus first, measured on the same n items, with its interval.
-
-    Source: Newcombe 1998, "Improved confidence intervals for the difference between binomial proportions based on
-    paired data", method 10: the two Wilson intervals, squared and added, with the correlation of the pairs.
-    Raises ValueError for n = 0 or a negative count.
-    """
+    """Second proportion minus first, measured on the same n items, with its interval. Source: Newcombe 1998, "Improved
+    confidence intervals for the difference between binomial proportions based on paired data", method 10: the two
+    Wilson intervals, squared and added, with the correlation of the pairs. Raises ValueError for n = 0 or a negative
+    count."""
     n = both + only_first + only_second + neither
     if min(both, only_first, only_second, neither) < 0 or n == 0:
         raise ValueError("a paired difference needs at least one pair and no negative count")
@@ -96,7 +94,10 @@ def paired_proportion_difference(
     p1, p2 = first / n, second / n
     low1, high1 = wilson_interval(first, n, confidence)
     low2, high2 = wilson_interval(second, n, confidence)
-    phi = _phi(both, only_first, only_second, neither)
+    # Newcombe's correlation of the pairs: n/2 is taken off a positive numerator, but not below 0.
+    product = first * (only_second + neither) * second * (only_first + neither)
+    numerator = float(both * neither - only_first * only_second)
+    phi = (max(numerator - n / 2, 0.0) if numerator > 0 else numerator) / math.sqrt(product) if product else 0.0
     difference = p2 - p1
 
     def spread(a: float, b: float) -> float:
@@ -108,10 +109,8 @@ def paired_proportion_difference(
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The two-sided p-value of McNemar's exact test: of pairs that differ, as many go either way.
-
-    Raises ValueError for a negative count. 1.0 where no pair differs.
-    """
+    """The two-sided p-value of McNemar's exact test: of pairs that differ, as many go either way. Raises ValueError for
+    a negative count. 1.0 where no pair differs."""
     if gained < 0 or lost < 0:
         raise ValueError(f"{gained} gained and {lost} lost make no sense")
     n, fewer = gained + lost, min(gained, lost)
@@ -120,11 +119,9 @@ def mcnemar(gained: int, lost: int) -> float:
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The unbiased estimate of the probability that one of `k` completions passes, where `passed` of `n` did.
-
-    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code": 1 - C(n - passed, k) / C(n, k).
-    Raises ValueError for k below 1 or above n.
-    """
+    """The unbiased estimate of the probability that one of `k` completions passes, where `passed` of `n` did. Source:
+    Chen et al. 2021, "Evaluating Large Language Models Trained on Code": 1 - C(n - passed, k) / C(n, k). Raises
+    ValueError for k below 1 or above n."""
     _check_counts(passed, n)
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {n} completions: k has to be from 1 to n")
@@ -213,21 +210,6 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
         freedom = min(freedom, both**2 / (of_runs**2 / (n_runs - 1)))
     half = student_t(freedom) * math.sqrt(both / scores.size)
     return Difference(float(mean), float(mean - half), float(mean + half))
-
-
-def _phi(both: int, only_first: int, only_second: int, neither: int) -> float:
-    """Newcombe's correlation of the pairs: n/2 is taken off a positive numerator, but not below 0."""
-    product = (both + only_first) * (only_second + neither) * (both + only_second) * (only_first + neither)
-    if product == 0:
-        return 0.0
-    numerator = float(both * neither - only_first * only_second)
-    if numerator > 0:
-        numerator = max(numerator - (both + only_first + only_second + neither) / 2, 0.0)
-    return numerator / math.sqrt(product)
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
 
 
 def _check_counts(successes: int, n: int) -> None:

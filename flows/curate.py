@@ -40,7 +40,7 @@ from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
-from coderl_tasks.settings.parsing import words_of
+from coderl_tasks.settings.setting import words_of
 
 
 def _mix(settings: CurateSettings) -> Mix:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.services.env_file import LARGEST_FILE, read_env_file
+from coderl_tasks.services import LARGEST_FILE, read_env_file
 
 
 def test_a_file_is_read_as_python_dotenv_means_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

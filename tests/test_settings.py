@@ -15,8 +15,7 @@ from coderl_tasks.settings import (
     all_settings,
     parse_settings,
 )
-from coderl_tasks.settings.parsing import SettingsT, words_of
-from coderl_tasks.settings.setting import recipe_names, value_of
+from coderl_tasks.settings.setting import SettingsT, recipe_names, value_of, words_of
 
 
 def parse(model: type[SettingsT], *words: str) -> SettingsT:

@@ -19,8 +19,7 @@ from coderl_tasks.settings import (
     all_settings,
 )
 from coderl_tasks.settings.flow_settings import PresetName
-from coderl_tasks.settings.parsing import words_of
-from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names
+from coderl_tasks.settings.setting import NONE_WORDS, families_of, preset_values, recipe_names, words_of
 
 FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "curate": CurateSettings,
@@ -35,10 +34,8 @@ LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
-    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting).
-
-    Raises `ConfigError` for a word that is none of the three forms, or a key that is given twice.
-    """
+    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting). Raises
+    `ConfigError` for a word that is none of the three forms, or a key that is given twice."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -85,11 +82,8 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
     """The help text of a flow command. Without `group` usage, what it does, the common settings, and the groups; with
-    one its settings; with ALL every setting, and what the presets fill in.
-
-    Lines are at most `columns` long, by default as the terminal is wide. Raises ConfigError for a group that there is
-    not.
-    """
+    one its settings; with ALL every setting, and what the presets fill in. Lines are at most `columns` long, by default
+    as the terminal is wide. Raises ConfigError for a group that there is not."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)
@@ -108,13 +102,10 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
         parts += ["", f"groups of settings (coderl {command} --help GROUP, or --help {ALL}):"]
         parts += [line for name, (what, _) in groups.items() for line in _entry(f"  {name}", what, width)]
     if group == ALL:
-        parts += [line for preset in get_args(PresetName) for line in _filled_in(model, preset)]
+        for preset in get_args(PresetName):
+            if words := " ".join(words_of(preset_values(model, preset))):
+                parts += ["", f"preset={preset} fills in what is not given: {words}"]
     return "\n".join(parts)
-
-
-def _filled_in(model: type[BaseModel], preset: str) -> list[str]:
-    words = " ".join(words_of(preset_values(model, preset)))
-    return ["", f"preset={preset} fills in what is not given: {words}"] if words else []
 
 
 def _fields(model: type[BaseModel]) -> list[Entry]:

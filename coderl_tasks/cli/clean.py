@@ -152,19 +152,15 @@ def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
 def _named_in(root: Path) -> Iterable[str]:
     """The tinker:// paths that the runs in `root`, and the evaluations beside them, still need."""
     for folder in _folders(root):
-        finished = _is_finished(folder)
+        try:
+            config = recorded_config(folder)
+            finished = config is not None and run_state(folder, config) == "finished"
+        except DataError:
+            finished = False  # whoever mends it needs all that it names
         for place, _, names in os.walk(folder, followlinks=True):  # steps may lie on another disk
             for name in names:
                 if name.endswith((".json", ".jsonl")) and not (finished and name == "commit.json"):
                     yield from _TINKER_PATH.findall(Path(place, name).read_text(errors="replace"))
-
-
-def _is_finished(run: Path) -> bool:
-    try:
-        config = recorded_config(run)
-        return config is not None and run_state(run, config) == "finished"
-    except DataError:
-        return False  # whoever mends it needs all that it names
 
 
 def _checkpoint(tinker: Path, record: "CheckpointRecord", why: str) -> Removal:

@@ -19,14 +19,7 @@ from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
-from coderl_tasks.paths import (
-    NANO_MODEL,
-    coderl_home,
-    is_open_to_others,
-    local_model_folder,
-    same_model,
-    tinker_store,
-)
+from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, same_model, tinker_store
 from coderl_tasks.runtime import prefect_server
 from coderl_tasks.server_addresses import without_credentials
 from coderl_tasks.services import (
@@ -126,7 +119,7 @@ def check_tinker(model_name: str | None) -> Finding:
 
 
 def _check_tinker_service(model_name: str | None) -> Finding:
-    from coderl_tasks.planning.base_model import choose_model
+    from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import not_offered, supported_models
 
     try:
@@ -195,26 +188,21 @@ def check_isolation(_: str | None) -> Finding:
         level, reason = None, str(error)
     if level is not None:
         return Finding("isolation", True, f"{level} ({reason})" if reason else level)
-    if _has_configured_sandbox():
+    try:
+        needed = not configured_sandboxes()
+    except CoderlError:  # named, if badly: the sandbox's own check says so
+        needed = False
+    if not needed:
         return Finding("isolation", True, f"none here, and none needed without the embedded sandbox ({reason})")
     return Finding("isolation", False, f"{reason}; or set SANDBOX_URL to use another sandbox")
-
-
-def _has_configured_sandbox() -> bool:
-    try:
-        return bool(configured_sandboxes())
-    except CoderlError:  # named, if badly: the sandbox's own check says so
-        return True
 
 
 def check_prefect(_: str | None) -> Finding:
     url = prefect_server.configured_api_url()
     if url is None:
-        why = (
-            "PREFECT_API_URL is empty"
-            if prefect_server.wants_embedded()
-            else prefect_server.not_joined() or EMBEDDED_REASON
-        )
+        why = prefect_server.not_joined() or EMBEDDED_REASON
+        if prefect_server.wants_embedded():
+            why = "PREFECT_API_URL is empty"
         return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
     with prefect_server.used(url):
         fault = asyncio.run(_prefect_fault())
@@ -251,7 +239,12 @@ def check_checkpoints(_: str | None) -> Finding:
             continue  # `coderl runs` says what is wrong with it
         newest |= {s.path: (run.name, s.step) for s in states if last is None or s.step > last["step"]}
     try:
-        expiries = _expiries() if newest else {}
+        expiries: dict[str, datetime] = {}
+        if newest and uses_tinker_service():
+            expiries = asyncio.run(asyncio.wait_for(_service_expiries(), DEADLINE_S))
+        elif newest:
+            dates = ((one.path, one.expires_at) for one in checkpoints(tinker_store()))
+            expiries = {path: datetime.fromtimestamp(date, UTC) for path, date in dates if date is not None}
     except (CoderlError, TimeoutError) as error:
         # Not missing: the service's own check says that it is.
         return Finding("weights", True, f"not asked for: {error or 'no answer'}")
@@ -268,14 +261,6 @@ def check_checkpoints(_: str | None) -> Finding:
         f"the last steps of {len(dated)} runs are in states that expire; a later resume repeats them from its records"
     )
     return Finding("weights", True, said, tuple(lines))
-
-
-def _expiries() -> dict[str, datetime]:
-    """When checkpoints expire, by path, those that do: the named service's, else those of the embedded server."""
-    if not uses_tinker_service():
-        dated = ((one.path, one.expires_at) for one in checkpoints(tinker_store()))
-        return {path: datetime.fromtimestamp(expires, UTC) for path, expires in dated if expires is not None}
-    return asyncio.run(asyncio.wait_for(_service_expiries(), DEADLINE_S))
 
 
 async def _service_expiries() -> dict[str, datetime]:
@@ -300,16 +285,17 @@ def check_disk(model_name: str | None) -> Finding:
         return Finding(
             "disk", False, f"{words}: make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path", listing
         )
-    return Finding("disk", True, words, (*listing, *map(_open_to_others, filter(is_open_to_others, folders))))
-
-
-def _open_to_others(folder: Path) -> str:
-    return f"other users of this machine can read {folder}: chmod 700 {folder}, unless that is meant"
+    warnings = [
+        f"other users of this machine can read {folder}: chmod 700 {folder}, unless that is meant"
+        for folder in folders
+        if is_open_to_others(folder)
+    ]
+    return Finding("disk", True, words, (*listing, *warnings))
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
     """What the Tinker service, or an embedded server started for it, does: a finding, and one for each warning."""
-    from coderl_tasks.planning.base_model import choose_model
+    from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 
     try:

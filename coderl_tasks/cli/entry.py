@@ -115,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CoderlError as error:
         return _fail(name, error, error.exit_code)
     except BrokenPipeError as error:
-        if not _has_lost_its_reader():
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):  # standard output has its reader
             return _fail(name, _explain(error), CoderlError.exit_code)
         return CoderlError.exit_code  # `coderl ... | head`: who reads no further wants no message either
     except OSError as error:  # no space left, permission denied, ...
@@ -137,15 +139,7 @@ def require_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _has_lost_its_reader() -> bool:
-    """Whether standard output leads to a pipe that nobody reads any more."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
 def _explain(error: OSError) -> str:
-    """What the system refused, where, and what to do about it."""
     what = " ".join((error.strerror or str(error)).split()) or type(error).__name__
     where = f": {error.filename}" if error.filename else ""
     hint = OS_HINTS.get(error.errno or 0)

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import polars as pl
 
 from coderl_tasks.errors import ConfigError, InfraError, TerminatedError
+from coderl_tasks.evaluation.policy import SavedPolicy, saved_policy
 from coderl_tasks.export.download import SampledSequence, fetch_adapter, finish_adapter
 from coderl_tasks.export.model_card import model_card
-from coderl_tasks.export.saved_policy import SavedPolicy, saved_policy
+from coderl_tasks.journal.atomic import sync_folder
 from coderl_tasks.journal.run_names import record_path
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.services import Services, services
@@ -51,7 +52,15 @@ def export(options: Namespace) -> int:
             + ("" if options.merge else ", or --no-check to export without comparing log-probabilities")
         )
     if options.push is not None:
-        _require_token(options.push)
+        from huggingface_hub import get_token
+        from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+        try:
+            validate_repo_id(options.push)
+        except HFValidationError as error:
+            raise ConfigError(f"--push {options.push}: {' '.join(str(error).split())}") from error
+        if get_token() is None:
+            raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
     base = str(policy.config["model_name"])
     why = f" ({policy.why})" if policy.why is not None else ""
     print(f"step {policy.step}{why}: {policy.state_path}{', which expires' if policy.expires else ''}")
@@ -76,8 +85,7 @@ def export(options: Namespace) -> int:
 
 
 async def _unless_lost(used: Services, work: Coroutine[Any, Any, list[SampledSequence]]) -> list[SampledSequence]:
-    """What `work` returns; InfraError once the service has been silent for ten minutes, on which the SDK waits for
-    ever."""
+    """What `work` returns; InfraError once the service has been silent for ten minutes: the SDK waits for ever."""
     from coderl_tasks.policy.clients import lost
 
     task, silence = asyncio.ensure_future(work), asyncio.ensure_future(lost(used.tinker_url))
@@ -171,7 +179,8 @@ def _check_and_merge(
     if merge:
         transformers_model.write_merged(model, base, folder)
         if sequences:
-            found = transformers_model.merged_agreement(folder, sequences, exact=exact)
+            # As another program will load it.
+            found = transformers_model.agreement(transformers_model.load_model(str(folder), exact=exact), sequences)
             transformers_model.require_agreement("the merged model", found, exact=exact)
     return said
 
@@ -179,15 +188,17 @@ def _check_and_merge(
 @contextmanager
 def _complete(out: Path) -> Iterator[Path]:
     """A folder beside `out` that gets its name when the block has ended without an error, and is removed otherwise."""
-    from coderl_tasks.journal.atomic import sync_folder
-
     for left in out.parent.glob(f".{out.name}.*.export"):  # of an export that was killed
         owner = left.name.split(".")[-2]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(left)
     folder = out.with_name(f".{out.name}.{os.getpid()}.export")
     folder.mkdir()
-    before = signal.signal(signal.SIGTERM, _terminated)  # which else ends the process at once
+
+    def end(*_: object) -> NoReturn:
+        raise TerminatedError("terminated")
+
+    before = signal.signal(signal.SIGTERM, end)  # which else ends the process at once
     try:
         yield folder
         for file in (path for path in folder.rglob("*") if path.is_file()):
@@ -202,10 +213,6 @@ def _complete(out: Path) -> Iterator[Path]:
     sync_folder(out.parent)
 
 
-def _terminated(*_: object) -> NoReturn:
-    raise TerminatedError("terminated")
-
-
 def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
     """The commands that serve and load the export."""
     folder, name = shlex.quote(str(out)), shlex.quote(out.name)
@@ -215,30 +222,15 @@ def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
         least = next((allowed for allowed in VLLM_RANKS if allowed >= rank), rank)
         serve = f"vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {least} --lora-modules {name}={folder}"
         tokenizer = base
-    lines = [f"serve it: {serve}"]
-    if not merged:
-        lines.append(
-            "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
-        )
+    refused = "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
     return [
-        *lines,
+        f"serve it: {serve}",
+        *([] if merged else [refused]),
         "load it:  from transformers import AutoModelForCausalLM, AutoTokenizer",
         f"          model = AutoModelForCausalLM.from_pretrained({str(out)!r})"
         + ("" if merged else "  # with peft installed"),
         f"          tokenizer = AutoTokenizer.from_pretrained({tokenizer!r})",
     ]
-
-
-def _require_token(repo: str) -> None:
-    from huggingface_hub import get_token
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise ConfigError(f"--push {repo}: {' '.join(str(error).split())}") from error
-    if get_token() is None:
-        raise ConfigError("--push needs a Hugging Face token: `hf auth login`, or set HF_TOKEN")
 
 
 def _push(out: Path, repo: str, *, public: bool) -> str:

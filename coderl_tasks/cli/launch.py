@@ -1,4 +1,4 @@
-"""Runs a flow from the command line against a Prefect server."""
+"""Runs a flow from the command line against a Prefect server; `coderl estimate FLOW key=value ...`."""
 
 import asyncio
 import inspect
@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -26,17 +27,17 @@ from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes
 from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_server, ui_address
 from coderl_tasks.services import load_environment, log_folder
-from coderl_tasks.settings import FlowSettings, PipelineSettings
+from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
 DELIVERY_S = 30.0
 SIGTERM_GRACE_S = 5.0
+ESTIMATE_COLUMNS = 150
+"""Columns that an estimate in billions of tokens takes."""
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """Run flow `name` with `settings` and return its result; what it raises comes out as it is.
-
-    `InfraError` if the Prefect server stops answering: what was recorded until then stays.
-    """
+    """Run flow `name` with `settings` and return its result; what it raises comes out as it is. `InfraError` if the
+    Prefect server stops answering: what was recorded until then stays."""
     signal.signal(signal.SIGTERM, _end)
     load_environment()
     console = Console()
@@ -58,11 +59,12 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
         except BaseException as error:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
-            if (said := _server_fault(error)) is not None:
+            status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # it says itself that it failed
                 # Its database is below CODERL_HOME, and a full disk is what it most often fails for.
                 require_room([coderl_home()])
                 raise InfraError(
-                    f"the Prefect server at {api_url} failed ({said}): its log says why (an embedded one's is "
+                    f"the Prefect server at {api_url} failed (HTTP {status}): its log says why (an embedded one's is "
                     f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
                 ) from error
             # what Prefect's client raises without a server
@@ -72,13 +74,6 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
                 f"no answer from the Prefect server at {api_url}: start it, or set PREFECT_API_URL= for an embedded "
                 "one, and run the command again; what is recorded stays"
             ) from error
-
-
-def _server_fault(error: BaseException) -> str | None:
-    """The status of an answer of the Prefect server's that says that it failed itself; None if that is not it."""
-    if not isinstance(error, PrefectHTTPStatusError) or error.response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return None
-    return f"HTTP {error.response.status_code}"
 
 
 def was_terminated(error: BaseException) -> bool:
@@ -92,12 +87,10 @@ def _end(*_: object) -> NoReturn:
 
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
-    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM.
-
-    Prefect's handler raises wherever the main thread is. If that is a callback or a side task, asyncio takes it for a
-    failure of that one and goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s`
-    seconds to report how the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends.
-    """
+    """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
+    wherever the main thread is. If that is a callback or a side task, asyncio takes it for a failure of that one and
+    goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds to report how
+    the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends."""
     told, running = asyncio.Event(), asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     hearing = asyncio.create_task(told.wait())
@@ -132,10 +125,8 @@ async def _run(flow: Any, settings: FlowSettings | PipelineSettings, api_url: st
 
 
 def _show_plain_lines() -> None:
-    """Our own warnings as plain lines, and none of Prefect's, which are all in the UI.
-
-    A PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL brings Prefect's back.
-    """
+    """Our own warnings as plain lines, and none of Prefect's, which are all in the UI. A
+    PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL brings Prefect's back."""
     if "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL" not in os.environ:
         for logger in (logging.getLogger(), logging.getLogger("prefect._internal")):
             for handler in list(logger.handlers):
@@ -143,9 +134,25 @@ def _show_plain_lines() -> None:
             logger.addHandler(logging.NullHandler())  # without any handler Python prints warnings by itself
         logging.raiseExceptions = False  # or a log that a lost server does not take is said for each line
     for name in ("coderl_tasks", "flows"):
-        logging.getLogger(name).addHandler(WarningLines(_to_stderr))
+        # The stream is looked up at each line: a live progress bar puts itself in its place.
+        logging.getLogger(name).addHandler(WarningLines(lambda line: print(line, file=sys.stderr, flush=True)))
 
 
-def _to_stderr(line: str) -> None:
-    # Looked up at each line: a live progress bar puts itself in the place of the stream.
-    print(line, file=sys.stderr, flush=True)
+def estimate(options: Namespace) -> int:
+    from coderl_tasks.cli.arguments import FLOW_SETTINGS, parse_key_values
+    from coderl_tasks.insight.tables import rich_table
+    from coderl_tasks.planning.estimates import estimates, estimates_table
+
+    load_environment()
+    model = FLOW_SETTINGS[options.flow]
+    settings = parse_settings(model, parse_key_values(options.settings, model))
+    rows, said = asyncio.run(estimates(settings, options.probe))
+    if not rows:
+        print("nothing is to be sampled: the evaluations are finished")
+        return 0
+    # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
+    console = Console(width=max(Console().width, ESTIMATE_COLUMNS))
+    console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
+    for note in said:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    return 0

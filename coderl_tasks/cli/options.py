@@ -79,7 +79,7 @@ def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
     return parse
 
 
-@_subcommand("up", "Prefect server, deployments and a worker; prints the UI address")
+@_subcommand("servers", "Prefect server, deployments and a worker; prints the UI address")
 def _up(parser: argparse.ArgumentParser) -> None:
     """Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."""
     parser.add_argument(
@@ -101,7 +101,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@_subcommand("estimate", "tokens, cost and time that a command will take: coderl estimate train ...")
+@_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
 def _estimate(parser: argparse.ArgumentParser) -> None:
     """What a command with these settings will take in tokens, cost and time."""
     parser.add_argument("flow", choices=("curate", "train", "evaluate", "pipeline"))
@@ -116,7 +116,7 @@ def _estimate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@_subcommand("row_commands", "which rows of your problems curate would keep, and why not the others")
+@_subcommand("record_commands", "which rows of your problems curate would keep, and why not the others")
 def _validate(parser: argparse.ArgumentParser) -> None:
     """What curate would make of each row of a data set; exit 1 if it would drop any."""
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
@@ -147,7 +147,7 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@_subcommand("row_commands", "grade a table of completions")
+@_subcommand("record_commands", "grade a table of completions")
 def _grade(parser: argparse.ArgumentParser) -> None:
     """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
     parser.add_argument(
@@ -318,7 +318,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--public", action="store_true", help="with --push: make a new repository public")
 
 
-@_subcommand("serve", "the embedded servers: coderl serve tinker | sandbox")
+@_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
 def _serve(parser: argparse.ArgumentParser) -> None:
     """Run an embedded server until it is stopped."""
     parser.add_argument("server", choices=("tinker", "sandbox"))

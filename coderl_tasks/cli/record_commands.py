@@ -1,4 +1,5 @@
-"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `show`, `report` and `power`: what was recorded."""
+"""`coderl runs`, `pools`, `query`, `shell`, `watch`, `show`, `report` and `power`: what was recorded. `validate` and
+`grade`: a user's own rows, of problems and of completions."""
 
 import json
 import sys
@@ -136,7 +137,8 @@ def power(options: Namespace) -> int:
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    losses = noise.losses_with(difference)
+    # As measured, else as many as the difference.
+    losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
     shown = rich.table.Table(
         "completions per problem",
         f"problems to see {options.points:g} points",
@@ -153,4 +155,46 @@ def power(options: Namespace) -> int:
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "
         f"get better{' (a guess: --losses says another)' if noise.losses is None else ''}."
     )
+    return 0
+
+
+def validate(options: Namespace) -> int:
+    """1 if curate would drop a row."""
+    from coderl_tasks.filtering import DuplicateRules, RowRules
+    from coderl_tasks.insight.row_report import print_row_report, row_report
+    from coderl_tasks.settings import CurateSettings
+    from coderl_tasks.settings.setting import environment_defaults
+
+    if options.min_tests is not None and options.environment != "code":
+        raise ConfigError("--min-tests is of --environment=code: other rows have no tests")
+    # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
+    usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)
+    rows = row_report(
+        options.dataset,
+        RowRules(min_tests=options.min_tests or usual["min_tests"]),
+        DuplicateRules(usual["near_duplicate"]),
+        options.limit,
+        options.environment,
+    )
+    print_row_report(rows, Console(), options.format)
+    return 0 if rows["kept"].all() else 1
+
+
+def grade(options: Namespace) -> int:
+    from coderl_tasks.grading.table import grade_files
+    from coderl_tasks.services import services
+
+    with services(None) as used:
+        print("\n".join(used.lines), file=sys.stderr)
+        grades = grade_files(
+            options.problems,
+            options.completions,
+            options.out,
+            used.sandbox_urls,
+            options.timeout,
+            max_concurrency=used.sandbox_concurrency,
+        )
+    counts = grades["verdict"].value_counts(sort=True).iter_rows()
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
+    print(f"{grades.height} completions graded ({said}): {options.out}")
     return 0

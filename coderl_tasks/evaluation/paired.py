@@ -10,13 +10,7 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.stats import (
-    Difference,
-    clustered_bootstrap,
-    crossed_interval,
-    mcnemar,
-    paired_proportion_difference,
-)
+from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
 
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
 """What of an evaluation's summary says what was evaluated, and how."""
@@ -39,10 +33,7 @@ def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
 
 def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
     """after minus before with its 95% interval: Newcombe's for one completion per problem, else the bootstrap that
-    draws problems.
-
-    Raises DataError if there is no pair.
-    """
+    draws problems. Raises DataError if there is no pair."""
     if pairs.is_empty():
         raise DataError("the two evaluations share no graded problem")
     before, after = pairs["before"].to_list(), pairs["after"].to_list()
@@ -84,10 +75,6 @@ class Noise:
     within: float
     losses: float | None
     said: str
-
-    def losses_with(self, difference: float) -> float:
-        """The share of problems to take for worse beside a true `difference`: as measured, else as many as that."""
-        return min(difference if self.losses is None else self.losses, (1 - difference) / 2)
 
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:

@@ -37,11 +37,9 @@ async def evaluate_policy(
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`n_samples` completions per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
-
     The problems should come with all their tests. Draws depend on the seed and the problem alone, so two policies face
-    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again.
-    Raises InfraError if sampling fails or nothing at all could be graded, ValueError without problems.
-    """
+    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again. Raises InfraError
+    if sampling fails or nothing at all could be graded, ValueError without problems."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
     plan = SamplingPlan(n_samples, n_samples)
@@ -56,11 +54,9 @@ async def evaluate_policy(
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
-    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share.
-
-    Shares are rounded by the largest remainder. Within a split the choice is by a keyed hash of the problem's id, so
-    that it changes little when problems are added. Raises ValueError for a limit of 0 or below -1.
-    """
+    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share. Shares are
+    rounded by the largest remainder. Within a split the choice is by a keyed hash of the problem's id, so that it
+    changes little when problems are added. Raises ValueError for a limit of 0 or below -1."""
     if limit == 0 or limit < -1:
         raise ValueError(f"limit must be positive, or -1 for all, got {limit}")
     if limit == -1 or limit >= len(problems):
@@ -73,16 +69,14 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
     by_remainder = sorted(shares, key=lambda split: (counts[split] - shares[split], split))
     for split in by_remainder[: limit - sum(counts.values())]:
         counts[split] += 1
+
+    def rank(problem_id: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
+
     chosen = {
-        (split, problem_id)
-        for split, ids in by_split.items()
-        for problem_id in sorted(ids, key=lambda problem_id: _rank(problem_id, seed))[: counts[split]]
+        (split, problem_id) for split, ids in by_split.items() for problem_id in sorted(ids, key=rank)[: counts[split]]
     }
     return [problem for problem in problems if (problem.split, problem.problem_id) in chosen]
-
-
-def _rank(problem_id: str, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -119,13 +113,10 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts.
-
-    n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded, whole and by_split; with several completions
-    per problem also n_samples and pass_at_k; mean_reward: of what was graded; truncated_rate: over all completions;
-    infra_errors: how many could not be graded. n counts problems. A split without any graded completion is left out.
-    Raises InfraError if there is none at all.
-    """
+    """The summary of an evaluation's rollouts. n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded,
+    whole and by_split; with several completions per problem also n_samples and pass_at_k; mean_reward: of what was
+    graded; truncated_rate: over all completions; infra_errors: how many could not be graded. n counts problems. A split
+    without any graded completion is left out. Raises InfraError if there is none at all."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")
@@ -158,13 +149,8 @@ def _share(graded: pl.DataFrame, n_samples: int) -> dict[str, Any]:
     ks = [2**power for power in range(n_samples.bit_length()) if 2**power <= n_samples]
     found = {str(k): _pass_at(k, counts) for k in dict.fromkeys([*ks, n_samples])}
     of_one = found["1"]
-    return {
-        "n": of_one["n"],
-        "pass_at_1": of_one["estimate"],
-        "ci_low": of_one["ci_low"],
-        "ci_high": of_one["ci_high"],
-        "pass_at_k": found,
-    }
+    interval_of_one = {key: of_one[key] for key in ("ci_low", "ci_high")}
+    return {"n": of_one["n"], "pass_at_1": of_one["estimate"], **interval_of_one, "pass_at_k": found}
 
 
 def _pass_at(k: int, counts: Sequence[tuple[int, int]]) -> dict[str, Any]:

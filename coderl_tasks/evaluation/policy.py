@@ -1,11 +1,13 @@
-"""Which policy is meant: the newest run, a run directory, a tinker:// path, or a base model."""
+"""Which policy is meant: to sample from, the newest run, a run directory, a tinker:// path, or a base model; to export,
+a checkpoint of a run, which stays, or the state of one of the newest steps."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints
+from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, expiring_states, read_checkpoints
 from coderl_tasks.journal.json_shapes import Score, read_shaped
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
@@ -14,16 +16,14 @@ from coderl_tasks.journal.steps import step_name
 from coderl_tasks.paths import find_local, local_model_folder
 
 TINKER_SCHEME = "tinker://"
+BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPolicy:
-    """A policy to evaluate: `sampler_path` of saved weights, or None for the base model.
-
-    `run` is its run directory and `config` that run's configuration (None and empty without one); `step` is the last
-    step trained into it, -1 for the base model or where it is not known. `served_by` says what answers for it, "" until
-    somebody has asked.
-    """
+    """A policy to evaluate: `sampler_path` of saved weights, or None for the base model. `run` is its run directory and
+    `config` that run's configuration (None and empty without one); `step` is the last step trained into it, -1 for the
+    base model or where it is not known. `served_by` says what answers for it, "" until somebody has asked."""
 
     sampler_path: str | None
     run: Path | None
@@ -34,13 +34,22 @@ class FoundPolicy:
 
 def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = None) -> FoundPolicy:
     """The policy that `checkpoint` names. "latest" is the newest run under `root` with a checkpoint, of `model_name`
-    unless that is None.
-
-    Of a run, the last checkpoint is taken; where it was trained with a validation set, the one that did best there.
-    Raises ConfigError, saying what to do, if there is none.
-    """
+    unless that is None. Of a run, the last checkpoint is taken; where it was trained with a validation set, the one
+    that did best there. Raises ConfigError, saying what to do, if there is none."""
     if checkpoint == LATEST:
-        return _of_run(_latest(model_name, Path(root or DEFAULT_ROOT).expanduser()))
+        root = Path(root or DEFAULT_ROOT).expanduser()
+        files = root.glob(f"*/{CHECKPOINTS_FILE}")
+        for newest in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
+            try:
+                config = recorded_config(newest.parent)
+            except DataError:
+                continue  # naming it says what is wrong with it
+            if config is None or (model_name is not None and config.get("model_name") != model_name):
+                continue
+            if any(row.get("sampler_path") for row in read_checkpoints(newest.parent)):
+                return _of_run(newest.parent)
+        made_with = f" made with {model_name}" if model_name else ""
+        raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
     if checkpoint.startswith(TINKER_SCHEME):
         return FoundPolicy(checkpoint, None, {}, -1)
     run, path = run_path(checkpoint), find_local(checkpoint)
@@ -61,24 +70,6 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
     )
 
 
-def _latest(model_name: str | None, root: Path) -> Path:
-    files = sorted(root.glob(f"*/{CHECKPOINTS_FILE}"), key=lambda file: (file.stat().st_mtime_ns, file), reverse=True)
-    for file in files:
-        if _is_candidate(file.parent, model_name):
-            return file.parent
-    made_with = f" made with {model_name}" if model_name else ""
-    raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
-
-
-def _is_candidate(run: Path, model_name: str | None) -> bool:
-    try:
-        config = recorded_config(run)
-    except DataError:
-        return False  # naming it says what is wrong with it
-    same_model = config is not None and (model_name is None or config.get("model_name") == model_name)
-    return same_model and any(row.get("sampler_path") for row in read_checkpoints(run))
-
-
 def _of_run(run: Path) -> FoundPolicy:
     config = recorded_config(run)
     if config is None:
@@ -87,15 +78,75 @@ def _of_run(run: Path) -> FoundPolicy:
     if not rows:
         raise ConfigError(f"{run} has no checkpoint to sample from yet")
     chosen = rows[-1]
-    # Chosen on problems held out of the pool, never on the test splits: their Pass@1 would be the best of several
-    # tries.
     if config.get("eval", {}).get("on") == "validation":
-        # Of equal rates the later step, which has learned from more.
-        chosen = max(rows, key=lambda row: (_validation_pass_rate(run, row), row["step"]))
+        rates = _validation_rates(run, config, [row["step"] for row in rows])
+        # Of equal rates the later step, which has learned from more; one that was not evaluated comes after all.
+        chosen = max(rows, key=lambda row: (rates.get(row["step"], -1.0), row["step"]))
     return FoundPolicy(str(chosen["sampler_path"]), run, config, int(chosen["step"]))
 
 
-def _validation_pass_rate(run: Path, row: dict[str, Any]) -> float:
-    """Pass@1 on the validation problems after the checkpoint's step; below any rate if it was not evaluated there."""
-    summary = run / "evals" / step_name(row["step"]) / "summary.json"
-    return float(read_shaped(summary, Score)["pass_at_1"]) if summary.is_file() else -1.0
+def _validation_rates(run: Path, config: dict[str, Any], steps: Iterable[int]) -> dict[int, float]:
+    """Pass@1 by step on the problems held out of the pool, where it was evaluated; never on the test splits, where it
+    would be the best of several tries."""
+    if config.get("eval", {}).get("on") != "validation":
+        return {}
+    files = {step: run / "evals" / step_name(step) / "summary.json" for step in steps}
+    return {step: float(read_shaped(file, Score)["pass_at_1"]) for step, file in files.items() if file.is_file()}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPolicy:
+    """The policy of the run in `run` (whose settings are `config`) after `step`, as a training state at `state_path`.
+    `why` says how it was chosen, None where its step was named. With `expires` the service removes the state some
+    day."""
+
+    run: Path
+    config: dict[str, Any]
+    step: int
+    state_path: str
+    why: str | None
+    expires: bool = False
+
+
+def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
+    """The policy of `run` that `wanted` means: a step's number, `last`, `best`, or None: what `coderl evaluate` takes.
+    Raises ConfigError, naming the steps that there are."""
+    config = recorded_config(run)
+    if config is None:
+        raise ConfigError(f"{run} is no run directory: it has no config.json")
+    kept = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
+    trained = {step: path for step, path in kept.items() if step >= 0}  # the one before any step is the base model
+    expiring = {state.step: state.path for state in expiring_states(run, config)}
+    steps = ", ".join(map(str, sorted({*trained, *expiring})))
+    there = f" (there are: {steps})" if steps else ""
+    if wanted not in (None, BEST, LAST):
+        if not wanted.isdigit():
+            raise ConfigError(f"--step {wanted}: give a step's number, {LAST} or {BEST}")
+        if (step := int(wanted)) in trained:
+            return SavedPolicy(run, config, step, trained[step], None)
+        if step in expiring:
+            return SavedPolicy(run, config, step, expiring[step], None, expires=True)
+        raise ConfigError(
+            f"{run}: of step {step} there is no state to export{there}; sampler weights alone are not handed out by "
+            "the service"
+        )
+    if not trained:
+        raise ConfigError(f"{run} has no checkpoint yet{there}")
+    if wanted == LAST:
+        step = max(trained)
+        return SavedPolicy(run, config, step, trained[step], "the last checkpoint")
+    rates = _validation_rates(run, config, trained)
+    if wanted == BEST and not rates:
+        raise ConfigError(
+            f"{run}: the best checkpoint is the one with the best Pass@1 on the validation problems, and none was "
+            "evaluated on them (train with eval=on:validation; on the test problems it would be the best of several "
+            "tries): take --step last, or a step's number"
+        )
+    step = find_policy(str(run.resolve()), None).step
+    if step not in trained:
+        raise ConfigError(f"{run}: of step {step} there is no state to export{there}")
+    why = "the last checkpoint"
+    if rates:
+        among = f"of {len(rates)} checkpoints" if len(rates) > 1 else "of the only checkpoint that was evaluated there"
+        why = f"the best Pass@1 on the validation problems, {rates.get(step, 0):.1%}, {among}"
+    return SavedPolicy(run, config, step, trained[step], why)

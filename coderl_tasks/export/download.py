@@ -42,9 +42,7 @@ async def fetch_adapter(
     service: "tinker.ServiceClient", rest: "tinker.RestClient", state_path: str, folder: Path
 ) -> "tinker.TrainingClient":
     """Write the adapter at `state_path` to the existing `folder` (CONFIG, WEIGHTS); the client it was loaded into.
-
-    Raises ConfigError where the service does not have the state or gives no adapter, InfraError where it fails.
-    """
+    Raises ConfigError where the service does not have the state or gives no adapter, InfraError where it fails."""
     from coderl_tasks.policy.clients import delete_checkpoint, tinker_errors
 
     with tinker_errors(f"loading {state_path} (expired, deleted, or of another service?)", missing_is_fatal=True):
@@ -59,7 +57,17 @@ async def fetch_adapter(
                 f"the service exported {', '.join(sorted(urls)) or 'no files'}, and no {', '.join(sorted(missing))}"
             )
         for name in (CONFIG, WEIGHTS):
-            await _download(urls[name], folder / name)
+            try:
+                async with httpx.AsyncClient(timeout=60.0) as http, http.stream("GET", urls[name]) as response:
+                    response.raise_for_status()
+                    with (folder / name).open("wb") as out:
+                        async for chunk in response.aiter_bytes(_CHUNK):
+                            out.write(chunk)
+            except httpx.HTTPError as error:
+                # Without the address: it is signed, and lets anybody fetch the weights.
+                raise InfraError(
+                    f"{name} could not be fetched ({type(error).__name__}): run the same command again"
+                ) from None
     finally:
         try:
             await delete_checkpoint(rest, exported.path)
@@ -68,29 +76,19 @@ async def fetch_adapter(
     return client
 
 
-async def _download(url: str, file: Path) -> None:
-    try:
-        async with httpx.AsyncClient(timeout=60.0) as client, client.stream("GET", url) as response:
-            response.raise_for_status()
-            with file.open("wb") as out:
-                async for chunk in response.aiter_bytes(_CHUNK):
-                    out.write(chunk)
-    except httpx.HTTPError as error:
-        # Without the address: it is signed, and lets anybody fetch the weights.
-        raise InfraError(
-            f"{file.name} could not be fetched ({type(error).__name__}): run the same command again"
-        ) from None
-
-
 def finish_adapter(folder: Path, base_model: str) -> dict[str, Any]:
     """Name `base_model` in the adapter's configuration, and its layers as transformers does; the configuration."""
     config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
     config["base_model_name_or_path"] = base_model
-    names = tensor_names(folder / WEIGHTS)
-    if any(_renamed(name) != name for name in names):
+
+    def renamed(name: str) -> str:
+        layer = layer_of(name)
+        return name.replace(layer, _RENAMED[layer]) if layer in _RENAMED else name
+
+    if any(renamed(name) != name for name in tensor_names(folder / WEIGHTS)):
         from safetensors.torch import load_file, save_file
 
-        tensors = {_renamed(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+        tensors = {renamed(name): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         config["target_modules"] = sorted({layer_of(name).rpartition(".")[2] for name in tensors})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
@@ -107,8 +105,3 @@ def tensor_names(file: Path) -> list[str]:
 def layer_of(name: str) -> str:
     """The layer of the base model that a tensor of an adapter is for, as transformers names it."""
     return name.removeprefix(PREFIX).partition(".lora_")[0]
-
-
-def _renamed(name: str) -> str:
-    layer = layer_of(name)
-    return name.replace(layer, _RENAMED[layer]) if layer in _RENAMED else name

@@ -9,7 +9,7 @@ import polars as pl
 import yaml
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.export.saved_policy import SavedPolicy
+from coderl_tasks.evaluation.policy import SavedPolicy
 from coderl_tasks.insight.record import EvalRecord, load_run
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
@@ -70,9 +70,14 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
 
 def base_licence(model: str) -> str | None:
     """The licence that a model's own card names, where it is at hand: in its local folder, or in the hub's cache."""
-    folder = local_model_folder(model)
-    card: str | Path | None = folder / "README.md" if folder is not None else _cached_card(model)
-    if card is None or not Path(card).is_file():
+    card: object = None
+    if (folder := local_model_folder(model)) is not None:
+        card = str(folder / "README.md")
+    elif model.count("/") == 1:
+        from huggingface_hub import try_to_load_from_cache
+
+        card = try_to_load_from_cache(model, "README.md")
+    if not isinstance(card, str) or not Path(card).is_file():
         return None
     text = Path(card).read_text(errors="replace")
     if not text.startswith("---\n"):
@@ -85,13 +90,6 @@ def base_licence(model: str) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def _cached_card(model: str) -> str | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(model, "README.md") if model.count("/") == 1 else None
-    return found if isinstance(found, str) else None
-
-
 def _data(config: dict[str, Any]) -> str:
     named, pool = f"`{config.get('dataset')}`", config.get("pool")
     file = find_local(str(pool)) if pool else None
@@ -102,18 +100,13 @@ def _data(config: dict[str, Any]) -> str:
         manifest = read_shaped(folder / MANIFEST_FILE, Manifest)
     except DataError:
         return f"{named}, pool `{folder.name}`"
-    return f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems{_measured(folder / POOL_FILE)}"
-
-
-def _measured(pool: Path) -> str:
-    """The pass rates that the base model's samples had on the problems of a pool, in words; empty where none are."""
+    said, pool_file = f"{named}, pool `{folder.name}`: {manifest.get('kept')} problems", folder / POOL_FILE
     # Of the problems and not of the manifest: its band is what was asked for.
-    if not pool.is_file() or "pass_rate" not in pl.read_parquet_schema(pool):
-        return ""
-    rates = pl.read_parquet(pool, columns=["pass_rate"])["pass_rate"].drop_nulls().to_list()
-    if not rates:
-        return ""
-    return f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
+    if not pool_file.is_file() or "pass_rate" not in pl.read_parquet_schema(pool_file):
+        return said
+    if rates := pl.read_parquet(pool_file, columns=["pass_rate"])["pass_rate"].drop_nulls().to_list():
+        said += f", measured pass rates {min(rates):.2g} to {max(rates):.2g}, mean {sum(rates) / len(rates):.2f}"
+    return said
 
 
 def _evaluations(evals: list[EvalRecord], step: int) -> str:

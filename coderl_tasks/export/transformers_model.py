@@ -45,10 +45,8 @@ class Agreement:
 
 def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
     """The base model with the adapter in the folder `adapter`, in float32 if `exact`, else as the base is stored.
-
-    Raises ConfigError if the base model cannot be loaded, or lacks layers that the adapter is for.
-    """
-    base = _load(base_model, exact=exact)
+    Raises ConfigError if the base model cannot be loaded, or lacks layers that the adapter is for."""
+    base = load_model(base_model, exact=exact)
     layers = {layer_of(name) for name in tensor_names(adapter / WEIGHTS)}
     if unknown := sorted(layers - {name for name, _ in base.named_modules()}):
         raise ConfigError(
@@ -63,7 +61,8 @@ def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
         return PeftModel.from_pretrained(base, str(adapter))
 
 
-def _load(model: str, *, exact: bool) -> Any:
+def load_model(model: str, *, exact: bool) -> Any:
+    """A hub model, or the one in a folder, as `load_adapted` has its base."""
     try:
         folder = local_model_folder(model)
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -115,8 +114,3 @@ def require_agreement(what: str, found: Agreement, *, exact: bool) -> None:
             f"{what} does not give the log-probabilities that were sampled: {fault}; nothing was exported (--no-check "
             "exports it all the same)"
         )
-
-
-def merged_agreement(folder: Path, sequences: Sequence[SampledSequence], *, exact: bool) -> Agreement:
-    """`agreement` of the merged model in `folder`, as another program will load it."""
-    return agreement(_load(str(folder), exact=exact), sequences)

@@ -96,9 +96,7 @@ async def estimates(
     return rows, said
 
 
-async def _planned_estimates(
-    settings: FlowSettings | PipelineSettings,
-) -> tuple[list[Estimate], FlowSettings | None]:
+async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
     """The estimates, and the settings that say which model is used how."""
     if isinstance(settings, PipelineSettings):
         planned = await plan_pipeline(settings)
@@ -135,24 +133,18 @@ def _training(
         raise ConfigError("max_steps=-1 trains until it is stopped: an estimate needs max_steps=N")
     price = cost_price(settings)
     if path is None:
-        steps = [_by_lengths(settings, lengths, settings.max_steps)]
+        steps = _by_lengths(settings, lengths, settings.max_steps)
     else:
-        steps = [by_steps(settings, load_run(path), done, pool)]
-    read = _read_by_the_base_model(settings, lengths, price)
-    rows = [replace(row, price=price, by=f"{row.by}{read}") for row in steps]
-    evaluated = _evaluated(settings)
-    if evaluated:
+        steps = by_steps(settings, load_run(path), done, pool)
+    read = ""
+    if settings.kl.base_every and not settings.kl.penalty_coef:
+        tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
+        usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
+        read = f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
+    rows = [replace(steps, price=price, by=f"{steps.by}{read}")]
+    if evaluated := _evaluated(settings):
         rows.append(_of_problems("evaluate", evaluated, lengths, price))
     return rows
-
-
-def _read_by_the_base_model(settings: TrainSettings, lengths: Lengths, price: Price | None) -> str:
-    """What the observation of the KL to the base model takes, in words; empty without one."""
-    if not settings.kl.base_every or settings.kl.penalty_coef:
-        return ""
-    tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
-    usd = "" if price is None else f", {tokens * price.prefill / MILLION:,.2f} USD"
-    return f"; the base model reads about {tokens:,} tokens more (kl.base_every={settings.kl.base_every}{usd})"
 
 
 def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estimate:
@@ -321,8 +313,6 @@ def _of_problems(
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
-    """The estimates with their intervals."""
-
     def text(kind: str) -> "Column[Estimate]":
         def cell(row: Estimate) -> str:
             low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
@@ -366,23 +356,22 @@ def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
     known = {row.use: row.seconds for row in rows if row.seconds is not None}
     parts = [f"time left for steps: about {duration(seconds)}" for seconds in known.values()]
     if speed is not None:
-        others = [_time(row, speed) for row in rows if row.use not in known and row.high.counted]
+        others = []
+        for row in rows:
+            if row.use not in known and row.high.counted:
+                expected, most = duration(speed.seconds(row.expected)), duration(speed.seconds(row.high))
+                # Where nothing is known but max_tokens, what is expected is the most.
+                bound = row.low.completion == 0
+                said = f"{most} if every completion takes max_tokens" if bound else f"{expected} (up to about {most})"
+                others.append(f"{row.use} about {said}")
         parts += [f"time: {', '.join(others)} ({speed})"] if others else []
     return "; ".join(parts) or "time: not known before three steps of a run, or by a probe (coderl estimate --probe)"
 
 
-def _time(row: Estimate, speed: Speed) -> str:
-    expected, most = speed.seconds(row.expected), speed.seconds(row.high)
-    # Where nothing is known but max_tokens, what is expected is the most.
-    if row.low.completion == 0:
-        return f"{row.use} about {duration(most)} if every completion takes max_tokens"
-    return f"{row.use} about {duration(expected)} (up to about {duration(most)})"
-
-
 def estimate_line(rows: Sequence[Estimate]) -> str:
     """The estimates in a line."""
-    parts = []
-    for row in rows:
-        high = row.high.counted
-        parts.append(f"{row.use} {row.expected.counted:,} tokens (at most about {high:,}), {usd_text(row)} USD")
+    parts = [
+        f"{row.use} {row.expected.counted:,} tokens (at most about {row.high.counted:,}), {usd_text(row)} USD"
+        for row in rows
+    ]
     return f"estimate: {'; '.join(parts)}; by {rows[0].by}"

@@ -1,10 +1,9 @@
 """What a flow is going to do, settled before anything is started or written: its settings, base model and inputs.
 
-The command plans before it starts a Prefect server, so that what is wrong is said at once. The flow plans too, since a
-deployment starts it without the command; what the command has decided stays.
+The command plans before it starts a Prefect server; the flow plans too, since a deployment starts it without the
+command. What the command has decided stays.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
@@ -22,8 +21,7 @@ from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
 from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
-from coderl_tasks.planning.base_model import MadeWith, with_decided_model
-from coderl_tasks.planning.early_checks import check_data, check_place, deployed_name
+from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path
 from coderl_tasks.policy.clients import served_by
 from coderl_tasks.problems import Problem
@@ -38,10 +36,8 @@ INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
-    """The settings to start a flow with, its base model decided.
-
-    Raises ConfigError or DataError for what can be seen to be wrong, InfraError if the Tinker service does not answer.
-    """
+    """The settings to start a flow with, its base model decided. Raises ConfigError or DataError for what can be
+    seen to be wrong, InfraError if the Tinker service does not answer."""
     if isinstance(settings, TrainSettings):
         if settings.resume == "never" and settings.log_path is not None:
             # Here and not in the flow, whose own retries find the run that they began.
@@ -102,18 +98,28 @@ async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings,
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
     settings = await _decided(settings, policy)
-    policy = replace(policy, served_by=await _served_by(settings.model_name))
+    # What will answer for the model, before the server that a run starts itself is there.
+    if uses_tinker_service():
+        answering = await served_by(*tinker_credentials(), settings.model_name)
+    else:
+        answering = embedded_tinker_serves(settings.model_name)
+    policy = replace(policy, served_by=answering)
     require_other_problems(settings, policy.config.get("dataset"), "dataset= names another data set altogether")
     check_evaluation(settings, policy.run)
     named = _named_evaluation(settings, policy.run)
     content = evaluation_content(settings, policy)
-    if named is not None and _is_evaluated(named) and recorded_settings(named) != content:
+    if named is not None and (named / "summary.json").is_file() and recorded_settings(named) != content:
         raise ConfigError(f"log_path={named} holds an evaluation with other settings: choose another log_path")
     return settings, policy
 
 
 async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateSettings:
-    keys = {*INHERITED, *inherited_sides(settings, policy.config)}
+    keys = {*INHERITED, *SIDES}
+    # No data where it names other data, and no second evaluation side beside its own.
+    if "dataset" in settings.given and not same_source(settings.dataset, str(policy.config.get("dataset"))):
+        keys -= {*SIDES}
+    elif settings.given & {"evaluation_dataset", "test_share"}:
+        keys -= {*SIDES} - {"dataset"}
     if "environment" in settings.given and settings.environment != policy.config.get("environment", "code"):
         keys -= {"environment", "reward_file"}  # a look at what training did to something else
     inherited = {key: policy.config[key] for key in keys if key in policy.config}
@@ -124,21 +130,6 @@ async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateS
         return await with_decided_model(settings.with_changes(model_name=settings.model_name))
     run = MadeWith(f"the run {policy.run}", inherited["model_name"], "evaluate it on a service that offers it")
     return await with_decided_model(settings, run)
-
-
-async def _served_by(model_name: str) -> str:
-    """What will answer for the model, before the server that a run starts itself is there."""
-    if uses_tinker_service():
-        return await served_by(*tinker_credentials(), model_name)
-    return embedded_tinker_serves(model_name)
-
-
-def inherited_sides(settings: EvaluateSettings, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which of SIDES an evaluation takes from the run's configuration: none if it names other data, and no second
-    evaluation side beside its own."""
-    if "dataset" in settings.given and not same_source(settings.dataset, str(config.get("dataset"))):
-        return ()
-    return ("dataset",) if settings.given & {"evaluation_dataset", "test_share"} else SIDES
 
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
@@ -155,9 +146,13 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
+    # With a finished one nothing is sampled: it may be compared with another evaluation. Not where some of it could not
+    # be graded: a new one may lack no grades.
     earlier = find_unfinished(
-        root.glob("*"), evaluation_content(settings, policy), _lacks_grades
-    )  # with a finished one nothing is sampled: it may be compared with another evaluation
+        root.glob("*"),
+        evaluation_content(settings, policy),
+        lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors")),
+    )
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
@@ -173,20 +168,9 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
     return (run or runs_root()) / "evals" / name
 
 
-def _is_evaluated(folder: Path) -> bool:
-    return (folder / "summary.json").is_file()
-
-
-def _lacks_grades(folder: Path) -> bool:
-    """Whether the finished evaluation in `folder` has completions that could not be graded: a new one may have none."""
-    return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
-
-
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
     """The settings with one base model for all three parts: the one that any of them names, else one decided for all.
-
-    Raises ConfigError too if they name different ones.
-    """
+    Raises ConfigError too if they name different ones."""
     parts = settings.parts
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:

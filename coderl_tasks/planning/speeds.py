@@ -60,8 +60,7 @@ class Speed:
 
 
 async def known_speed(settings: FlowSettings, probe: bool | None = None) -> Speed | None:
-    """The recorded speed, else a probe's: asked for by `probe`, by default where the server is embedded and nobody
-    bills."""
+    """The recorded speed, else a probe's: asked for by `probe`, by default where the server is embedded."""
     recorded = None if probe else recorded_speed(settings)
     if recorded is not None or probe is False or (probe is None and uses_tinker_service()):
         return recorded

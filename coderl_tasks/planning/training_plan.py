@@ -15,8 +15,7 @@ from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorde
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
 from coderl_tasks.paths import known_sha256, same_model
-from coderl_tasks.planning.base_model import MadeWith, with_decided_model
-from coderl_tasks.planning.early_checks import check_data, check_place, deployed_name
+from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.problems.problem import check_pool
 from coderl_tasks.problems.sides import (
     NO_EVALUATION,
@@ -56,11 +55,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
 
 def training_path(settings: TrainSettings) -> Path | None:
     """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
-
-    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo and
-    resume=never does not say otherwise. A deployment's run, which nobody watches, then starts a new one and says so
-    (`doubt_of`).
-    """
+    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo: a
+    deployment's run, which nobody watches, then starts a new one and says so (`doubt_of`)."""
     name = deployed_name()
     if settings.log_path is not None:
         path = run_path(settings.log_path)
@@ -112,11 +108,7 @@ def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
 
 async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool | CurateSettings]:
     """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool; where there is
-    none yet, the curation that makes it.
-
-    Raises ConfigError or DataError for what can be seen to be wrong before anything is started or written, InfraError
-    if the Tinker service does not answer. A run with nothing left to do needs no service.
-    """
+    none yet, the curation that makes it. Raises as `plan` does; a run with nothing left to do needs no service."""
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
     # A run that is finished is shown again also when its model has been retired by then.
@@ -225,11 +217,9 @@ def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
 
 
 def temperature_note(temperature: float) -> str | None:
-    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1.
-
-    With P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has
-    the ratio P(token)^(1 - 1/T) Z.
-    """
+    """What the importance ratio means on the embedded server at a sampling temperature T other than 1; None at 1. With
+    P the trainer's probabilities and Z the sum of P^(1/T), a token that was sampled at T from the same weights has the
+    ratio P(token)^(1 - 1/T) Z."""
     if temperature == 1:
         return None
     above, below = ("likely", "unlikely") if temperature > 1 else ("unlikely", "likely")

@@ -30,7 +30,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
 from coderl_tasks.policy.advantages import should_skip as should_skip
 from coderl_tasks.policy.clients import describe, is_fatal
-from coderl_tasks.settings.update_settings import LossName
+from coderl_tasks.settings.families import LossName
 
 Advantage = float | np.ndarray
 """Of a completion, or of each of its tokens (T,)."""

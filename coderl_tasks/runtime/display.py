@@ -41,7 +41,7 @@ from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.settings import FlowSettings, PipelineSettings
-from coderl_tasks.settings.parsing import words_of
+from coderl_tasks.settings.setting import words_of
 
 
 class WarningsInPrefect(APILogHandler):

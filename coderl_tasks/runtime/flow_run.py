@@ -1,5 +1,4 @@
-"""This flow run in Prefect: its name and its artifacts, which people read and the work does not depend on; and what
-Prefect keeps of its tasks."""
+"""This flow run in Prefect: its name and its artifacts, which people read and the work does not depend on."""
 
 import logging
 import time
@@ -22,10 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class BestEffort:
-    """Calls to the Prefect server that the work does not depend on.
-
-    Prefect's client takes a minute to fail on a lost server, so after a failure such calls are skipped for a while.
-    """
+    """Calls to the Prefect server that the work does not depend on, skipped for a while after a failure: Prefect's
+    client takes a minute to fail on a lost server."""
 
     def __init__(self) -> None:
         self._next_try = 0.0
@@ -59,16 +56,12 @@ async def name_flow_run(name: str, *, root: bool = False) -> None:
 
 
 async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
-    """Publish an artifact; if the Prefect server does not take it, that is logged."""
     await best_effort.call(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
 
 
 def forget_old_results(kept: int = KEPT_RESULTS) -> None:
-    """Let go of all but the newest that Prefect remembers of finished tasks.
-
-    It keeps the state of each, some 8 KB, for as long as the flow runs, to draw which task is handed what another one
-    returned. That is done while a step is under way, and a run may have many thousands.
-    """
+    """Let go of all but the newest that Prefect remembers of finished tasks: some 8 KB each, for as long as the flow
+    runs, to draw which task is handed what another one returned."""
     context = FlowRunContext.get()
     if context is not None:
         for result in list(context.run_results)[:-kept]:

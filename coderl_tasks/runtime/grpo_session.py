@@ -56,11 +56,7 @@ _save, _probe = without_prefect(checkpoint), without_prefect(probe_run)
 
 
 def init_grpo(
-    base_model: str | None = None,
-    *,
-    problems: Iterable[Row] | None = None,
-    say: Say = print,
-    **settings: Any,
+    base_model: str | None = None, *, problems: Iterable[Row] | None = None, say: Say = print, **settings: Any
 ) -> "GrpoSession":
     """A session that trains `base_model`: a name of the Tinker service, or a local model folder. It is open until
     `finish` or `close`.
@@ -90,7 +86,7 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
     if function is not None:
         source = file_of(function, name=FUNCTION, arguments=ARGUMENTS).encode()
         # Named by its content: a run that goes on with the same function goes on with the same file.
-        file = _own_folder("rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
+        file = private_folder(coderl_home() / "rewards") / f"{hashlib.sha256(source).hexdigest()[:16]}.py"
         write_bytes(file, source)
     elif isinstance(reward, Path) or (isinstance(reward, str) and reward.endswith(".py")):
         file = Path(reward)
@@ -100,12 +96,6 @@ def _with_reward_file(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("reward and reward_file are two names of one reward here: give one")
     others = {key: value for key, value in given.items() if key not in ("reward", "reward_file")}
     return {"environment": "custom", **others, "reward_file": str(file)}
-
-
-def _own_folder(name: str) -> Path:
-    folder = coderl_home() / name
-    private_folder(folder)
-    return folder
 
 
 def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem:
@@ -134,18 +124,16 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
                 f"problems[{first}] and problems[{number}]: two of the problems have one problem_id, or are the same"
             )
     content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
-    path = _own_folder("problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
         write_parquet(path, problems_frame(found))
     return str(path)
 
 
 class GrpoSession:
-    """A run that is trained call by call. `init_grpo` makes it; a context manager, which closes it.
-
-    All work is done in one thread with an event loop of its own, as a notebook has one in the caller's. Calls are made
-    one after the other. Ctrl-C ends a call, and the next one goes on with what had been recorded.
-    """
+    """A run that is trained call by call; a context manager, which closes it. All work is done in one thread with an
+    event loop of its own, as a notebook has one in the caller's. Ctrl-C ends a call, and the next one goes on with what
+    had been recorded."""
 
     def __init__(self, settings: TrainSettings, say: Say) -> None:
         self._say = say
@@ -211,17 +199,18 @@ class GrpoSession:
         if not self._thread.is_alive():
             work.close()
             raise CoderlError("the session has ended: init_grpo with the same log_path goes on with the run")
-        future = asyncio.run_coroutine_threadsafe(self._in_turn(work), self._loop)
+
+        async def in_turn() -> T:
+            # After Ctrl-C the next call comes while the one before is being cancelled: two must not write one step.
+            async with self._turn:
+                return await work
+
+        future = asyncio.run_coroutine_threadsafe(in_turn(), self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
-
-    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        # After Ctrl-C the next call comes while the one before is still being cancelled: two must not write one step.
-        async with self._turn:
-            return await work
 
     @property
     def path(self) -> str:
@@ -300,17 +289,14 @@ class GrpoSession:
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
         if num_samples < 1 or limit < 1:
             raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
-        return self._do(_sampled(self._run, [self._prompt(p) for p in prompts], num_samples, temperature, limit))
-
-    def _prompt(self, prompt: str | Row) -> list[int]:
-        renderer, environment = self._run.session.renderer, self._run.session.environment
-        if isinstance(prompt, str):
-            known: Problem | None = self._run.pool.get(prompt)
-            if known is None:
-                return renderer.prompt_tokens([{"role": "user", "content": prompt}])
-        else:
-            known = _problem(prompt, environment.rows, "prompts")
-        return environment.prompt(known, renderer)
+        renderer, environment, asked = self._run.session.renderer, self._run.session.environment, []
+        for prompt in prompts:
+            known = self._run.pool.get(prompt) if isinstance(prompt, str) else None
+            if isinstance(prompt, str) and known is None:
+                asked.append(renderer.prompt_tokens([{"role": "user", "content": prompt}]))
+            else:
+                asked.append(environment.prompt(known or _problem(prompt, environment.rows, "prompts"), renderer))
+        return self._do(_sampled(self._run, asked, num_samples, temperature, limit))
 
     def save(self) -> dict[str, Any]:
         """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`

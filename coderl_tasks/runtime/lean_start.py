@@ -19,11 +19,9 @@ objects, and to look through it over and over is an eighth of the CPU time of a 
 
 
 class _WithoutPyTorch(PathFinder):
-    """Finds modules as `PathFinder` does, but not PyTorch.
-
-    The Tinker SDK and transformers import it wherever it is installed: a third of a flow's start and half of its
-    memory. No flow computes with it; the embedded Tinker server, which does, is a process of its own.
-    """
+    """Finds modules as `PathFinder` does, but not PyTorch. The Tinker SDK and transformers import it wherever it is
+    installed: a third of a flow's start and half of its memory. No flow computes with it; the embedded Tinker server,
+    which does, is a process of its own."""
 
     @classmethod
     def find_spec(

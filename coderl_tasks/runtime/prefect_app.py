@@ -40,10 +40,8 @@ def own_origins(port: int) -> list[str]:
 
 
 class OwnRequestsOnly:
-    """ASGI middleware that refuses (403) requests under another name or from a page of another origin.
-
-    It also serves the login page, and forbids all pages to be shown inside other pages (clickjacking).
-    """
+    """ASGI middleware that refuses (403) requests under another name or from a page of another origin. It also serves
+    the login page, and forbids all pages to be shown inside other pages (clickjacking)."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app

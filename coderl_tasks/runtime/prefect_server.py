@@ -76,10 +76,8 @@ def prefect_server() -> Iterator[str]:
 
 @contextmanager
 def shared_prefect_server(port: int | None = None) -> Iterator[str]:
-    """A Prefect server that others find too: the one there is, else an embedded one, on port 4200 if that is free.
-
-    With `port` it is an embedded one on that port in any case; `ConfigError` if the port is taken.
-    """
+    """A Prefect server that others find too: the one there is, else an embedded one, on port 4200 if that is free. With
+    `port` it is an embedded one on that port in any case; `ConfigError` if the port is taken."""
     with ExitStack() as stack:
         with _one_at_a_time():  # found or started: of two at once the second finds the first one's
             if port is not None and free_port(port) != port:
@@ -91,10 +89,7 @@ def shared_prefect_server(port: int | None = None) -> Iterator[str]:
 
 
 def found_api_url() -> str | None:
-    """The API address of a Prefect server that need not be started: the configured one, or ours on port 4200.
-
-    None if there is neither, or `wants_embedded`.
-    """
+    """The API address of a Prefect server that need not be started: the configured one, or ours on port 4200."""
     if wants_embedded():
         return None
     return configured_api_url() or (DEFAULT_API_URL if _may_join(DEFAULT_API_URL) else None)
@@ -122,8 +117,7 @@ def _may_join(api_url: str) -> bool:
 
 def auth_string(api_url: str) -> str | None:
     """What the client has to send to this server: the secret of an embedded server of this user's that listens there,
-    else what the environment or the Prefect profile says; None if nothing.
-    """
+    else what the environment or the Prefect profile says; None if nothing."""
     from prefect.settings import PREFECT_API_AUTH_STRING
 
     parts = urlsplit(api_url)
@@ -166,10 +160,7 @@ def _status(api_url: str, auth: str | None) -> int | None:
 @contextmanager
 def embedded_prefect(port: int | None = None) -> Iterator[str]:
     """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address.
-
-    It takes requests with its secret (`secret_file`) and a CSRF token, under its own name and from its own pages.
-    Raises InfraError where the database has no room: the server would end at its start, and could not log why.
-    """
+    Raises InfraError where the database has no room: the server would end at its start, and could not log why."""
     require_room([_home()])
     with ExitStack() as stack:
         with _one_at_a_time(), _damage_named(_home() / "prefect.db"):

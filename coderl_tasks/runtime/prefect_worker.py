@@ -30,12 +30,20 @@ WORKER_VARIABLE = "CODERL_WORKER"
 
 
 def deploy_all() -> None:
-    """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml.
-
-    Nothing else of a pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words.
-    """
+    """Create the work pool if it is missing, close it (`closed_template`), and apply prefect.yaml. Nothing else of a
+    pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
     asyncio.run(_provide_work_pool())
-    _prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml"))
+    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *arguments],
+        cwd=CODE_ROOT,  # which prefect.yaml's entrypoints are relative to
+        env={**os.environ, **QUIET, LEAN_VARIABLE: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
 
 
 async def _provide_work_pool() -> None:
@@ -58,11 +66,9 @@ async def _provide_work_pool() -> None:
 
 
 def closed_template(template: dict[str, Any]) -> dict[str, Any]:
-    """A process pool's base job template under which a run's job variables cannot say what is executed.
-
-    The variables that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that
-    it imports from) are taken out and fixed at their defaults, and the server refuses every variable that is not there.
-    """
+    """A process pool's base job template under which a run's job variables cannot say what is executed. The variables
+    that do (`FIXED_VARIABLES`: the command, the environment that its interpreter reads, the folder that it imports
+    from) are taken out and fixed at their defaults, and the server refuses every variable that is not there."""
     if "variables" not in template:
         return template
     variables, configuration = dict(template["variables"]), dict(template["job_configuration"])
@@ -80,10 +86,8 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 
 def run_worker(stop: threading.Event) -> int:
     """Run a worker of the pool until `stop` is set; its exit code. It ends with this process, its flow runs with it.
-
     One that ends by itself is followed by another one, unless `MAX_QUICK_DEATHS` in a row end within `QUICK_S`. Its
-    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed.
-    """
+    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed."""
     import httpx
 
     quick_deaths = 0
@@ -95,9 +99,17 @@ def run_worker(stop: threading.Event) -> int:
             return code
         quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
         goes_on = quick_deaths < MAX_QUICK_DEATHS
-        print(f"the worker ended ({_exit_words(code)}){': starting another one' if goes_on else ''}", flush=True)
+        number = -code if code < 0 else code - 128  # the guard's own end, or what it says of the worker's
+        said = signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
+        print(f"the worker ended ({said}){': starting another one' if goes_on else ''}", flush=True)
         # First its processes, then their states: a run still at work could set its own state afterwards.
-        _end_runs_of(name)
+        # The processes with its name in their environment, wherever they are, until none is left: one may have started
+        # another between the listing and the kill.
+        while pids := processes_with(WORKER_VARIABLE, name):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
         try:
             lines = asyncio.run(_crash_runs_of(name))
         except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
@@ -124,21 +136,6 @@ def _one_worker(name: str, stop: threading.Event) -> int:
     assert worker.stdin is not None
     worker.stdin.close()
     return worker.wait()
-
-
-def _exit_words(code: int) -> str:
-    number = -code if code < 0 else code - 128  # the guard's own end, or what it says of the worker's
-    return signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
-
-
-def _end_runs_of(worker: str) -> None:
-    """Kill what the worker started and left: the processes with its name in their environment, wherever they are."""
-    # Until none is left: one may have started another between the listing and the kill.
-    while pids := processes_with(WORKER_VARIABLE, worker):
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
 
 
 async def _crash_runs_of(worker: str) -> list[str]:
@@ -174,16 +171,3 @@ async def _crash_runs_of(worker: str) -> list[str]:
             if not cancelled:
                 lines.append(f"flow run {run.name} ended with it (Crashed): `prefect flow-run retry {run.id}` goes on")
     return lines
-
-
-def _prefect(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", *arguments],
-        cwd=CODE_ROOT,  # which prefect.yaml's entrypoints are relative to
-        env={**os.environ, **QUIET, LEAN_VARIABLE: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")

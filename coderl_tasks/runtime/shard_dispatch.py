@@ -76,9 +76,8 @@ def put_job(settings: CurateSettings, problems: Iterable[Problem], address: str)
     """Put the shard's problems and job where the worker finds them, if they are not there; the job's hash."""
     buffer = io.BytesIO()
     problems_frame(list(problems)).write_parquet(buffer, compression="zstd")
-    job = json.dumps(
-        {"problems": hashlib.sha256(buffer.getvalue()).hexdigest(), "settings": settings.content()}
-    ).encode()
+    problems_sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
+    job = json.dumps({"problems": problems_sha256, "settings": settings.content()}).encode()
     fs, root = filesystem(address)
     with explained(address):
         fs.invalidate_cache()
@@ -123,9 +122,8 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
         ) from error
     state = run.state
     if state is None or not state.is_completed():
-        said = (
-            f"shard {number}: its run {run.name} is {state.name if state else 'lost'}: {state.message if state else ''}"
-        )
+        how = f"{state.name}: {state.message}" if state else "lost: "
+        said = f"shard {number}: its run {run.name} is {how}"
         # A crash is the machine's, and another try may go well; a run that failed would fail again.
         raise InfraError(said) if state is not None and state.is_crashed() else CoderlError(said)
 

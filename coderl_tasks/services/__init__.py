@@ -13,13 +13,18 @@ An embedded server lives until the `with` block that started it ends. Blocks nes
 import os
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
+
+from dotenv import dotenv_values
+from dotenv.variables import Variable, parse_variables
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import NANO_MODEL, coderl_home, local_model_folder
@@ -30,7 +35,6 @@ from coderl_tasks.server_addresses import (
     sandbox_addresses,
     without_credentials,
 )
-from coderl_tasks.services.env_file import read_env_file
 from coderl_tasks.services.supervisor import EmbeddedServer, answers, is_ours, listeners, told
 from coderl_tasks.settings import FlowSettings
 from coderl_tasks.untrusted_text import printable
@@ -45,10 +49,7 @@ FlowT = TypeVar("FlowT", bound=FlowSettings)
 @dataclass(frozen=True)
 class Services:
     """Addresses of the services in use, those of sandboxes with their credentials (`without_credentials` shows them);
-    `tinker_url` None is the SDK's own default; `lines` say the choice.
-
-    `embedded` are the servers among them that this process started and watches.
-    """
+    `tinker_url` None is the SDK's own default; `lines` say the choice; `embedded` are those started here."""
 
     tinker_url: str | None
     tinker_api_key: str | None = field(repr=False)
@@ -89,14 +90,15 @@ KEYS_OF_ADDRESSES = (
 """Which address gets which key. A `.env` may not set the first where the second is the user's."""
 HEADER_KEYS = ("TINKER_API_KEY", "PREFECT_API_KEY")
 """Variables that are sent as they are, in a header."""
+LARGEST_FILE, LARGEST_VALUE = 64 * 1024, 32 * 1024
+"""Bytes and characters: Linux starts no program with a variable of over 128 KiB."""
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 
 
 def load_environment() -> None:
-    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for.
-
-    The directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or
-    send a key that it does not have itself to a server of its own choice; and for a key that no header can carry.
-    """
+    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for. The
+    directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or send a
+    key that it does not have itself to a server of its own choice; and for a key that no header can carry."""
     file = Path.cwd() / ".env"
     values = read_env_file(file)
     named = [name for name, value in values.items() if value and name not in os.environ]
@@ -120,6 +122,48 @@ def load_environment() -> None:
             raise ConfigError(
                 f"{name} holds a space, a line break or another character that no key has: set it again, in one line"
             )
+
+
+def read_env_file(file: Path) -> dict[str, str]:
+    """The variables that `file` sets, those in their values (`${NAME}`) filled in here: python-dotenv gives them any
+    length, and any secret of the environment, which an address could carry away. Both are a ConfigError, as is what is
+    no such file; a missing one sets none."""
+    if not (file.is_file() or file.is_fifo()):  # a virtual environment may have the name
+        return {}
+    with file.open("rb") as opened:
+        data = opened.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ConfigError(f"{file} has more than {LARGEST_FILE // 1024} KiB, and is no file of settings: remove it")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file} is not UTF-8 text ({error.reason} at byte {error.start}): mend or remove it"
+        ) from error
+    values: dict[str, str] = {}
+    for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
+        if value is None:  # a name alone sets nothing
+            continue
+        if not name or "=" in name or "\0" in name + value:
+            raise ConfigError(f"{file} sets {printable(name)!r}, which cannot be a variable: mend or remove the line")
+        values[name] = _filled_in(file, name, value, values)
+    return values
+
+
+def _filled_in(file: Path, name: str, value: str, earlier: dict[str, str]) -> str:
+    """`value` with what its variables stand for: the environment's come first, as everywhere."""
+    known = ChainMap(os.environ, earlier)
+    filled = ""
+    for part in parse_variables(value):
+        if isinstance(part, Variable) and part.name in os.environ and _SECRET.search(part.name):
+            raise ConfigError(
+                f"{file} puts {printable(part.name)} of the environment into {printable(name)}: coderl takes no secret "
+                "into another variable. Remove it there, or export it in the shell"
+            )
+        filled += part.resolve(known)
+        if len(filled) > LARGEST_VALUE:
+            raise ConfigError(f"{file} gives {printable(name)} more than {LARGEST_VALUE:,} characters: remove the line")
+    return filled
 
 
 def sandbox_concurrency() -> int:
@@ -164,10 +208,8 @@ def uses_tinker_service() -> bool:
 
 
 def for_this_machine(settings: FlowT) -> FlowT:
-    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named.
-
-    So that a bare command works on a fresh machine; the model in use is said at start.
-    """
+    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named, so that a bare
+    command works on a fresh machine."""
     load_environment()
     if uses_tinker_service() or settings.names_model:
         return settings
@@ -206,10 +248,7 @@ def log_folder() -> Path:
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
     """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
-    says why it is that model.
-
-    Raises `ConfigError` for a hub model without a Tinker service, naming both ways out.
-    """
+    says why it is that model. Raises `ConfigError` for a hub model without a Tinker service."""
     outer = _current.get()
     if outer is not None:
         yield outer

@@ -62,9 +62,7 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
 
 def listeners(port: int) -> set[int]:
     """The users (uids) whose processes listen on this port of loopback, read in /proc/net/tcp{,6}; none if nobody does.
-
-    A process can only be told by its owner: one that answers as ours would may be anybody's.
-    """
+    A process can only be told by its owner: one that answers as ours would may be anybody's."""
     uids = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():  # a kernel without IPv6
@@ -121,10 +119,7 @@ def _was_given(pid: int, variable: str, value: str) -> bool:
 
 def end_with_parent(variable: str) -> None:
     """Kill this process when its parent ends, or at once if it has ended: a parent that lives was given `variable` too.
-
-    For a process that another library starts for us, from a thread that we do not know: PR_SET_PDEATHSIG would fire
-    when that thread ends.
-    """
+    PR_SET_PDEATHSIG would fire when the thread ends that started us, which is another library's."""
     parent = os.getppid()
     if not _was_given(parent, variable, os.environ[variable]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -139,11 +134,9 @@ def end_with_parent(variable: str) -> None:
 
 class EmbeddedServer:
     """One server process, as a context manager: entered when `health_path` answers; `url` is stable over restarts.
-
     `command` is without its port, which is appended as `--port N`; what the server writes goes to `log_file`. Where it
     is `closed`, `--key -` is appended too, and it answers to nobody without `key`, which it is told through a pipe: a
-    command line is there for all users to read, and an environment is inherited.
-    """
+    command line is there for all users to read, and an environment is inherited."""
 
     def __init__(
         self,

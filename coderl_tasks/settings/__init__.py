@@ -6,9 +6,8 @@ An unknown key, a wrong type or sizes that contradict each other are a `ConfigEr
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import DEFAULT_MODEL, HUB_DATASET, FlowSettings
-from coderl_tasks.settings.parsing import parse_settings
 from coderl_tasks.settings.pipeline_settings import PipelineSettings
-from coderl_tasks.settings.setting import Setting, about, all_settings, flat
+from coderl_tasks.settings.setting import Setting, about, all_settings, flat, parse_settings
 from coderl_tasks.settings.train_settings import SERVICE_STEPS, TrainSettings
 
 __all__ = [

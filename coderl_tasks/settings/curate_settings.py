@@ -9,10 +9,6 @@ from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, 
 from coderl_tasks.settings.setting import Setting, about
 
 
-def _split_shares(value: Any) -> Any:
-    return split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2")
-
-
 def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
     if shares and not sum(shares.values()) > 0:
         raise ValueError("at least one share has to be above 0")
@@ -20,10 +16,9 @@ def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
 
 
 Share = Annotated[float, Field(ge=0)]
-DifficultyShares = Annotated[
-    dict[Literal["hard", "medium", "easy"], Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)
-]
-SplitShares = Annotated[dict[str, Share], BeforeValidator(_split_shares), AfterValidator(_not_all_zero)]
+_SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
+DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, AfterValidator(_not_all_zero)]
+SplitShares = Annotated[dict[str, Share], _SPLIT, AfterValidator(_not_all_zero)]
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 OF_PROFILE = Setting(of_profile=True)
@@ -200,45 +195,26 @@ class CurateSettings(FlowSettings):
         return self
 
     @model_validator(mode="after")
-    def _reward_file_is_here(self) -> Self:
-        if self.reward_file is not None and self.shards == "deployment":
+    def _is_possible(self) -> Self:
+        away = self.shards == "deployment"
+        if self.reward_file is not None and away:
             raise ValueError(
                 "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _labels_are_sampled_for_here(self) -> Self:
-        if self.label_budget and self.shards == "deployment":
+        if self.label_budget and away:
             raise ValueError(
                 "label_samples needs the profile of all shards before it goes on: use shards=here, or label_samples=0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _counted_here(self) -> Self:
-        if self.shards == "deployment" and (self.max_tokens_total is not None or self.max_usd is not None):
+        if away and (self.max_tokens_total is not None or self.max_usd is not None):
             raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
-        return self
-
-    @model_validator(mode="after")
-    def _screened_here(self) -> Self:
-        if self.profile_mode == "screen" and self.shards == "deployment":
+        if self.profile_mode == "screen" and away:
             raise ValueError(
                 "profile_mode=screen decides by the first shards what it samples of others: use shards=here"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _run_is_told_here(self) -> Self:
-        if self.from_run is not None and self.shards == "deployment":
+        if self.from_run is not None and away:
             raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
-        return self
-
-    @model_validator(mode="after")
-    def _band_is_a_band(self) -> Self:
         if self.band_low > self.band_high:
             raise ValueError(f"band_low={self.band_low} is above band_high={self.band_high}")
         return self

@@ -68,7 +68,7 @@ class EvaluateSettings(FlowSettings):
     ] = Field(None, description="where the result goes: a folder, or a name under the run's evals/")
 
     @model_validator(mode="after")
-    def _samples_can_differ(self) -> Self:
+    def _is_possible(self) -> Self:
         if self.n_samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"n_samples={self.n_samples} with temperature=0: greedy completions of a problem are all the same; add "
@@ -76,16 +76,8 @@ class EvaluateSettings(FlowSettings):
             )
         if self.top_p < 1 and self.temperature == 0:
             raise ValueError(f"top_p={self.top_p:g} with temperature=0: a greedy completion has no other tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _days_in_order(self) -> Self:
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ValueError(f"since={self.since} is after until={self.until}")
-        return self
-
-    @model_validator(mode="after")
-    def _two_are_compared(self) -> Self:
         if self.compare is not None and not 1 <= len(self.compare) <= 2:
             raise ValueError(f"compare={','.join(self.compare)}: name two, A,B, or the seeds of one, A1+A2+A3")
         if self.compare is not None and self.log_path is not None:

@@ -10,6 +10,18 @@ from coderl_tasks.settings.setting import Family, Setting
 ALLOWED = Setting(on_resume="allowed")
 """May change on resume."""
 CLIP_RANGES = ("cliprange", "clip_range", "epsilon")
+LossName = Literal["importance_sampling", "ppo", "cispo", "gspo", "dro"]
+_CLIP = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+LOSS_CONFIG: dict[LossName, dict[str, float]] = {
+    "importance_sampling": {},
+    "ppo": _CLIP,
+    "cispo": _CLIP,
+    "gspo": _CLIP,
+    "dro": {"beta": 0.05},
+}
+"""What each loss can be told, and what it is told where nothing else is said. Thresholds are absolute ratios."""
+LOSS_SETTINGS = {"clip_low": "clip_low_threshold", "clip_high": "clip_high_threshold", "beta": "beta"}
+"""The members of the setting `loss`, and what the service calls them."""
 
 
 class Schedule(Family):
@@ -21,13 +33,7 @@ class Schedule(Family):
         Literal["constant", "linear", "cosine"],
         Setting(
             on_resume="warned",
-            elsewhere=(
-                "learning_rate_schedule",
-                "lr_schedule",
-                "lr_scheduler",
-                "lr_scheduler_type",
-                "scheduler",
-            ),
+            elsewhere=("learning_rate_schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler"),
         ),
     ] = Field("constant", description="how the learning rate falls to 0 at `total`, if at all")
     total: Annotated[
@@ -205,6 +211,5 @@ class Trackers(Family):
         None, description="log to this trackio project too"
     )
     name: Annotated[str | None, Setting(on_resume="allowed", elsewhere=("wandb_name", "trackio_name"))] = Field(
-        None,
-        description="name of the run there; in trackio six digits are added that stand for the directory",
+        None, description="name of the run there; in trackio six digits are added that stand for the directory"
     )

@@ -100,10 +100,6 @@ def split_shares(value: Any, expected: str) -> Any:
     return shares
 
 
-def _split_prices(value: Any) -> Any:
-    return split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")
-
-
 def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
     if prices and not {"prefill", "sample"} <= prices.keys():
         raise ValueError("both prefill and sample need a price")
@@ -112,22 +108,9 @@ def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
 
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
-    BeforeValidator(_split_prices),
+    BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
     AfterValidator(_sampling_has_prices),
 ]
-
-
-def file_hash(file: str) -> str | None:
-    """The hash of a file, None if it cannot be read, which whoever reads it says."""
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-def _absolute(value: str | None) -> str | None:
-    """A path that a resume means too, whatever folder it is started in."""
-    return None if value is None else str(Path(value).expanduser().resolve())
 
 
 def _with_recipe_names(schema: dict[str, Any], model: type[Any]) -> None:
@@ -200,7 +183,8 @@ class FlowSettings(BaseModel):
     )
     reward_file: Annotated[
         str | None,
-        AfterValidator(_absolute),
+        # A path that a resume means too, whatever folder it is started in.
+        AfterValidator(lambda path: None if path is None else str(Path(path).expanduser().resolve())),
         Setting(inherited=True, on_resume="warned", environments=("custom",), elsewhere=REWARD_NAMES),
     ] = Field(
         None,
@@ -238,8 +222,7 @@ class FlowSettings(BaseModel):
         float, Setting(inherited=True, environments=("code", "custom"), elsewhere=("timeout",))
     ] = Field(6.0, gt=0, description="CPU seconds per test, where the problem names no limit; custom: per completion")
     isolation_per_test: Annotated[
-        IsolationPerTest,
-        Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",)),
+        IsolationPerTest, Setting(decides_content=False, on_resume="allowed", inherited=True, environments=("code",))
     ] = Field(
         "failures",
         description="tests with a process of their own in the sandbox: failures, a program's first and those that it "
@@ -299,7 +282,10 @@ class FlowSettings(BaseModel):
         values = flat(type(self), self.model_dump(mode="json"))
         recorded = nested(type(self), {key: value for key, value in values.items() if self._is_recorded(said[key])})
         if self.reward_file is not None:  # the path says nothing of what the function does
-            recorded[REWARD_HASH] = file_hash(self.reward_file)
+            try:
+                recorded[REWARD_HASH] = hashlib.sha256(Path(self.reward_file).read_bytes()).hexdigest()
+            except OSError:  # whoever reads it says so
+                recorded[REWARD_HASH] = None
         return recorded
 
     @classmethod

@@ -1,4 +1,5 @@
-"""What a setting says about itself, and families: settings that are given together in one mapping.
+"""What a setting says about itself; families, settings that are given together in one mapping; and settings from plain
+values, with what is wrong with them in a line.
 
 1. A setting is one field, and all about it stands there: default, bounds, unit and help in pydantic's `Field`, the rest
    in a `Setting` in its `Annotated`. Nothing else lists settings by name.
@@ -6,17 +7,30 @@
    models and config.json do. What a preset fills in, what was given and what may change on resume goes by member.
 """
 
+import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+
+from coderl_tasks.errors import ConfigError
 
 ENVIRONMENTS = ("code", "gsm8k", "custom")
 NONE_WORDS = ("", "none", "null")
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
+ENVIRONMENT = {
+    "base_url": "TINKER_BASE_URL",
+    "tinker_base_url": "TINKER_BASE_URL",
+    "api_key": "TINKER_API_KEY",
+    "tinker_api_key": "TINKER_API_KEY",
+    "sandbox_url": "SANDBOX_URL",
+    "sandbox_max_concurrency": "SANDBOX_MAX_CONCURRENCY",
+}
+"""What other tools have as settings, and is of the machine here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +152,8 @@ def recipe_names(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
 
 def flat(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` of settings of `model` with the members of families by their dotted keys. The recipe's names become
-    ours; None there counts as not given: the UI's form sends it for a field left empty.
-
-    ValueError, one line, for a family that is given something else, or a member that is given twice.
-    """
+    ours; None there counts as not given: the UI's form sends it for a field left empty. ValueError, one line, for a
+    family that is given something else, or a member that is given twice."""
     families, names = families_of(model), recipe_names(model)
     found: dict[str, Any] = {}
     for key, value in values.items():
@@ -185,3 +197,91 @@ def environment_defaults(model: type[BaseModel], environment: str) -> dict[str, 
     """The defaults of the settings of `model` that are others in `environment`, by dotted key."""
     said = {key: about(setting).by_environment for key, setting in all_settings(model)}
     return {key: values[environment] for key, values in said.items() if environment in values}
+
+
+def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
+    """Settings from plain (possibly string) values; `ConfigError` with one line that names each bad key."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(item, model) for item in error.errors())) from None
+
+
+def _explain(item: Any, model: type[BaseModel]) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
+        *setting, name = (str(part) for part in item["loc"][:-1])
+        return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
+    if item["type"] == "extra_forbidden":
+        inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
+        key = key if inside is None else f"{key}.{inside}"
+        if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
+            return f"unknown setting {key!r}: it is the environment variable {variable}"
+        near = _near(key, model)
+        return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
+    if item["type"] == "model_type":
+        return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
+    if isinstance(item["input"], Mapping) and key in dict(all_settings(model)) and item["type"] != "value_error":
+        return f"{key} is a setting, not a group of them: write {key}=value"
+    kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
+    words = _WORDS.get(kind)
+    message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
+    # Of several settings together, a family or all of a flow, the message says which they are.
+    is_whole = (
+        item["type"] == "value_error" and isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
+    )
+    return message if is_whole or not key else f"{key}={item['input']!r}: {message}"
+
+
+_WORDS = {
+    "int_parsing": "not a whole number",
+    "int_type": "not a whole number",
+    "int_from_float": "not a whole number",
+    "float_parsing": "not a number",
+    "float_type": "not a number",
+    "finite_number": "not a finite number",
+    "bool_parsing": "neither true nor false",
+    "bool_type": "neither true nor false",
+    "string_type": "must be text",
+    "none": "needs a value",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "literal_error": "must be {expected}",
+}
+"""Pydantic's types of errors in words for people who do not know pydantic."""
+
+
+def _near(key: str, model: type[BaseModel]) -> str:
+    """The settings that `key` may be meant for, those of its own group first: of the same name in a group, of this name
+    in other tools, else spelled alike; empty if none is."""
+    group, _, last = key.rpartition(".")
+    known = dict(all_settings(model))
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    called = [
+        f"{name} {note}".rstrip()
+        for name, field in known.items()
+        for other, _, note in (text.partition(" ") for text in about(field).elsewhere)
+        if other == last
+    ]
+    # A pipeline has most settings three times: one in the group that was written is what was meant.
+    here = f"{group}." if group else ""
+    of_group = [[text for text in found if text.startswith(here)] for found in (same, called)]
+    found = next(filter(None, (*of_group, same, called)), None)
+    return " or ".join(found or difflib.get_close_matches(key, known, n=1))
+
+
+def words_of(values: Mapping[str, Any]) -> list[str]:
+    """`values` of settings as the words of a command line that give them."""
+
+    def word(value: Any) -> str:
+        if value is None:
+            return NONE_WORDS[1]
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, Mapping):
+            return ",".join(f"{key}:{part}" for key, part in value.items())
+        return ",".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+    return [f"{key}={word(value)}" for key, value in values.items()]

@@ -17,10 +17,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 
 from coderl_tasks.settings.families import (
     ALLOWED,
+    LOSS_CONFIG,
+    LOSS_SETTINGS,
     Adam,
     Evaluations,
     Kl,
     Loss,
+    LossName,
     RollingSave,
     Schedule,
     Trackers,
@@ -28,7 +31,6 @@ from coderl_tasks.settings.families import (
 )
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
 from coderl_tasks.settings.setting import Setting, preset_values
-from coderl_tasks.settings.update_settings import LOSS_CONFIG, LOSS_SETTINGS, LossName, replayable_loss
 
 MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
@@ -65,6 +67,15 @@ def _state_path(value: str | None) -> str | None:
     return value
 
 
+def _replayable_loss(value: Any) -> Any:
+    if value == "stable_reinforce":
+        raise ValueError(
+            "it reads records of the sampler that end with its session, so that a run could not go on after a crash: "
+            "take ppo or cispo"
+        )
+    return value
+
+
 RecipeSize = Annotated[
     int, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), Field(json_schema_extra={"default": None})
 ]
@@ -84,8 +95,7 @@ class TrainSettings(FlowSettings):
     }
 
     pool: Annotated[
-        str,
-        Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",)),
+        str, Setting(common=True, on_resume="allowed", elsewhere=("order_from (its profile alone decides)",))
     ] = Field(
         "latest",
         description="a pool's folder or parquet file, or latest: the newest of this model (and of dataset, if given) "
@@ -141,8 +151,7 @@ class TrainSettings(FlowSettings):
         "completions_per_problem, and what the others save goes to groups of further problems (0: all at once)",
     )
     refill: Annotated[
-        float,
-        Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor")),
+        float, Setting(elsewhere=("dynamic_sampling", "dynamic_filtering", "filter_groups", "oversampling_factor"))
     ] = Field(
         1.0,
         ge=1,
@@ -158,11 +167,9 @@ class TrainSettings(FlowSettings):
         Schedule(), description="how the learning rate rises and falls: schedule=cosine:200,warmup:10"
     )
     adam: Adam = Field(Adam(), description="the optimizer: adam=beta1:0.9,beta2:0.95,eps:1e-12,weight_decay:0")
-    loss_fn: Annotated[
-        LossName,
-        BeforeValidator(replayable_loss),
-        Setting(gsm8k="ppo", elsewhere=("loss_type",)),
-    ] = Field("importance_sampling", description="Tinker's name of the loss")
+    loss_fn: Annotated[LossName, BeforeValidator(_replayable_loss), Setting(gsm8k="ppo", elsewhere=("loss_type",))] = (
+        Field("importance_sampling", description="Tinker's name of the loss")
+    )
     loss: Loss = Field(Loss(), description="what the loss is told: loss=clip_low:0.8,clip_high:1.2; loss=beta:0.05")
     kl: Kl = Field(Kl(), description="distance to the base model: kl=penalty_coef:0.05 or kl=base_every:10")
     epochs_per_rollout_batch: Annotated[int, Setting(elsewhere=("epochs", "num_iterations", "ppo_epochs"))] = Field(
@@ -310,17 +317,13 @@ class TrainSettings(FlowSettings):
         return max(self.rolling_save.keep, self.max_steps_off_policy + 1)
 
     @model_validator(mode="after")
-    def _first_completions_are_possible(self) -> Self:
+    def _groups_are_possible(self) -> Self:
         first, whole = self.first_completions, self.completions_per_problem
         if first and not 2 <= first < whole:
             raise ValueError(
                 f"first_completions={first} of completions_per_problem={whole}: use from 2, of which two can differ, "
                 f"to {whole - 1}, or leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _refill_is_possible(self) -> Self:
         problems = self.problems_per_step
         if self.refill > 1 and self.most_groups == problems and not self.first_completions:
             raise ValueError(
@@ -377,16 +380,10 @@ class TrainSettings(FlowSettings):
 
 
 def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) -> dict[str, Any]:
-    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them.
-
-    None counts as not given: the UI's form sends it for a field left empty.
-    """
-    so_far = {
-        BATCH_SIZE: batch_size,
-        GROUP_SIZE: group_size,
-        PROBLEMS: group_size,
-        COMPLETIONS: batch_size // group_size,
-    }
+    """The sizes of `given`, which need not be numbers yet, with what of the sizes so far completes them. None counts as
+    not given: the UI's form sends it for a field left empty."""
+    so_far = {BATCH_SIZE: batch_size, GROUP_SIZE: group_size}
+    so_far |= {PROBLEMS: group_size, COMPLETIONS: batch_size // group_size}
     named = {key: given[key] for key in SIZE_KEYS if given.get(key) is not None}
     if not named:
         return {key: so_far[key] for key in (BATCH_SIZE, GROUP_SIZE)}

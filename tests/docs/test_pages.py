@@ -17,7 +17,7 @@ from coderl_tasks.cli.options import SUBCOMMANDS
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.server_addresses import sandbox_addresses
-from coderl_tasks.settings.parsing import parse_settings
+from coderl_tasks.settings.setting import parse_settings
 
 DOCS = sorted((PROJECT_ROOT / "docs").glob("*.md"))
 PAGES = [PROJECT_ROOT / "README.md", *DOCS, *sorted((PROJECT_ROOT / "benchmarks").glob("*.md"))]

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from coderl_tasks.cli import doctor, main
 from coderl_tasks.cli import export as export_command
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.evaluation.policy import saved_policy
 from coderl_tasks.export import transformers_model
 from coderl_tasks.export.download import CONFIG, WEIGHTS, finish_adapter, tensor_names
-from coderl_tasks.export.saved_policy import saved_policy
 from coderl_tasks.export.transformers_model import Agreement
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.insight.run_page import run_page

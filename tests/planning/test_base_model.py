@@ -6,7 +6,7 @@ import pytest
 from tinker.types import SupportedModel
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.planning.base_model import BARE_MODELS, MadeWith, choose_model, with_decided_model
+from coderl_tasks.planning.early_checks import BARE_MODELS, MadeWith, choose_model, with_decided_model
 from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
 from tests.conftest import Serve

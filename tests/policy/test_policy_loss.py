@@ -22,7 +22,7 @@ from coderl_tasks.policy.update import (
     update_policy,
     with_base_logprobs,
 )
-from coderl_tasks.settings.update_settings import LOSS_CONFIG, LossName
+from coderl_tasks.settings.families import LOSS_CONFIG, LossName
 from tests.policy.tiny_rollouts import rollouts, start
 
 LOSSES = {name: PolicyLoss(name, config) for name, config in LOSS_CONFIG.items()}

@@ -1,0 +1,71 @@
+"""`coderl serve` and `coderl up`: servers until they are stopped. Each imports only what it needs itself."""
+
+import signal
+import threading
+from argparse import Namespace
+
+from coderl_tasks.errors import ConfigError, InfraError
+from coderl_tasks.paths import GRADING_DRIVER, NANO_MODEL, coderl_home, local_model_folder, private_folder, tinker_store
+from local_servers.interface import ServerError, SetupError, read_key, serve_sandbox, serve_tinker
+
+
+def serve(options: Namespace) -> int:
+    try:
+        key = None if options.key is None else read_key(options.key)
+        if options.server == "tinker":
+            serve_tinker(
+                options.port,
+                options.host,
+                options.model or [NANO_MODEL],
+                folder_of=local_model_folder,
+                root=private_folder(tinker_store()),
+                key=key,
+                device=options.device,
+                dtype=options.dtype,
+            )
+        else:
+            serve_sandbox(
+                options.port,
+                options.host,
+                options.concurrency,
+                options.allow_unisolated,
+                key=key,
+                prepared=GRADING_DRIVER.read_text(),
+                hidden={"CODERL_HOME": coderl_home()},
+            )
+    except SetupError as error:
+        raise ConfigError(str(error)) from error
+    except ServerError as error:
+        raise InfraError(str(error)) from error
+    return 0
+
+
+def up(options: Namespace) -> int:
+    """A Prefect server (if none of ours answers), the deployments and a worker, until interrupted: the worker's exit
+    code, 0 after Ctrl-C or SIGTERM."""
+    from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
+    from coderl_tasks.runtime.prefect_worker import deploy_all, run_worker
+    from coderl_tasks.services import load_environment
+
+    load_environment()
+    port: int | None = options.port
+    if port is None and (said := not_joined()) is not None:
+        print(said, flush=True)
+    with shared_prefect_server(port) as api_url:
+        if is_open(api_url):
+            print(
+                f"warning: {api_url} asks for no secret: whoever reaches it, a web page in your browser too, can run "
+                "commands as you while this worker serves it; stop it, and coderl up starts one that asks",
+                flush=True,
+            )
+        print(f"Prefect UI: {ui_address(api_url)}", flush=True)
+        deploy_all()
+        print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
+        print(f"in another terminal: {exports(api_url)}", flush=True)
+        print("                     prefect deployment run curate/local --watch", flush=True)
+        # Until here Ctrl-C ends the command at once; from here on the worker is asked to finish first.
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        code = run_worker(stop)
+    return 0 if stop.is_set() else code
