@@ -49,7 +49,7 @@ from coderl_tasks.policy.grpo import (
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import ordered, try_all
 from coderl_tasks.policy.selection import seed_for
-from coderl_tasks.settings.update_settings import LossName
+from coderl_tasks.settings.families import LossName
 
 Schedule = Literal["constant", "linear", "cosine"]
 UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
