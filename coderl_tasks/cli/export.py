@@ -77,7 +77,7 @@ def export(options: Namespace) -> int:
             checked = _check_and_merge(base, folder, adapter, sequences, options.merge)
         name = (options.push or out.name).rpartition("/")[2]
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
-    print(f"exported: {out}{f' ({checked})' if checked else ' (not checked)'}")
+    print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
     print("\n".join(_commands(out.resolve(), str(local or base), int(config["r"]), merged=options.merge)))
     if options.push is not None:
         print(f"pushed: {_push(out, options.push, public=options.public)}")
@@ -172,9 +172,8 @@ def _check_and_merge(
         with model.disable_adapter():
             before = transformers_model.agreement(model, sequences)
         said = (
-            f"transformers gives the sampled log-probabilities of {found.tokens} tokens: they differ by "
-            f"{found.mean:.1e} nats on average and {found.largest:.1e} at most; those of the base model by "
-            f"{before.mean:.1e}"
+            f"log-probabilities agree with those sampled to {found.largest:.1e} nats (the base model's differ by "
+            f"{before.mean:.1e})"
         )
     if merge:
         transformers_model.write_merged(model, base, folder)

@@ -290,8 +290,7 @@ def _show(parser: argparse.ArgumentParser) -> None:
 def _report(parser: argparse.ArgumentParser) -> None:
     """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they
     were started with, their paired Pass@1, histories, answers, tokens and time."""
-    parser.add_argument("run", help=RECORDS)
-    parser.add_argument("other", nargs="?", help="a second run: its name, or its directory")
+    parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
     parser.add_argument(
         "--out",
         type=Path,

@@ -112,12 +112,14 @@ def show(options: Namespace) -> int:
 
 
 def report(options: Namespace) -> int:
-    record = record_path(options.run)
-    other = None if options.other is None else record_path(options.other)
+    if len(options.runs) > 2:
+        raise ConfigError(f"takes one or two runs, not {len(options.runs)}")
+    first, *others = map(record_path, options.runs)
     from coderl_tasks.insight.report import write_comparison, write_report  # which takes seconds to import
 
-    with naming_damaged_tables(record), naming_damaged_tables(other or record):
-        print(write_report(record, options.out) if other is None else write_comparison(record, other, options.out))
+    with naming_damaged_tables(first), naming_damaged_tables(*(others or [first])):
+        written = write_comparison(first, others[0], options.out) if others else write_report(first, options.out)
+    print(written.absolute())
     return 0
 
 

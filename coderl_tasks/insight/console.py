@@ -58,15 +58,18 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         count = len(columns)
         # A pipe or a file has no width: rich would take 80 columns and cut what another program is to read.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
-    table = plain_table(title)
-    for (series, _), width in zip(columns[:count], least, strict=False):
+    table, spare = plain_table(title), console.width - sum(least[:count]) - GAP * (count - 1)
+    for (series, _), narrow, whole in zip(columns[:count], least, widths, strict=False):
+        # Exact widths: left to itself, rich takes a column of numbers away to show more of a text.
+        width = narrow + min(spare, whole - narrow)
+        spare -= width - narrow
         right = series.dtype.is_numeric()
         table.add_column(
             Text(printable(series.name)),
             justify="right" if right else "left",
             overflow="ellipsis",
             no_wrap=True,
-            min_width=width,
+            width=width,
         )
     for row in zip(*(cells for _, cells in columns[:count]), strict=True):
         table.add_row(*[Text(cell) for cell in row])

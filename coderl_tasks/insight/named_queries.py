@@ -21,6 +21,8 @@ class NamedQuery:
 
 
 RUN, CURATION = "run", "curation"
+PROFILED = ("pass_rates", "samples")
+"""The queries that an unprofiled pool has no answer to."""
 
 # fmt: off
 # Where a LIMIT cuts, the order ends with what names a row: ties would be cut another way each time. To join with the
@@ -59,7 +61,8 @@ _QUERIES = (
     NamedQuery("evals", RUN, "What is Pass@1, by evaluation and split?", """
         SELECT run, eval, step, split, n, round(pass_at_1, 4) AS pass_at_1, round(ci_low, 4) AS ci_low,
                round(ci_high, 4) AS ci_high
-        FROM eval_splits ORDER BY run, step, eval, split <> 'overall', split
+        FROM eval_splits ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
+        ORDER BY run, step, eval, split <> 'overall', split
         """),
     NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", """
         WITH placed AS (

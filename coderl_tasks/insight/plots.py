@@ -23,7 +23,7 @@ from coderl_tasks.insight.figure import (
 )
 from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
-from coderl_tasks.insight.shown_metrics import SHOWN, Shown
+from coderl_tasks.insight.shown_metrics import KL_NOISE, SHOWN, Shown
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SIZE = (figure.WIDTH, 2.4)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
-_GROUPS = "Groups without signal"
 _KL = "Sampler against trainer: mean log-probability gap"
 CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
@@ -71,9 +70,9 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
     flat = {}
     for title in history_panels(run):
         shown = {name: shown.curve for name, shown in _in_panel(title).items()}
-        if title in (SIGNAL, _GROUPS):  # what they draw of their own
-            shown |= {"groups_skipped": "skipped", "groups_total": "groups"}
         series = {label: values for name, label in shown.items() if (values := _series(run.metrics, name)) is not None}
+        if title == _KL:
+            series = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in series.items()}
         levels = {label: float(np.nanmax(values)) for label, values in series.items()}
         level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(levels[label]) for label, values in series.items())
         if level and not (title == CORRECT and run.evals):
@@ -183,23 +182,6 @@ def _evaluations(axes: "Axes", evals: Sequence[EvalRecord]) -> None:
     )
 
 
-def _groups(axes: "Axes", metrics: pl.DataFrame) -> None:
-    skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
-    if skipped is None or total is None:
-        return
-    steps = metrics["step"].to_numpy()
-    # Areas from there on: each bar is an element of the SVG, and the report of a long run is to stay small.
-    if len(steps) <= 100:
-        axes.bar(steps, total - skipped, width=0.8, color=figure.BLUE, label="trained on")
-        axes.bar(steps, skipped, bottom=total - skipped, width=0.8, color=figure.GREY, alpha=0.55, label="skipped")
-    else:
-        labels, colours = ["trained on", "skipped"], [figure.BLUE, "#9aa3af8c"]
-        axes.stackplot(steps, total - skipped, skipped, labels=labels, colors=colours, step="mid", linewidth=0)
-    axes.set_ylim(0, max(1.0, float(np.nanmax(total))))
-    whole_numbers(axes.yaxis)
-    add_legend(axes)
-
-
 def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     skipped, total = _series(metrics, "groups_skipped"), _series(metrics, "groups_total")
     if skipped is None or total is None:
@@ -248,7 +230,6 @@ PANELS = {
     "Format and truncation": Panel(
         "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
     ),
-    _GROUPS: Panel("Groups skipped", _groups),
     SIGNAL: Panel("Groups with a signal", _signal),
     _KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
     "Loss": Panel("Loss, summed over tokens"),
@@ -259,7 +240,7 @@ PANELS = {
     ),
     "Programs that run out of time": Panel("Out of time", limits=(0, None), number=".0%"),
     "Spread of the advantages": Panel("Spread of the advantages", limits=(0, None)),
-    "Seconds per step, by phase": Panel("Seconds per step", _times),
+    "Seconds per step, by phase": Panel("Seconds", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
 FIRST = ("Mean reward", CORRECT, "Format and truncation", SIGNAL, "Completion length", _KL)
@@ -271,7 +252,7 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
     names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
     draw = partial(_pass_at_1, names=names, sides=dict(zip(labels, (before, after), strict=True)))
-    return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.45 * len(names)), alt, left=figure.LABELS)
+    return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.5 * len(names)), alt, left=figure.LABELS)
 
 
 def _pass_at_1(axes: "Axes", names: Sequence[str], sides: Mapping[str, EvalRecord]) -> None:
@@ -288,9 +269,10 @@ def _pass_at_1(axes: "Axes", names: Sequence[str], sides: Mapping[str, EvalRecor
             axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
             axes.annotate(
                 f"{rate:.1%}",
-                (high, y),
-                xytext=(5, 0),
+                (rate, y),
+                xytext=(0, 60 * offset),
                 textcoords="offset points",
+                ha="center",
                 va="center",
                 fontsize=8.5,
                 color=figure.INK,
@@ -327,6 +309,7 @@ def _pass_rates(axes: "Axes", profile: pl.DataFrame, band: tuple[float, float] |
         axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
     axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
     axes.tick_params(axis="x", labelsize=7.5)
+    axes.set_xlabel("pass rate")
     axes.set_ylabel("problems expected")
     whole_numbers(axes.yaxis)
     if splits:
@@ -359,13 +342,13 @@ def _funnel(axes: "Axes", rows: Sequence[Remaining]) -> None:
         alpha=0.45,
     )
     for place, row in enumerate(rows):
-        text = f"{row.left:,}" + (f"  −{row.dropped:,}" if row.dropped else "")
+        text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
         axes.annotate(
             text, (row.left + row.dropped, place), (5, 0), textcoords="offset points", va="center", fontsize=8
         )
     axes.set_yticks(places, [row.stage for row in rows])
     axes.tick_params(axis="y", labelcolor=figure.INK)
-    axes.set_xlim(0, 1.13 * max(1, rows[0].left))
+    axes.set_xlim(0, 1.2 * max(1, rows[0].left))
     axes.invert_yaxis()
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)

@@ -31,6 +31,7 @@ from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import PoolFile, Problem
 from coderl_tasks.problems.sides import EvaluationSide
+from coderl_tasks.problems.sources import find_source
 from coderl_tasks.untrusted_text import printable, printable_lines
 
 MOST_LINES, MOST_CHARS = 40, 2000
@@ -114,6 +115,17 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
     return {problem.problem_id: problem for problem in loaded.problems if problem.problem_id in ids}
 
 
+def problems_at_hand(run: RunRecord, ids: Collection[str]) -> tuple[dict[str, Problem], str | None]:
+    """The evaluated problems `ids`, and why they are not at hand. Nothing is downloaded."""
+    source = str(run.config.get("evaluation_dataset") or run.config.get("dataset"))
+    if find_source(source) is None:
+        return {}, f"{source} is not on this machine as a file or folder"
+    try:
+        return problems_of(run.config, set(ids), evaluated=True), None
+    except CoderlError as error:
+        return {}, str(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What was sampled for a problem in a step, or in an evaluation: how many completions were graded, how many of them
@@ -154,6 +166,9 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     has the problem, else of the newest such evaluation. Raises ConfigError, with what there is, where that names
     nothing, or several."""
     run = load_run(path)
+    if evaluation is not None and evaluation not in run.evals:
+        there = ", ".join(run.evals) or "none"
+        raise ConfigError(printable(f"the run has no evaluation {evaluation!r} of its own; it has: {there}"))
     seen = _seen(run)
     problem_id = _find(run, seen, wanted)
     places = [
@@ -180,7 +195,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
     except CoderlError as error:
         missing = str(error)
     decode = prompt_decoder(str(run.config.get("model_name", "")))
-    prompt = decode(rows[0]["prompt_tokens"]) if problem is None and decode is not None else ""
+    prompt = _asked(decode(rows[0]["prompt_tokens"])) if problem is None and decode is not None else ""
     lengths = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs")
     return ProblemView(
         problem_id,
@@ -259,8 +274,8 @@ def problems_frame(path: Path) -> pl.DataFrame:
         .filter(pl.col("evaluation").is_null() & pl.col("reward").is_not_null())
         .group_by("problem_id")
         .agg(
-            completions=pl.len(),
             pass_rate=(pl.col("verdict") == Verdict.PASSED).mean().round(3),
+            completions=pl.len(),
             last_step=pl.col("step").max(),
         )
         .sort("pass_rate", "completions", "problem_id", descending=[False, True, False])
@@ -343,19 +358,27 @@ def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
 
 
 def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
-    """Statements by problem id: the pool's, and of problems that are not in it the prompts of the evaluations."""
+    """Statements by problem id: of the pool, else of the evaluation's data set, else read from the prompts."""
     try:
-        found = {key: problem.statement for key, problem in problems_of(run.config, ids, evaluated=False).items()}
+        problems = problems_of(run.config, ids, evaluated=False)
     except CoderlError:  # prompts tell as much, where they can be read
-        found = {}
+        problems = {}
+    if others := set(ids) - problems.keys():
+        problems |= problems_at_hand(run, others)[0]
+    found = {key: problem.statement for key, problem in problems.items()}
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     for record in run.evals.values():
         if decode is not None and record.rollouts is not None:
             prompts = pl.scan_parquet(record.rollouts).select("problem_id", "prompt_tokens")
             lacking = [problem_id for problem_id in ids if problem_id not in found]
             rows = prompts.filter(pl.col("problem_id").is_in(lacking)).unique("problem_id").collect()
-            found |= {problem_id: decode(tokens) for problem_id, tokens in rows.iter_rows()}
+            found |= {problem_id: _asked(decode(tokens)) for problem_id, tokens in rows.iter_rows()}
     return found
+
+
+def _asked(prompt: str) -> str:
+    """The statement in a prompt of environment=code, without the words that all have; another prompt as it is."""
+    return prompt.partition("### Question:\n")[2].rpartition("\n\n### Format:")[0] or prompt
 
 
 def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluation: str | None) -> Place:
@@ -420,7 +443,8 @@ def _completion_row(row: Mapping[str, Any], number: str) -> dict[str, Any]:
         "completion": number,
         "verdict": f"{row['verdict'] or 'not graded'}{truncated}",
         "tests passed": f"{row['tests_passed'] or 0} of {row['tests_total'] or 0}",
-        "reward": row["reward"], "format": row["format_score"], "correctness": row["correctness_score"],
+        "reward": row["reward"], "correctness": row["correctness_score"],
+        "format": None if row["format_score"] is None else "ok" if row["format_score"] >= 0 else "no",
         "advantage": row["advantage"], "CPU s": cpu_s, "tokens": row["n_completion_tokens"],
     }  # fmt: skip
 

@@ -28,7 +28,7 @@ from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
-from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
+from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
 from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
@@ -206,7 +206,7 @@ def print_query(
         else:
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
             if answer.is_empty():  # a pool and a run may have one name
-                why = ": nothing was profiled" if name in ("pass_rates", "samples") else ""
+                why = ": nothing was profiled" if name in PROFILED else ""
                 said = f"no rows in {path}{why}; `coderl query` without SQL lists what it has"
                 console.print(said, highlight=False, markup=False)
 

@@ -63,13 +63,18 @@ class EvalRecord:
         return float(self.summary["pass_at_1"])
 
     @property
+    def is_copy(self) -> bool:
+        """Whether nothing was sampled for it: its rollouts are those of another evaluation of the run."""
+        return self.summary.get("taken_from") is not None
+
+    @property
     def interval(self) -> tuple[float, float]:
         return float(self.summary["ci_low"]), float(self.summary["ci_high"])
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run directory. `metrics` has one row per training step, in order; `evals` are sorted by step."""
+    """A run directory. `metrics` has one row per training step, in order; `evals`, by step, are without copies."""
 
     path: Path
     config: dict[str, Any]
@@ -164,7 +169,7 @@ def load_run(path: Path) -> RunRecord:
         path=path,
         config=recorded_config(path) or {},
         metrics=metrics,
-        evals=load_evals(path / "evals", last),
+        evals={name: one for name, one in load_evals(path / "evals", last).items() if not one.is_copy},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
         scored_files=sorted((path / "steps").glob("*/scored.parquet")),
     )

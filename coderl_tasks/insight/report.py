@@ -17,6 +17,7 @@ from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight import pool_view
+from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
 from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.run_page import comparison_page, run_page
@@ -105,8 +106,10 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         if len(suspected)
         else (),
         "manifest": flatten(curation.manifest),
-        "queries": [f"coderl query {place} --name {name}" for name in POOL_QUERIES],
-        "sql": f'coderl query {place} "SELECT split, avg(pass_rate) FROM profile GROUP BY split"',
+        "queries": [
+            f"coderl query {place} --name {name}" for name in POOL_QUERIES if len(profile) or name not in PROFILED
+        ],
+        "sql": f'coderl query {place} "SELECT split, count(*) FROM pool GROUP BY split"',
     }
 
 

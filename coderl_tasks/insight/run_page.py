@@ -4,26 +4,26 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 from markupsafe import Markup
 
-from coderl_tasks.errors import CoderlError
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import FIRST, flat_panels, history_pairs, history_plots, pass_at_1_plot
-from coderl_tasks.insight.problem_view import Decode, failed_test, problems_of, prompt_decoder
+from coderl_tasks.insight.problem_view import Decode, failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.run_config import config_changes, shown_setting
+from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
-from coderl_tasks.problems.sources import find_source
 
 SPANS = 5
 SIDES = ("A", "B")
@@ -41,6 +41,8 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     comparison = compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
     plots = {title: Markup(plot.inline_svg()) for title, plot in history_plots(run).items()} if len(run.metrics) else {}
+    titles = sorted(plots, key=lambda title: title not in FIRST)
+    first = len(plots.keys() & FIRST) + 1 & ~1  # two in each row
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     return {
         "title": run.path.name,
@@ -54,8 +56,8 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "checks": html_table(checks_table(smoke_checks(run))),
         "hints": hints(run),
         "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after).inline_svg()) if comparison else None,
-        "history": [plot for title, plot in plots.items() if title in FIRST],
-        "more_history": [plot for title, plot in plots.items() if title not in FIRST],
+        "history": [plots[title] for title in titles[:first]],
+        "more_history": [plots[title] for title in titles[first:]],
         "flat": list(flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
@@ -92,8 +94,11 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "title": f"{first.path.name} and {second.path.name}",
         "runs": list(zip(SIDES, runs, strict=True)),
         "facts": [(label, *(side.get(label) for side in known)) for label in labels],
-        "changes": [(change.key, *map(shown_setting, (change.old, change.new))) for change in changes],
+        "changes": [
+            (change.key, *(_setting(change.key, value) for value in (change.old, change.new))) for change in changes
+        ],
         "comparison": comparison,
+        "lacking": " and ".join(letter for letter, run in zip(SIDES, runs, strict=True) if run.latest is None),
         "split_table": html_table(comparison_table(comparison)) if comparison else None,
         "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after, SIDES).inline_svg())
         if comparison
@@ -109,6 +114,16 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "queries": [f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs],
         "sql": f"coderl report {' '.join(shlex.quote(str(run.path)) for run in runs)}",
     }
+
+
+def _setting(key: str, value: Any) -> str:
+    """A setting short enough for a table: of a pool its name, of a hash the beginning."""
+    if value is None:
+        return "–"
+    if key == "pool":
+        file = Path(value)
+        return file.parent.name if file.name == POOL_FILE else file.name
+    return value[: 12 if key.endswith("sha256") else None] if isinstance(value, str) else shown_setting(value)
 
 
 def facts(run: RunRecord) -> dict[str, str]:
@@ -194,7 +209,7 @@ def samples(
     # Spread over all rows: these are sorted by split, and the first few would be of one.
     parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
-    problems, missing = _problems(run, [name for rows in shown.values() for name in rows["problem_id"]])
+    problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])
     for kind, chosen in shown.items():
         old, new = (
             _first_rollouts(record, chosen["problem_id"].to_list()) for record in (comparison.before, comparison.after)
@@ -214,17 +229,6 @@ def samples(
                 }
             )
     return found, missing
-
-
-def _problems(run: RunRecord, ids: Sequence[str]) -> tuple[dict[str, Problem], str | None]:
-    """The test problems `ids`, and why they are not at hand. Nothing is downloaded to show a page."""
-    source = str(run.config.get("evaluation_dataset") or run.config.get("dataset"))
-    if find_source(source) is None:
-        return {}, f"{source} is not on this machine as a file or folder"
-    try:
-        return problems_of(run.config, set(ids), evaluated=True), None
-    except CoderlError as error:
-        return {}, str(error)
 
 
 def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,10 @@ from typing import Any
 from coderl_tasks.policy.step_metrics import PHASES
 
 Row = Mapping[str, Any]
-_FORMAT, _GROUPS, _EQUAL = "Format and truncation", "Groups without signal", "Groups of one reward"
+_FORMAT, _SIGNAL, _EQUAL = "Format and truncation", "Groups with a signal", "Groups of one reward"
 _LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
+KL_NOISE = 1e-6
+"""A gap below it is rounding, and shown as 0."""
 _SECONDS, _TOKENS = "Seconds per step, by phase", "Tokens per step"
 
 
@@ -68,20 +70,19 @@ SHOWN = {
         line="entropy {:.2f}", column=("entropy", ".3f"), panel="Entropy of the sampled tokens, nats per token"
     ),
     "completion_tokens_p50": Shown(panel=_LENGTH, curve="median"),
-    "completion_tokens_p90": Shown(panel=_LENGTH, curve="90%"),
     "completion_tokens_p99": Shown(panel=_LENGTH, curve="99%"),
     "time_limit_rate": Shown(column=("time limit", ".1%"), panel="Programs that run out of time"),
     # groups
-    "groups_total": Shown(panel=_GROUPS),
-    "groups_skipped": Shown(line=_groups_line, column=("skipped", "d"), panel=_GROUPS),
+    "groups_total": Shown(panel=_SIGNAL, curve="groups"),
+    "groups_skipped": Shown(line=_groups_line, column=("skipped", "d"), panel=_SIGNAL, curve="skipped"),
     "advantage_std": Shown(panel="Spread of the advantages"),
     "groups_all_zero": Shown(column=("all 0", ".0%"), panel=_EQUAL, curve="all 0"),
     "groups_all_one": Shown(column=("all 1", ".0%"), panel=_EQUAL, curve="all 1"),
-    "groups_refilled": Shown(column=("refilled", "d"), panel=_GROUPS),
+    "groups_refilled": Shown(column=("refilled", "d")),
     "tokens_without_signal": Shown(column=("tokens w/o signal", ".0%"), panel="Sampled tokens without signal"),
     "n_datums": Shown(column=("datums", "d")),
     "signal_expected": Shown(
-        line="expected {:.0%}", column=("signal expected", ".0%"), panel="Groups with a signal", curve="expected"
+        line="expected {:.0%}", column=("signal expected", ".0%"), panel=_SIGNAL, curve="expected"
     ),
     "problems_seen": Shown(panel=_KNOWN, curve="seen"),
     "problems_solved": Shown(panel=_KNOWN, curve="solved"),
@@ -89,7 +90,9 @@ SHOWN = {
     # update
     "loss": Shown(panel="Loss"),
     "kl_sample_train": Shown(
-        line="kl {:.1e}", column=("kl", ".1e"), panel="Sampler against trainer: mean log-probability gap"
+        line=lambda row: "kl 0" if abs(row["kl_sample_train"]) < KL_NOISE else f"kl {row['kl_sample_train']:.1e}",
+        column=("kl", ".1e"),
+        panel="Sampler against trainer: mean log-probability gap",
     ),
     "ratio_mean": Shown(panel="Importance ratio", curve="mean"),
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),

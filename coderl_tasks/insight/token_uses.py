@@ -97,17 +97,11 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
     return {name: (n, tokens) for name, (n, tokens) in found.items()}
 
 
-def _taken_over(run: RunRecord) -> set[str]:
-    """The names of evaluations for which nothing was sampled: their rollouts are another one's of the run."""
-    return {name for name, record in run.evals.items() if record.summary.get("taken_from") is not None}
-
-
 def _evaluations(run: RunRecord) -> tuple[int, int]:
-    taken_over = _taken_over(run)
     lengths = [
         pl.scan_parquet(record.rollouts).select(pl.len(), tokens=pl.col("completion_tokens").list.len().sum()).collect()
-        for name, record in run.evals.items()
-        if record.rollouts is not None and name not in taken_over
+        for record in run.evals.values()
+        if record.rollouts is not None
     ]
     return sum(frame["len"].item() for frame in lengths), sum(frame["tokens"].item() or 0 for frame in lengths)
 
@@ -186,14 +180,14 @@ def costs(run: RunRecord) -> list[Spent]:
     steps that are committed, evaluations, and groups that were lost and sampled again. Empty before the first step."""
     if not len(run.metrics):
         return []
-    taken_over = _taken_over(run)
+    # Those of `coderl evaluate` too, and unfinished ones, but no copies.
+    folders = (
+        path for path in run.path.glob("evals/*") if path.name in run.evals or not (path / "summary.json").is_file()
+    )
     found = {
         "profile": pool_spent(_manifest(run)),
         "train": _trained(run),
-        # Those of `coderl evaluate` too, and unfinished ones.
-        "evaluate": sum(
-            (evaluation_tokens(path) for path in run.path.glob("evals/*") if path.name not in taken_over), Tokens()
-        ),
+        "evaluate": sum(map(evaluation_tokens, folders), Tokens()),
         "lost": sum((read_lost(folder) for folder in run.path.glob("steps/*")), Tokens()),
     }
     found["all"] = sum(found.values(), Tokens())

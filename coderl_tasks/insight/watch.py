@@ -21,6 +21,7 @@ from coderl_tasks.insight.listing import run_state
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.warning_signs import hints
+from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.untrusted_text import printable
 
 CURVES = {
@@ -35,6 +36,8 @@ CURVES = {
 """What is drawn, by the metric: its label, and how its last value is shown."""
 BARS = "▁▂▃▄▅▆▇█"
 LAST_STEPS = 8
+UNSAID = {"format_rate", "truncated_rate", "entropy", *(f"time_{phase}_s" for phase in PHASES)}
+"""Not on the lines of the last steps, which have little room: the curves or logs.log show them."""
 MOST_POINTS = 60
 RUNNING = "running"
 """The state of a run that a process works on (`insight.listing.run_state`)."""
@@ -87,8 +90,8 @@ def view(run: RunRecord, state: str) -> RenderableType:
             table.add_row(record.name, *rates, str(record.summary["n"]))
         parts += ["", table]
     if steps:
-        rows = run.metrics.tail(LAST_STEPS).rows(named=True)
-        parts += ["", *(Text(printable(step_line(row, whole)), no_wrap=True, overflow="ellipsis") for row in rows)]
+        rows = run.metrics.drop(UNSAID, strict=False).tail(LAST_STEPS).rows(named=True)
+        parts += ["", *(Text(printable(step_line(row, whole))) for row in rows)]
     parts += [Text(f"! {printable(hint)}", style="yellow") for hint in hints(run)]
     return Group(*parts)
 

@@ -68,6 +68,7 @@ def test_a_subcommand_has_help_and_does_something(name: str, capsys: pytest.Capt
         (["trian"], "unknown command 'trian': did you mean train? (coderl --help lists them)"),
         (["compare"], "did you mean report RUN RUN?"),
         (["train", "batch_size=12"], "do not divide"),
+        (["report", "a", "b", "c"], "takes one or two runs, not 3"),
         (["report", "/tmp/r\udcfcn"], "/tmp/r\\xfcn is not UTF-8"),
         (["train", "log_path=/tmp/r\udcfcn"], "log_path=/tmp/r\\xfcn is not UTF-8"),
         (["pipeline", "train.batch_size=12"], "do not divide"),

@@ -55,7 +55,7 @@ def test_an_adapter_that_peft_and_transformers_take(export: Export, run: Path, t
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert said.startswith("step 2 (the last checkpoint): tinker://")
     # The last policy sampled no step: its tokens were sampled for the check.
-    assert "transformers gives the sampled log-probabilities of" in said
+    assert "; checked: log-probabilities agree with those sampled to " in said
     assert f"vllm serve {NANO} --enable-lora --max-lora-rank 32 --lora-modules mine={out}" in said
     names: dict[str, Any] = {}
     shown = said[said.index("from transformers") :].splitlines()
@@ -114,7 +114,7 @@ def test_an_adapter_that_is_not_the_policy_is_not_exported(
     assert failed.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
     code, said, _ = export("--out", tmp_path / "out", "--no-check")
-    assert code == 0 and "(not checked)" in said
+    assert code == 0 and "; not checked" in said
 
 
 def test_what_is_refused_before_anything_is_asked_for(

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.cli import main
+from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import shortened
 from coderl_tasks.insight.problem_view import failed_test, view_problem
 from coderl_tasks.insight.record import load_run
@@ -17,7 +18,7 @@ from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import Problem, Test
 from coderl_tasks.problems.problem import Kind, problems_frame
-from tests.insight.recorded_runs import rollout
+from tests.insight.recorded_runs import byte_tokens, rollout, write_run
 
 ESCAPES = "\x1b]0;owned\x07\u202e"
 
@@ -70,6 +71,8 @@ def test_a_problem_is_shown_with_its_failing_tests(run: Path, capsys: pytest.Cap
     ):
         assert words in said, words
     assert "\x1b" not in said and "\u202e" not in said and "\x07" not in said
+    formats = [line.split()[6] for line in said.splitlines() if " of 12 " in line]
+    assert formats == ["ok"] * 3
     rates = [line.split() for line in said.splitlines() if line.startswith("step ")]
     assert [row[:4] for row in rates] == [["step", "0", "3", "1"], ["step", "1", "3", "1"]]
 
@@ -104,7 +107,8 @@ def test_a_problem_is_named_by_id_beginning_or_words(run: Path, wanted: str, pro
         (["alpha-7"], "no problem that the run has sampled has the id 'alpha-7'"),
         (["alpha-7"], "did you mean alpha-"),
         (["alpha-2", "--step", "1"], "problem alpha-2 is not in step 1; it is in: step 0"),
-        (["alpha-2", "--eval", "final"], "is not in evaluation final; it is in: step 0"),
+        (["alpha-2", "--eval", "baseline"], "is not in evaluation baseline; it is in: step 0"),
+        (["what", "--eval", "final"], "the run has no evaluation 'final' of its own; it has: baseline"),
         (["--step", "1"], "--step and --eval are of a problem"),
     ],
 )
@@ -127,6 +131,21 @@ def test_what_is_gone_is_said_and_the_rest_is_shown(run: Path, capsys: pytest.Ca
     assert view.missing is not None and "is not there any more" in view.missing
     assert view.completions[0]["failed_test"]["got"] is not None
     assert load_run(run).config["pool"] in view.missing
+
+
+def test_a_held_out_problem_is_found_by_its_statement_and_not_by_its_prompt(tmp_path: Path) -> None:
+    """Which is read from the prompt, and once it is at hand from the data set."""
+    run = write_run(tmp_path / "run", steps=1, test_size=1)
+    file, config = run / "evals/final/rollouts.parquet", run / "config.json"
+    tokens = pl.lit(byte_tokens("You are an expert.\n### Question:\nAdd them up.\n\n### Format: Read the inputs."))
+    rows = pl.read_parquet(file).with_columns(problem_id=pl.lit("gamma"), prompt_tokens=tokens)
+    rows.cast({"prompt_tokens": ROLLOUT_SCHEMA["prompt_tokens"]}).write_parquet(file)
+    assert view_problem(run, "add them UP").statement == "Add them up."
+    with pytest.raises(ConfigError, match="no problem that the run has sampled"):
+        view_problem(run, "expert")
+    problems_frame([problem("gamma")]).write_parquet(tmp_path / "tests.parquet")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"evaluation_dataset": f"{tmp_path}/tests.parquet"}))
+    assert view_problem(run, "what gamma says").problem_id == "gamma"
 
 
 def test_without_a_problem_the_hardest_are_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

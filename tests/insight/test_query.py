@@ -284,6 +284,8 @@ def test_a_narrow_terminal_shows_whole_columns_and_counts_the_rest() -> None:
     assert text.splitlines()[0].split() == wide.columns[:7]
     assert "+13 columns not shown (use --format csv)" in text
     assert "not shown" not in printed(wide, width=220)
+    long = pl.DataFrame({"problem_id": ["0123456789abcdef"], "pass_rate": [0.5], "statement": ["x" * 100]})
+    assert printed(long, width=70).splitlines()[0].split() == long.columns, "a text gives way and not a number"
 
 
 def test_small_numbers_are_not_zero(run_dir: Path, tmp_path: Path) -> None:

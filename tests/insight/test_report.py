@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from coderl_tasks.cli import main
 from coderl_tasks.curation import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
@@ -32,7 +33,7 @@ from coderl_tasks.insight.pool_view import funnel, make_up, spending, suspects
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import _render, highlighted, render_report, write_comparison, write_report
-from coderl_tasks.insight.run_page import run_page, shorten
+from coderl_tasks.insight.run_page import comparison_page, run_page, shorten
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.problems import PROFILE_SCHEMA, LoadResult, Problem, Test, dropped_frame
 from coderl_tasks.problems.problem import problems_frame
@@ -148,7 +149,13 @@ def test_report_of_something_else_is_refused(tmp_path: Path) -> None:
         render_report(tmp_path)
 
 
-def test_two_runs_are_shown_beside_each_other(runs_dir: Path, pool_dir: Path, tmp_path: Path) -> None:
+def test_two_runs_are_shown_beside_each_other(
+    runs_dir: Path,
+    pool_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first, second = (runs_dir / f"run-{seed}" for seed in range(2))
     out = tmp_path / "both.html"
     assert write_comparison(first, second, out) == out
@@ -164,6 +171,20 @@ def test_two_runs_are_shown_beside_each_other(runs_dir: Path, pool_dir: Path, tm
     assert "script" not in page.tags
     with pytest.raises(ConfigError, match="demo is not a run directory"):
         write_comparison(first, pool_dir)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(first), str(second)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/report-run-0-run-1.html\n"
+
+
+def test_two_runs_that_have_no_evaluations_say_so_and_settings_are_short(runs_dir: Path) -> None:
+    first, second = (load_run(runs_dir / f"run-{seed}") for seed in range(2))
+    other = {"pool": "/a/long/way/mine/pool.parquet", "pool_sha256": "0123456789abcdef", "test_share": 0.2}
+    page = comparison_page(replace(first, evals={}), replace(second, config=second.config | other))
+    html = " ".join(Page(_render("compare.html.j2", page)).text.split())
+    assert "No Pass@1 to compare: A has no evaluation after training." in html
+    changes = {key: sides for key, *sides in page["changes"]}
+    assert changes["pool"] == ["demo", "mine"] and changes["pool_sha256"] == ["not set", "0123456789ab"]
+    assert changes["test_share"] == ["not set", "0.2"]
 
 
 def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path: Path) -> None:
@@ -171,8 +192,12 @@ def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path:
     level = {"time_limit_rate": 0.0, "truncated_rate": 0.25, "format_rate": 1.0, "groups_skipped": 0, "groups_total": 8}
     known = run.metrics.with_columns(*(pl.lit(value).alias(name) for name, value in level.items()))
     run = replace(run, metrics=known.with_columns(ratio_mean=1.0 + 1e-7 * pl.col("step"), signal_expected=pl.lit(None)))
+    run = replace(run, metrics=run.metrics.with_columns(kl_sample_train=5e-9 * pl.col("step")))
     flat, drawn = flat_panels(run), history_plots(run)
     assert flat["Programs that run out of time"] == "Out of time (0%)"
+    assert (
+        "KL, sampler to trainer (0)" in flat.values() and "Groups with a signal (groups 8, skipped 0)" in flat.values()
+    )
     assert flat["Format and truncation"] == "Format (format ok 100%, truncated 25%)"
     assert {"Importance ratio", "Groups with a signal"} <= flat.keys() and "Mean reward" not in flat
     assert drawn and not flat.keys() & drawn.keys() and {*flat, *drawn} == history_panels(run).keys()
@@ -180,6 +205,7 @@ def test_plots_that_say_nothing_are_named_and_not_drawn(run_dir: Path, tmp_path:
     assert "Programs that run out of time" not in flat_panels(changed)
     page = run_page(run)
     assert "Out of time (0%)" in page["flat"] and len(page["history"]) + len(page["more_history"]) == len(drawn)
+    assert len(page["history"]) % 2 == 0 and page["history"], "two in each row"
     assert not flat_panels(replace(run, metrics=run.metrics.head(1))), "of one step nothing is level"
 
 
@@ -290,6 +316,7 @@ def test_an_empty_curation_has_a_report(tmp_path: Path) -> None:
     write_pool(tmp_path, pool, {"model_name": "data/nano"})
     text = Page(render_report(tmp_path)).text
     assert "The pool is empty" in text and "No problem was profiled" in text
+    assert "--name funnel" in text and "--name samples" not in text and "--name pass_rates" not in text
     assert "0 problems kept" in pool_markdown(load_curation(tmp_path))
 
 

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.insight.artifacts import step_history_markdown
+from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.insight.report import render_report
 from coderl_tasks.insight.token_uses import costs, uses, visits
@@ -112,7 +113,10 @@ def test_an_evaluation_that_took_over_another_ones_rollouts_cost_nothing(run: Ru
     shutil.copytree(final, taken)
     summary = json.loads((final / "summary.json").read_text())
     (taken / "summary.json").write_text(json.dumps(summary | {"taken_from": "final"}))
-    assert "evaluate-later" in load_run(path).evals
+    assert "evaluate-later" not in load_run(path).evals
+    assert "evaluate-later" in query(path, "SELECT eval FROM evals")["eval"]
+    assert "evaluate-later" not in query(path, name="evals")["eval"]
     assert (uses(load_run(path)), costs(load_run(path))) == before
     (taken / "summary.json").write_text(json.dumps(summary))  # and one that was sampled does
+    assert "evaluate-later" in query(path, name="evals")["eval"]
     assert uses(load_run(path)) != before[0] and costs(load_run(path)) != before[1]

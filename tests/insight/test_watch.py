@@ -23,6 +23,7 @@ def test_a_finished_run_is_shown_once(run_dir: Path, capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     for part in ("step 30", "groups with signal", "baseline", "final", "step   29", "reward  "):
         assert part in said, said
+    assert "…" not in said and "kl " in said
     assert main(["watch", str(run_dir), "--every", "0"]) == 2
     assert main(["watch", str(run_dir.parent / "none")]) == 2
 
