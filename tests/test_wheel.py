@@ -66,7 +66,7 @@ def test_the_tutorial_does_what_it_says(
         [found] = [text for command, text in said.items() if command.startswith(beginning)]
         return found
 
-    assert "48 rows: 48 kept" in of("coderl validate problems.jsonl")
+    assert "48 rows, numbered from 0: 48 kept" in of("coderl validate problems.jsonl")
     assert (home / "code-rl-pools" / "lists" / "pool.parquet").is_file()
     assert "against baseline: +" in of("coderl evaluate")
     rewards = [float(line.split()[-1]) for line in of("coderl query style-run").splitlines()[1:] if line.strip()]

@@ -172,8 +172,8 @@ def _check_and_merge(
         with model.disable_adapter():
             before = transformers_model.agreement(model, sequences)
         said = (
-            f"log-probabilities agree with those sampled to {found.largest:.1e} nats (the base model's differ by "
-            f"{before.mean:.1e})"
+            f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {found.sequences} completions "
+            f"of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
         )
     if merge:
         transformers_model.write_merged(model, base, folder)

@@ -171,7 +171,7 @@ def test_the_report_says_until_when_states_are_kept(run: Path) -> None:
     saved = (run / "steps/000000/commit.json").stat().st_mtime
     assert (state.expires.timestamp() - saved) == pytest.approx(168 * 3600)
     html = (run / "report.html").read_text()
-    assert f"after step 0: {state.expires:%Y-%m-%d %H:%M} UTC" in html and "--step 0 --out DIR" in html
+    assert f"step 0, {state.expires:%Y-%m-%d %H:%M} UTC" in html and "--step STEP" in html
 
 
 def test_doctor_says_which_runs_depend_on_states_that_expire(

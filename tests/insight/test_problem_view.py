@@ -71,7 +71,7 @@ def test_a_problem_is_shown_with_its_failing_tests(run: Path, capsys: pytest.Cap
     ):
         assert words in said, words
     assert "\x1b" not in said and "\u202e" not in said and "\x07" not in said
-    formats = [line.split()[6] for line in said.splitlines() if " of 12 " in line]
+    formats = [line.split()[7] for line in said.splitlines() if " of 12 " in line]
     assert formats == ["ok"] * 3
     rates = [line.split() for line in said.splitlines() if line.startswith("step ")]
     assert [row[:4] for row in rates] == [["step", "0", "3", "1"], ["step", "1", "3", "1"]]

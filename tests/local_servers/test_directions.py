@@ -15,7 +15,7 @@ from local_servers.tinker.engine import adapter, validation
 MAY_USE_SERVERS = {
     "coderl_tasks/cli/clean.py",
     "coderl_tasks/cli/doctor.py",
-    "coderl_tasks/cli/serve.py",
+    "coderl_tasks/cli/servers.py",
     "coderl_tasks/services/__init__.py",
     "coderl_tasks/services/supervisor.py",
 }
