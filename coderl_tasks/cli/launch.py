@@ -88,27 +88,42 @@ def _end(*_: object) -> NoReturn:
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
     """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
-    wherever the main thread is. If that is a callback or a side task, asyncio takes it for a failure of that one and
-    goes on; a handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds to report how
-    the flow ended; then the work is cancelled, and again every `grace_s` seconds until it ends."""
-    told, running = asyncio.Event(), asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    hearing = asyncio.create_task(told.wait())
+    wherever the main thread is. In a callback of asyncio's, a side task, `__del__` or a weak reference's callback that
+    exception ends nothing; a handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds
+    to report how the flow ended, unless its exception was seen to be lost; then the work is cancelled, and again every
+    `grace_s` seconds until it ends."""
+    told, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
+    loop, hook = asyncio.get_running_loop(), sys.unraisablehook
+
+    def of_python(unraisable: Any) -> None:
+        lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else hook(unraisable)
+
+    def of_asyncio(_: Any, context: dict[str, Any]) -> None:
+        was_lost = isinstance(context.get("exception"), TerminationSignal)
+        lost.set() if was_lost else loop.default_exception_handler(context)
+
+    loop.add_signal_handler(signal.SIGTERM, told.set)
+    sys.unraisablehook = of_python
+    loop.set_exception_handler(of_asyncio)
+    hearing, losing = asyncio.create_task(told.wait()), asyncio.create_task(lost.wait())
     try:
-        await asyncio.wait({running, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, hearing, losing}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            await asyncio.wait({running}, timeout=grace_s)
+            await asyncio.wait({running, losing}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             raise TerminatedError("terminated")
         return await running
     finally:
         hearing.cancel()
+        losing.cancel()
         if not running.done():  # here SIGTERM's time is up, or Ctrl-C cancelled the waiting
             # Not once: of a Prefect server that is gone each report, of a task and of the flow, is tried for minutes.
             while not running.done():
                 running.cancel()
                 await asyncio.wait({running}, timeout=grace_s)
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        sys.unraisablehook = hook
+        loop.set_exception_handler(None)
+        loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _end)
 
 

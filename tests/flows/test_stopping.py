@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -173,10 +174,36 @@ async def test_sigterm_ends_what_did_not_notice_it() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+class Dying:
+    def __del__(self) -> None:
+        end()
+
+
+def end() -> None:
+    raise TerminationSignal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("somewhere", [Dying, lambda: asyncio.get_running_loop().call_soon(end)])
+async def test_sigterm_ends_a_run_at_once_where_python_or_asyncio_ignored_the_exception(
+    somewhere: Callable[[], object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def deaf() -> None:
+        somewhere()
+        await asyncio.sleep(600)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(TerminatedError):
+            await asyncio.wait_for(ended_by_sigterm(deaf(), grace_s=500), timeout=60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capfd.readouterr().err == ""
+
+
 def test_sigterm_is_told_from_what_prefect_makes_of_it() -> None:
     def fails() -> None:
         try:
-            raise TerminationSignal(signal.SIGTERM)
+            end()
         except TerminationSignal:
             raise ValueError("Task run is not set")  # noqa: B904 - as Prefect does while it creates a task run
 
