@@ -2,7 +2,7 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -27,15 +27,14 @@ FLOW_SETTINGS: dict[str, type[FlowSettings] | type[PipelineSettings]] = {
     "evaluate": EvaluateSettings,
     "pipeline": PipelineSettings,
 }
-HELP_INDENT = 34
+HELP_INDENT, LEAST_COLUMNS, MOST_COLUMNS = 34, 60, 120
 ALL = "all"
 Entry = tuple[str, FieldInfo]
-LEAST_COLUMNS, MOST_COLUMNS = 60, 120
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
-    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting). Raises
-    `ConfigError` for a word that is none of the three forms, or a key that is given twice."""
+    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting);
+    ConfigError for a word that is none of the three forms, or a key that is given twice."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -81,23 +80,22 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
-    """The help text of a flow command. Without `group` usage, what it does, the common settings, and the groups; with
-    one its settings; with ALL every setting, and what the presets fill in. Lines are at most `columns` long, by default
-    as the terminal is wide. Raises ConfigError for a group that there is not."""
+    """The help text of a flow command: without `group` the common settings and the groups, with one its settings, with
+    ALL every setting and what the presets fill in. ConfigError for a group that there is not."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)
     if group is not None and group not in (*groups, ALL):
         raise ConfigError(f"--help {group}: there is no such group of settings: {', '.join([*groups, ALL])}")
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
-    if group == ALL:
-        lines = _listed(all_settings(model), width)
-    elif group is not None:
-        lines = _listed(groups[group][1], width)
-    else:
-        lines = _listed([entry for entry in _fields(model) if about(entry[1]).common], width)
+    common = [entry for entry in _fields(model) if about(entry[1]).common]
+    entries = common if group is None else all_settings(model) if group == ALL else groups[group][1]
     shown = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
-    parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", shown, *lines]
+    parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", shown]
+    for key, field in entries:
+        if not about(field).hidden:
+            text = f"{field.description or ''} [{_default(field)}]".strip()
+            parts += _entry(f"  {key}={_type_name(field)}", text, width)
     if group is None:
         parts += ["", f"groups of settings (coderl {command} --help GROUP, or --help {ALL}):"]
         parts += [line for name, (what, _) in groups.items() for line in _entry(f"  {name}", what, width)]
@@ -109,7 +107,6 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
 
 
 def _fields(model: type[BaseModel]) -> list[Entry]:
-    """The settings of `model` that a help shows, a family as one."""
     return [(key, field) for key, field in model.model_fields.items() if not about(field).hidden]
 
 
@@ -131,19 +128,9 @@ def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
     return groups
 
 
-def _listed(entries: Iterable[Entry], width: int) -> list[str]:
-    lines = []
-    for key, field in entries:
-        if not about(field).hidden:
-            text = f"{field.description or ''} [{_default(field)}]".strip()
-            lines += _entry(f"  {key}={_type_name(field)}", text, width)
-    return lines
-
-
 def _entry(head: str, text: str, width: int) -> list[str]:
-    fits = len(head) + 2 <= HELP_INDENT
+    fits, later = len(head) + 2 <= HELP_INDENT, " " * HELP_INDENT
     first = f"{head if fits else '':<{HELP_INDENT}}"
-    later = " " * HELP_INDENT
     wrapped = textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     return wrapped if fits else [head, *wrapped]
 

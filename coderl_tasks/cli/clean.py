@@ -8,9 +8,9 @@
 | its checkpoints, a day old, that no run names                  | with `--weights` |
 | what a finished curation recorded on the way                   | with `--parts`   |
 
-A directory that another process holds is left alone. A run that is not finished needs the states that its commits name;
-of a finished one those in its checkpoints.jsonl are enough to add steps. Runs that lie elsewhere than below the default
-root are not known here, so their weights would look unneeded: that is why these have to be asked for.
+A run that is not finished needs the states that its commits name; of a finished one those in its checkpoints.jsonl are
+enough to add steps. Runs outside the default root are not known here, so their weights would look unneeded: that is why
+these have to be asked for.
 """
 
 import os
@@ -46,8 +46,7 @@ _TINKER_PATH = re.compile(r'tinker://[^"\s]+')
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Something that nothing needs: `what` says what it is and where, `remove` removes it and returns whether it
-    did: not where another process has locked it meanwhile."""
+    """Something that nothing needs. `remove` returns False where another process has locked it meanwhile."""
 
     what: str
     size: int
@@ -55,8 +54,6 @@ class Removal:
 
 
 def clean(options: Namespace) -> int:
-    """Say what nothing needs, and remove it, once the answer to the question is y. Raises ConfigError where nobody can
-    answer."""
     load_environment()  # which may set CODERL_HOME
     root, tinker = runs_root(), tinker_store()
     missing = [str(folder) for folder in options.runs if not folder.is_dir()]
@@ -87,7 +84,6 @@ def clean(options: Namespace) -> int:
 
 
 def megabytes(removals: Sequence[Removal]) -> str:
-    """The total size, for people."""
     return f"{sum(removal.size for removal in removals) / 1e6:,.1f} MB"
 
 
@@ -99,7 +95,6 @@ def _agreed(question: str) -> bool:
 
 
 def unstarted_runs(root: Path) -> list[Removal]:
-    """The attempts in `root` that never started."""
     return [
         Removal(f"run that never started: {folder}", tree_bytes(folder), partial(_remove_folders, folder, [folder]))
         for folder in _folders(root)
@@ -110,21 +105,17 @@ def unstarted_runs(root: Path) -> list[Removal]:
 def untouched_work(root: Path, pools: Path) -> list[Removal]:
     """The curations in `pools`, and the evaluations in `root` and of its runs, that were begun and recorded nothing."""
     kinds = {"pool": _folders(pools), "evaluation": sorted([*root.glob("evals/*/"), *root.glob("*/evals/*/")])}
-    return [
-        Removal(
-            f"{kind} that never started: {folder}",
-            tree_bytes(folder),
-            partial(_remove_folders, folder, [folder], LOCK_FILE),
-        )
-        for kind, folders in kinds.items()
-        for folder in folders
-        if held_by(folder, LOCK_FILE) is None and is_untouched(folder)
-    ]
+    found = []
+    for kind, folders in kinds.items():
+        for folder in folders:
+            if held_by(folder, LOCK_FILE) is None and is_untouched(folder):
+                remove = partial(_remove_folders, folder, [folder], LOCK_FILE)
+                found.append(Removal(f"{kind} that never started: {folder}", tree_bytes(folder), remove))
+    return found
 
 
 def pool_parts(pools: Path) -> list[Removal]:
-    """What the finished curations in `pools` recorded on the way. Another band or mix under the same name would read
-    it."""
+    """What the finished curations in `pools` recorded on the way: another band or mix under the name would read it."""
     found = []
     for folder in _folders(pools):
         parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir() and not (folder / part).is_symlink()]
@@ -143,7 +134,6 @@ def expired_checkpoints(tinker: Path) -> list[Removal]:
 
 
 def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
-    """The embedded Tinker server's checkpoints that no run in `roots` needs."""
     old = [r for r in checkpoints(tinker) if not r.expired() and time.time() - r.created_at > UNRECORDED_S]
     named = {path for root in roots for path in _named_in(root)} if old else set()
     return [_checkpoint(tinker, record, "named by no run") for record in old if record.path not in named]
@@ -172,7 +162,7 @@ def _checkpoint(tinker: Path, record: "CheckpointRecord", why: str) -> Removal:
 
 
 def _remove_folders(locked: Path, folders: Sequence[Path], lock_file: str = RUN_LOCK) -> bool:
-    """Remove `folders` while this process holds `locked`, so that nobody begins to work there; False if one does."""
+    """Remove `folders` while this process holds `locked`; False if another one does."""
     try:
         lock = DirectoryLock(locked, lock_file)
     except DirectoryBusyError:

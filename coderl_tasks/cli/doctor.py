@@ -40,21 +40,15 @@ if TYPE_CHECKING:  # the SDK takes seconds to import
 
     from coderl_tasks.policy.probe import Probe
 
-LOW_DISK_GIB = 5
-DEADLINE_S = 20.0
-PROBE_DEADLINE_S = 600.0
-PROBE_RANK = 8
-SHOWN_STATES, LISTED_STATES = 5, 1000
-LOCAL_PACKAGES = ("torch", "safetensors")
+LOW_DISK_GIB, SHOWN_STATES = 5, 5
+DEADLINE_S, PROBE_DEADLINE_S = 20.0, 600.0
 TESTED_SDK = (0, 38)
 """The newest release of the tinker SDK that the tests passed with."""
-
-EMBEDDED_REASON = f"no PREFECT_API_URL set, nothing on port {prefect_server.DEFAULT_PORT}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked thing: whether it is as a run needs it, the words for people, and lines to print below them."""
+    """Whether a thing is as a run needs it, the words for people, and lines to print below them."""
 
     name: str
     ok: bool
@@ -63,8 +57,7 @@ class Finding:
 
 
 def doctor(options: Namespace) -> int:
-    """Print a line for every check; 1 if something needed is missing, else 0. With --probe the Tinker service is also
-    probed, which samples a few hundred tokens."""
+    """1 if something needed is missing."""
     if not options.temperature > 0:
         raise ConfigError(f"--temperature {options.temperature:g} must be more than 0")
     load_environment()
@@ -108,11 +101,9 @@ def check_tinker(model_name: str | None) -> Finding:
     if uses_tinker_service():
         return _check_tinker_service(model_name)
     name = model_name or NANO_MODEL
-    missing = [package for package in LOCAL_PACKAGES if importlib.util.find_spec(package) is None]
-    if missing:
-        return Finding(
-            "tinker", False, f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
-        )
+    if missing := [package for package in ("torch", "safetensors") if importlib.util.find_spec(package) is None]:
+        advice = f"{', '.join(missing)} not installed: pip install 'coderl[local]', or set a key"
+        return Finding("tinker", False, advice)
     if local_model_folder(name) is None:
         return Finding("tinker", False, f"{name} is not a local model folder: set TINKER_API_KEY, or take {NANO_MODEL}")
     return Finding("tinker", True, f"embedded, serving {local_model_folder(name)}")
@@ -140,7 +131,7 @@ def _check_tinker_service(model_name: str | None) -> Finding:
 
 
 def _listed(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
-    """One line per model that the service offers: its name, its renderer, its context."""
+    """One line per model that the service offers."""
     from coderl_tasks.prompts.tokenizer import recommended_renderer
 
     rows = [("offered", "renderer", "context")]
@@ -200,7 +191,8 @@ def check_isolation(_: str | None) -> Finding:
 def check_prefect(_: str | None) -> Finding:
     url = prefect_server.configured_api_url()
     if url is None:
-        why = prefect_server.not_joined() or EMBEDDED_REASON
+        nothing = f"no PREFECT_API_URL set, nothing on port {prefect_server.DEFAULT_PORT}"
+        why = prefect_server.not_joined() or nothing
         if prefect_server.wants_embedded():
             why = "PREFECT_API_URL is empty"
         return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
@@ -257,10 +249,8 @@ def check_checkpoints(_: str | None) -> Finding:
         keeps = f"; tinker checkpoint set-ttl {path} --remove keeps it" if uses_tinker_service() else ""
         taken = f"coderl export {shlex.quote(name)} --step {step} --out DIR takes it away"
         lines.append(f"{name}, step {step}: expires {expires:%Y-%m-%d %H:%M} UTC; {taken}{keeps}")
-    said = (
-        f"the last steps of {len(dated)} runs are in states that expire; a later resume repeats them from its records"
-    )
-    return Finding("weights", True, said, tuple(lines))
+    said = f"the last steps of {len(dated)} runs are in states that expire"
+    return Finding("weights", True, f"{said}; a later resume repeats them from its records", tuple(lines))
 
 
 async def _service_expiries() -> dict[str, datetime]:
@@ -269,7 +259,7 @@ async def _service_expiries() -> dict[str, datetime]:
     url, key = tinker_credentials()
     await require_answer(url, patience_s=DEADLINE_S)
     with tinker_errors("listing the checkpoints"):
-        listed = (await (await rest_client(url, key)).list_user_checkpoints(limit=LISTED_STATES)).checkpoints
+        listed = (await (await rest_client(url, key)).list_user_checkpoints(limit=1000)).checkpoints
     return {one.tinker_path: one.expires_at for one in listed if one.expires_at is not None}
 
 
@@ -282,9 +272,8 @@ def check_disk(model_name: str | None) -> Finding:
     needed = None if uses_tinker_service() else needed_by_states(settings)
     listing = () if needed is None else (f"states, with the embedded Tinker server: {needed[1]}",)
     if min(free.values()) < LOW_DISK_GIB:
-        return Finding(
-            "disk", False, f"{words}: make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path", listing
-        )
+        advice = f"make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path"
+        return Finding("disk", False, f"{words}: {advice}", listing)
     warnings = [
         f"other users of this machine can read {folder}: chmod 700 {folder}, unless that is meant"
         for folder in folders
@@ -294,7 +283,7 @@ def check_disk(model_name: str | None) -> Finding:
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
-    """What the Tinker service, or an embedded server started for it, does: a finding, and one for each warning."""
+    """A finding, and one for each warning, of the Tinker service or an embedded server started for it."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 
@@ -311,9 +300,8 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
     except CoderlError as error:
         return [Finding("probe", False, str(error))]
     except TimeoutError:
-        return [
-            Finding("probe", False, f"no end after {PROBE_DEADLINE_S:g} s: try again, or ask the service's operator")
-        ]
+        advice = "try again, or ask the service's operator"
+        return [Finding("probe", False, f"no end after {PROBE_DEADLINE_S:g} s: {advice}")]
     fault = found.fault()
     findings = [Finding("probe", fault is None, f"{found.summary()}{f': {fault}' if fault else ''}")]
     return findings + [Finding("probe", True, f"warning: {warning}") for warning in found.warnings()]
@@ -327,25 +315,18 @@ async def _probe(url: str | None, key: str, model_name: str, temperature: float)
     renderer = await asyncio.to_thread(model_renderer, model_name)
     service = await connect(url, key)
     try:
-        trainer = await create_training_client(service, model_name, lora_rank=PROBE_RANK, seed=0)
+        trainer = await create_training_client(service, model_name, lora_rank=8, seed=0)
         with tinker_errors("saving the sampler's weights"):
             sampler = await trainer.save_weights_and_get_sampling_client()
+        address = service_address(url)
         return await probe_service(
-            sampler, trainer, renderer, service=service_address(url), model=model_name, temperature=temperature
+            sampler, trainer, renderer, service=address, model=model_name, temperature=temperature
         )
     finally:
         await disconnect(service)
 
 
 CHECKS: tuple[Callable[[str | None], Finding], ...] = (
-    check_python,
-    check_sdk,
-    check_key,
-    check_tinker,
-    check_sandbox,
-    check_isolation,
-    check_programs,
-    check_prefect,
-    check_disk,
-    check_checkpoints,
-)
+    check_python, check_sdk, check_key, check_tinker, check_sandbox, check_isolation, check_programs, check_prefect,
+    check_disk, check_checkpoints,
+)  # fmt: skip

@@ -1,9 +1,5 @@
-"""The `coderl` command: which subcommand, and how it ends. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration
-or data, 3 a cap on cost is reached, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM).
-
-What a user or a machine can cause (our own errors, the system's, Ctrl-C) ends with one line on stderr; only a bug shows
-a traceback.
-"""
+"""The `coderl` command. Exit codes: 0 done, 1 failed, 2 bad arguments, configuration or data, 3 a cap on cost is
+reached, 130 interrupted (Ctrl-C), 143 terminated (SIGTERM). Only a bug shows a traceback."""
 
 import atexit
 import contextlib
@@ -36,17 +32,11 @@ OPEN_FILES, FEWEST_OPEN_FILES = 4096, 512
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 FREE_SPACE = "free some space and run the same command again: what is recorded stays"
 NOT_ALLOWED = "name another place (log_path, CODERL_HOME, --out), or get the right to use this one"
-OS_HINTS = {
-    errno.ENOSPC: FREE_SPACE,
-    errno.EDQUOT: FREE_SPACE,
-    errno.EACCES: NOT_ALLOWED,
-    errno.EPERM: NOT_ALLOWED,
-    errno.EROFS: NOT_ALLOWED,
-}
+OS_HINTS = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), FREE_SPACE)
+OS_HINTS |= dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), NOT_ALLOWED)
 
 
 def usage() -> str:
-    """What `coderl --help` prints."""
     flows = [f"  {name:<9} {summary}" for name, summary in FLOWS.items()]
     others = [f"  {name:<9} {subcommand.summary}" for name, subcommand in SUBCOMMANDS.items()]
     head = "usage: coderl COMMAND ...      (coderl COMMAND --help says more; coderl --version)"
@@ -56,11 +46,10 @@ def usage() -> str:
 def command(arguments: Sequence[str] | None = None) -> NoReturn:
     """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
 
-    It runs what is registered for the exit, and leaves out the interpreter's finalization. There a daemon thread that
-    is in native code is unwound by pthread_exit (before Python 3.14), on which native code that does not expect it
-    aborts: the exit code would be 134. The Tinker SDK has such a thread, which parses answers, whenever a command ends.
-    And Prefect's threads are waited for, which try for minutes to deliver logs to a server that is gone; to one that
-    is there, the command has delivered them before.
+    It runs what is registered for the exit, and leaves out the interpreter's finalization. There a daemon thread in
+    native code is unwound by pthread_exit (before Python 3.14), on which native code that does not expect it aborts:
+    the exit code would be 134. The Tinker SDK has such a thread whenever a command ends. And Prefect's threads are
+    waited for, which try for minutes to deliver logs to a server that is gone.
     """
     code = CoderlError.exit_code
     for stream in (sys.stdout, sys.stderr):
@@ -91,7 +80,6 @@ def command(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (words[0], words[1:]) if words else ("", [])
     try:
@@ -127,14 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def require_open_files() -> None:
-    """Raise the limit of open files to what a run may take; ConfigError where the system allows too few."""
+    """Raises the limit of open files to what a run may take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if allowed < FEWEST_OPEN_FILES:
-        raise ConfigError(
-            f"a process may have {allowed} files open here, and coderl needs {FEWEST_OPEN_FILES}: raise the limit "
-            f"(ulimit -Hn)"
-        )
+        few = f"a process may have {allowed} files open here, and coderl needs {FEWEST_OPEN_FILES}"
+        raise ConfigError(f"{few}: raise the limit (ulimit -Hn)")
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 

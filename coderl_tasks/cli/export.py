@@ -1,8 +1,4 @@
-"""`coderl export`: a run's policy as a folder that transformers, peft and vLLM load.
-
-All is made in a folder beside the one that was asked for, which gets its name when it is complete and checked: an
-export that is interrupted, or does not pass, leaves nothing under the name.
-"""
+"""`coderl export`: a run's policy as a folder that transformers, peft and vLLM load."""
 
 import asyncio
 import importlib.util
@@ -47,10 +43,8 @@ def export(options: Namespace) -> int:
         raise ConfigError(f"{out.parent} is no directory: give --out a folder in one")
     checks = not options.no_check
     if (checks or options.merge) and (missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]):
-        raise ConfigError(
-            f"{', '.join(missing)} not installed: pip install 'coderl[export]'"
-            + ("" if options.merge else ", or --no-check to export without comparing log-probabilities")
-        )
+        otherwise = "" if options.merge else ", or --no-check to export without comparing log-probabilities"
+        raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[export]'{otherwise}")
     if options.push is not None:
         from huggingface_hub import get_token
         from huggingface_hub.utils import HFValidationError, validate_repo_id
@@ -70,15 +64,14 @@ def export(options: Namespace) -> int:
         with services(base) as used:
             print("\n".join(line for line in used.lines if line.startswith("Tinker")))
             sequences = asyncio.run(_unless_lost(used, _fetch(used, policy, adapter, checks)))
-        local = local_model_folder(base)
-        config = finish_adapter(adapter, str(local or base))
-        checked = None
-        if checks or options.merge:
-            checked = _check_and_merge(base, folder, adapter, sequences, options.merge)
+        shown_base = str(local_model_folder(base) or base)
+        config = finish_adapter(adapter, shown_base)
+        is_loaded = checks or options.merge
+        checked = _check_and_merge(base, folder, adapter, sequences, options.merge) if is_loaded else None
         name = (options.push or out.name).rpartition("/")[2]
         (folder / "README.md").write_text(model_card(policy, name=name, merged=options.merge, checked=checked))
     print(f"exported: {out}; {f'checked: {checked}' if checked else 'not checked'}")
-    print("\n".join(_commands(out.resolve(), str(local or base), int(config["r"]), merged=options.merge)))
+    print("\n".join(_commands(out.resolve(), shown_base, int(config["r"]), merged=options.merge)))
     if options.push is not None:
         print(f"pushed: {_push(out, options.push, public=options.public)}")
     return 0
@@ -128,7 +121,6 @@ def recorded_sequences(policy: SavedPolicy) -> list[SampledSequence]:
 
 
 async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) -> list[SampledSequence]:
-    """A few completions of prompts of the run, sampled from the policy now."""
     import tinker
 
     from coderl_tasks.policy.clients import tinker_errors
@@ -171,10 +163,8 @@ def _check_and_merge(
         transformers_model.require_agreement("the adapter in transformers", found, exact=exact)
         with model.disable_adapter():
             before = transformers_model.agreement(model, sequences)
-        said = (
-            f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {found.sequences} completions "
-            f"of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
-        )
+        where = f"{found.sequences} completions of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
+        said = f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {where}"
     if merge:
         transformers_model.write_merged(model, base, folder)
         if sequences:
@@ -186,7 +176,8 @@ def _check_and_merge(
 
 @contextmanager
 def _complete(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name when the block has ended without an error, and is removed otherwise."""
+    """A folder beside `out` that gets its name when the block ends without an error, and is removed otherwise: an
+    export that is interrupted, or does not pass, leaves nothing under the name."""
     for left in out.parent.glob(f".{out.name}.*.export"):  # of an export that was killed
         owner = left.name.split(".")[-2]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
@@ -213,7 +204,6 @@ def _complete(out: Path) -> Iterator[Path]:
 
 
 def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
-    """The commands that serve and load the export."""
     folder, name = shlex.quote(str(out)), shlex.quote(out.name)
     if merged:
         serve, tokenizer = f"vllm serve {folder} --served-model-name {name}", str(out)

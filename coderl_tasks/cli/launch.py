@@ -29,15 +29,11 @@ from coderl_tasks.runtime.prefect_server import is_up, not_joined, prefect_serve
 from coderl_tasks.services import load_environment, log_folder
 from coderl_tasks.settings import FlowSettings, PipelineSettings, parse_settings
 
-DELIVERY_S = 30.0
-SIGTERM_GRACE_S = 5.0
-ESTIMATE_COLUMNS = 150
-"""Columns that an estimate in billions of tokens takes."""
+DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """Run flow `name` with `settings` and return its result; what it raises comes out as it is. `InfraError` if the
-    Prefect server stops answering: what was recorded until then stays."""
+    """The result of flow `name`; what it raises comes out as it is. InfraError if Prefect's server stops answering."""
     signal.signal(signal.SIGTERM, _end)
     load_environment()
     console = Console()
@@ -50,8 +46,7 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
             console.print(said, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
-        # The address that logs in is for a person at a terminal, and not for a log.
-        # soft_wrap: a line break in it would break the address for those who copy it
+        # The address that logs in is for a person at a terminal, who may copy it unbroken, and not for a log.
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
         try:
@@ -88,10 +83,9 @@ def _end(*_: object) -> NoReturn:
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
     """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
-    wherever the main thread is. In a callback of asyncio's, a side task, `__del__` or a weak reference's callback that
-    exception ends nothing; a handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds
-    to report how the flow ended, unless its exception was seen to be lost; then the work is cancelled, and again every
-    `grace_s` seconds until it ends."""
+    wherever the main thread is: in a callback of asyncio's, a side task, `__del__` or a weak reference's callback that
+    ends nothing. A handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds to report
+    how the flow ended, unless its exception was seen to be lost; then the work is cancelled until it ends."""
     told, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
     loop, hook = asyncio.get_running_loop(), sys.unraisablehook
 
@@ -166,7 +160,7 @@ def estimate(options: Namespace) -> int:
         print("nothing is to be sampled: the evaluations are finished")
         return 0
     # Numbers cut off at the edge would be other numbers: a narrow terminal breaks the lines itself.
-    console = Console(width=max(Console().width, ESTIMATE_COLUMNS))
+    console = Console(width=max(Console().width, 150))
     console.print(rich_table(estimates_table(rows), "Tokens by kind, with intervals of 95%"))
     for note in said:
         console.print(note, highlight=False, markup=False, soft_wrap=True)

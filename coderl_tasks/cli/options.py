@@ -1,8 +1,5 @@
-"""The subcommands with options: what each takes, and where its work is.
-
-Light to import, as everything on the way to `--help` and to a wrong option is: those are answered at once. What a
-subcommand works with is imported once its options are read.
-"""
+"""The subcommands with options: what each takes, and where its work is. Light to import: `--help` and a wrong option
+are answered at once, and what a subcommand works with is imported once its options are read."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -15,7 +12,6 @@ from coderl_tasks.errors import ConfigError
 LAST_PORT = 65535
 RECORDS = "a run or a pool: its name (coderl runs, coderl pools), its directory, or latest (the newest run)"
 FORMATS = ("table", "csv", "json")
-ESTIMATE_OPTIONS = ("-h", "--help", "--probe", "--no-probe")
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
 
@@ -28,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 
 class Subcommand(NamedTuple):
     """`summary` is its line in the usage. `module` has a function of its name, which takes the options and returns the
-    exit code. `add_options` has what its own help begins with as its docstring."""
+    exit code. Its own help begins with the docstring of `add_options`."""
 
     module: str
     summary: str
@@ -40,12 +36,12 @@ SUBCOMMANDS: dict[str, Subcommand] = {}
 
 
 def run_subcommand(name: str, words: Sequence[str]) -> int:
-    """Run one of `SUBCOMMANDS`; its exit code. ConfigError, in a line, for options that it does not have."""
+    """Run one of `SUBCOMMANDS`; its exit code."""
     subcommand = SUBCOMMANDS[name]
     parser = _Parser(prog=f"coderl {name}", description=subcommand.add_options.__doc__)
     subcommand.add_options(parser)
     if name == "estimate":  # the command's own settings may begin with dashes too
-        own = [word for word in words if word in ESTIMATE_OPTIONS]
+        own = [word for word in words if word in ("-h", "--help", "--probe", "--no-probe")]
         options = parser.parse_args([*own, "--", *(word for word in words if word not in own)])
     else:
         options = parser.parse_intermixed_args(words)  # coderl query RUN --format csv SQL: options between two words
@@ -92,13 +88,10 @@ def _up(parser: argparse.ArgumentParser) -> None:
 @_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
 def _doctor(parser: argparse.ArgumentParser) -> None:
     """Check what a run needs, one line each; exit 1 if something needed is missing."""
-    parser.add_argument("--model", default=None, help="check for this model (default: the one a bare run takes)")
-    parser.add_argument(
-        "--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens"
-    )
-    parser.add_argument(
-        "--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)"
-    )
+    add = parser.add_argument
+    add("--model", default=None, help="check for this model (default: the one a bare run takes)")
+    add("--probe", action="store_true", help="sample a few hundred tokens too: seeds, log-probabilities, stop tokens")
+    add("--temperature", type=float, default=0.7, help="probe log-probabilities at this temperature too (default: 0.7)")
 
 
 @_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
@@ -320,39 +313,34 @@ def _export(parser: argparse.ArgumentParser) -> None:
 @_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
 def _serve(parser: argparse.ArgumentParser) -> None:
     """Run an embedded server until it is stopped."""
-    parser.add_argument("server", choices=("tinker", "sandbox"))
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)"
-    )
-    parser.add_argument(
-        "--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)"
-    )
-    parser.add_argument("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("server", choices=("tinker", "sandbox"))
+    add("--host", default="127.0.0.1", help="address to listen on (default: loopback only; another needs --key)")
+    add("--port", type=_number(0, LAST_PORT, "a port"), default=0, help="port; 0 takes a free one (default)")
+    add("--model", action="append", help="tinker: local model folder to serve (may be repeated)")
+    add(
         "--device",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
         help="tinker: where the models run; auto takes a GPU if there is one (default: cpu, where the same request "
         "gets the same bits)",
     )
-    parser.add_argument(
+    add(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
         help="tinker: of weights and activations; LoRA, its optimizer and log-probabilities are float32 in any case "
         "(default: float32)",
     )
-    parser.add_argument(
+    add(
         "--concurrency",
         type=_number(1, None, "a number"),
         help="sandbox: programs run at once (default: one more than the cores)",
     )
-    parser.add_argument(
+    add(
         "--key",
         metavar="FILE",
         help="answer only those who have the key in this file (made if it is not there; -: standard input); clients "
         "send it as TINKER_API_KEY, or in SANDBOX_URL=http://coderl:KEY@host:port",
     )
-    parser.add_argument(
-        "--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)"
-    )
+    add("--allow-unisolated", action="store_true", help="sandbox: run without isolation (dangerous; needs --key)")

@@ -1,8 +1,8 @@
 """The adapter of a saved policy, fetched from the service in PEFT's form.
 
-The service hands out neither training states nor sampler weights (of SDK 0.38; before it there were archives). A state
-is loaded into a new training client, exported as "external weights" for an hour, fetched file by file from signed
-addresses, and the export deleted: so does `tinker checkpoint download`. The embedded server answers the same requests.
+The service hands out neither training states nor sampler weights (of SDK 0.38). A state is loaded into a new training
+client, exported as "external weights" for an hour, fetched file by file from signed addresses, and the export deleted:
+so does `tinker checkpoint download`.
 """
 
 import json
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SampledSequence:
-    """One sampled completion: its prompt's and its own tokens, and the log-probability of each of its own, in nats at
-    temperature 1."""
+    """Tokens of a prompt and a completion, and the log-probability of each of the latter, in nats at temperature 1."""
 
     prompt: list[int]
     completion: list[int]
@@ -41,8 +40,8 @@ class SampledSequence:
 async def fetch_adapter(
     service: "tinker.ServiceClient", rest: "tinker.RestClient", state_path: str, folder: Path
 ) -> "tinker.TrainingClient":
-    """Write the adapter at `state_path` to the existing `folder` (CONFIG, WEIGHTS); the client it was loaded into.
-    Raises ConfigError where the service does not have the state or gives no adapter, InfraError where it fails."""
+    """Write the adapter at `state_path` to `folder` (CONFIG, WEIGHTS); the client it was loaded into. Raises
+    ConfigError where the service does not have the state or gives no adapter, InfraError where it fails."""
     from coderl_tasks.policy.clients import delete_checkpoint, tinker_errors
 
     with tinker_errors(f"loading {state_path} (expired, deleted, or of another service?)", missing_is_fatal=True):

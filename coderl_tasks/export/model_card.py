@@ -23,8 +23,7 @@ SETTINGS = (
 
 
 def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | None) -> str:
-    """The text of the card of `policy`, exported as `name`: as a merged model or as an adapter; `checked` says how its
-    log-probabilities were compared with the sampled ones, None that they were not."""
+    """`checked` says how the log-probabilities were compared with the sampled ones, None that they were not."""
     config = policy.config
     settings = flat(TrainSettings, config)
     base, steps = str(config.get("model_name")), policy.step + 1
@@ -32,6 +31,7 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
     run = load_run(policy.run)
     chosen = f": {policy.why}" if policy.why is not None else ""
     renderer = f"the renderer `{config['renderer_name']}`" if config.get("renderer_name") else "the model's chat format"
+    rows = [(key, f"`{settings[key]}`") for key in SETTINGS if settings.get(key) is not None]
     head: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
         "pipeline_tag": "text-generation",
@@ -58,9 +58,7 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         "## Evaluation",
         _evaluations(list(run.evals.values()), policy.step),
         "## Settings",
-        _table(
-            ("setting", "value"), [(key, f"`{settings[key]}`") for key in SETTINGS if settings.get(key) is not None]
-        ),
+        _table(("setting", "value"), rows),
         "## Prompts",
         f"Trained and evaluated on the prompts of {renderer}, with coderl's system message and question per problem "
         "(`coderl_tasks.prompts`). Others were not measured.",
@@ -123,8 +121,7 @@ def _evaluations(evals: list[EvalRecord], step: int) -> str:
         )
         for record in shown
     ]
-    table = _table(("evaluation", "policy", "problems", "Pass@1 (95% interval)", "temperature"), rows)
-    lines = [table]
+    lines = [_table(("evaluation", "policy", "problems", "Pass@1 (95% interval)", "temperature"), rows)]
     for record in shown:
         if compare := record.summary.get("compare"):
             points = [100 * float(compare[key]) for key in ("difference", "ci_low", "ci_high")]

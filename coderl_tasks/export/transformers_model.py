@@ -2,9 +2,8 @@
 
 The embedded server computes in float32, as transformers does here on the CPU: both agree within 1e-4 nats per token. A
 service samples in bfloat16, with 8 bits of mantissa: single tokens differ far more than the mean (nano in bfloat16: by
-0.034 and 6e-4). So there the mean decides. Its limit is 0.05, with room for large models and other kernels: an adapter
-that is scaled wrongly or not applied at all is found once training has moved the policy by more than that. How far the
-base model is from the same samples is said beside it.
+0.034 and 6e-4). So there the mean decides, with room for large models and other kernels: an adapter that is scaled
+wrongly or not applied at all is found once training has moved the policy by more than the limit.
 """
 
 import warnings
@@ -37,7 +36,6 @@ class Agreement:
     mean: float
 
     def fault(self, *, exact: bool) -> str | None:
-        """What is too much, None if nothing is."""
         if exact:
             return None if self.largest < EXACT else f"{self.largest:.2g} nats at a token, and {EXACT:g} is the limit"
         return None if self.mean < ROUNDED else f"{self.mean:.2g} nats per token on average, {ROUNDED:g} is the limit"
@@ -64,10 +62,8 @@ def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
 def load_model(model: str, *, exact: bool) -> Any:
     """A hub model, or the one in a folder, as `load_adapted` has its base."""
     try:
-        folder = local_model_folder(model)
-        loaded = AutoModelForCausalLM.from_pretrained(
-            str(folder or model), trust_remote_code=False, dtype="float32" if exact else "auto"
-        )
+        place, dtype = str(local_model_folder(model) or model), "float32" if exact else "auto"
+        loaded = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=False, dtype=dtype)
     except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(
@@ -102,9 +98,8 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
         inner.config.tie_word_embeddings = False
     merged: Any = model.merge_and_unload()
     merged.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(
-        str(local_model_folder(base_model) or base_model), trust_remote_code=False
-    ).save_pretrained(folder)
+    place = str(local_model_folder(base_model) or base_model)
+    AutoTokenizer.from_pretrained(place, trust_remote_code=False).save_pretrained(folder)
 
 
 def require_agreement(what: str, found: Agreement, *, exact: bool) -> None:

@@ -1,9 +1,6 @@
-"""Markdown for Prefect's artifacts: step history, pool, evaluation. Pure functions, and thin ones that publish.
+"""Markdown for Prefect's artifacts. It renders images with data URIs and escapes raw HTML, so plots are images."""
 
-Prefect renders markdown images with data URIs and escapes raw HTML, so plots are images. A constant key makes a
-history of versions in the UI: one key per kind of artifact and run.
-"""
-
+import base64
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -24,48 +21,39 @@ from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.untrusted_text import printable
 
-LAST_STEPS = 10
-EXCERPT_CHARS = 160
-SAMPLE_CHARS = 1200
+LAST_STEPS, EXCERPT_CHARS, SAMPLE_CHARS = 10, 160, 1200
 SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion")
 
 
-def step_history_markdown(run: RunRecord, last: int = LAST_STEPS) -> str:
-    """A run's history: where it stands, the plots as one image, checks, hints, the last steps as a table, samples."""
+def step_history_markdown(run: RunRecord) -> str:
     planned = run.config.get("max_steps")
     of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
     lines += [f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
-    plot = history_plot(run)
-    lines += [*_image(plot), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
+    lines += [*_image(history_plot(run)), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]
     if (found := visits(run)) is not None:
         lines += [" ".join(visits_in_words(found)), ""]
-    shown = run.metrics.tail(last)
-    lines += ["", f"## The last {len(shown)} steps", "", *markdown_table(steps_table(shown)), ""]
-    return "\n".join(lines + _sample_lines(run))
-
-
-def steps_table(metrics: pl.DataFrame) -> Table[dict[str, Any]]:
-    """The steps, the last one first, with the metrics that have a column and that the run recorded."""
+    last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
-        if shown.column and name in metrics.columns:
+        if shown.column and name in last.columns:
             heading, form = shown.column
             columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
-    return Table(columns, metrics.reverse().rows(named=True))
+    table = Table(columns, last.reverse().rows(named=True))
+    lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
+    return "\n".join(lines + _sample_lines(run))
 
 
 def _sample_lines(run: RunRecord) -> list[str]:
     """A right and a wrong completion of the first step, of one halfway and of the last one, this one first."""
     files = run.scored_files
-    shown = list(dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0))) if files else []
-    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""]
-    for place in shown:
+    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
+    for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
         # Of three files, whatever the run's length. The first of their kind, as the query takes them.
         rows = pl.scan_parquet(files[place]).select(SAMPLE_COLUMNS).filter(pl.col("reward").is_not_null())
         passed = pl.col("verdict") == Verdict.PASSED
@@ -76,11 +64,10 @@ def _sample_lines(run: RunRecord) -> list[str]:
                 # Indented: no fence in the completion, which is the model's, can end this block.
                 text = shorten(row["completion"], SAMPLE_CHARS).splitlines()
                 lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
-    return lines if shown else []
+    return lines
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
-    """A curation: funnel, pass rates, what sampling cost, the pool's make-up, suspects, and examples of each drop."""
     pool, profile = curation.pool, curation.profile
     rows = pool_view.funnel(curation)
     lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
@@ -109,7 +96,6 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
-    """An evaluation on `dataset`: Pass@1 by split with 95% intervals and, against `before`, the paired difference."""
     summary = record.summary
     low, high = record.interval
     lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
@@ -146,7 +132,7 @@ async def publish(kind: str, name: str, markdown: str, description: str | None =
 
 
 def _image(plot: Plot) -> list[str]:
-    return [f"![{plot.alt}]({plot.data_uri()})", ""]
+    return [f"![{plot.alt}](data:image/svg+xml;base64,{base64.b64encode(plot.svg().encode()).decode()})", ""]
 
 
 def _example_lines(title: str, shown: Sequence[pool_view.Example]) -> list[str]:

@@ -1,6 +1,6 @@
 """Recorded evaluations, overall and by split, and two of them side by side, paired by problem: numbers and tables."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,17 @@ from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.insight.tables import Column, Estimate, Table
 from coderl_tasks.settings import HUB_DATASET
 
-WEAK_SPLITS = {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
-"""Splits of the hub's data set whose passes prove less, with the reason."""
 
-COLUMNS = ("problem_id", "split", "correctness_score")
-
-
-def weak_splits(splits: Iterable[str], dataset: str) -> dict[str, str]:
+def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
     """Those of `splits` whose passes prove less, with the reason: of the hub's data set, or a copy under its name."""
-    if Path(dataset).name != Path(HUB_DATASET).name:
+    if "codeforces" not in splits or Path(dataset).name != Path(HUB_DATASET).name:
         return {}
-    return {split: WEAK_SPLITS[split] for split in splits if split in WEAK_SPLITS}
+    return {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
 
 
 @dataclass(frozen=True, slots=True)
 class PairedPassAt1:
-    """Pass@1 `before` and `after` on `n` shared problems; the 95% interval is that of the paired `difference`.
-    `changed` says how many problems did better and worse."""
+    """Pass@1 on `n` shared problems; the 95% interval is that of the paired `difference`, `changed` as in `paired`."""
 
     n: int
     before: float
@@ -50,12 +44,8 @@ class PairedPassAt1:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The evaluations `before` and `after`, and their paired difference over all shared problems and by split.
-
-    `pairs` has one row per problem: split, problem_id, before, after (the share of its completions that passed).
-    `sides` says what was evaluated before and after, and how; `warning` what differs besides the policies, None if
-    nothing.
-    """
+    """Two evaluations and their paired difference. `pairs` has one row per shared problem: split, problem_id, before,
+    after (the share of its completions that passed). `warning` says what differs besides the policies."""
 
     before: EvalRecord
     after: EvalRecord
@@ -67,12 +57,10 @@ class Comparison:
 
     @property
     def gained(self) -> int:
-        """Problems that did better after."""
         return int(self.overall.changed["gained"])
 
     @property
     def lost(self) -> int:
-        """Problems that did worse after."""
         return int(self.overall.changed["lost"])
 
 
@@ -88,33 +76,28 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
         return None
     splits = pairs["split"].unique(maintain_order=True)
     one, other = (record.summary | {"step": record.step} for record in (before, after))
-    return Comparison(
-        before=before,
-        after=after,
-        overall=_paired(pairs, _recorded(before, after)),
-        by_split={split: _paired(pairs.filter(pl.col("split") == split)) for split in splits},
-        pairs=pairs,
-        sides=(side_text(one), side_text(other)),
-        warning=unlike(one, other, pairs.height),
-    )
+    compare = after.summary.get("compare") or {}
+    is_recorded = compare.get("to") == before.name
+    recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
+    by_split = {split: _paired(pairs.filter(split=split)) for split in splits}
+    sides = (side_text(one), side_text(other))
+    return Comparison(before, after, _paired(pairs, recorded), by_split, pairs, sides, unlike(one, other, pairs.height))
 
 
 def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
     """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
     before, after = comparison.before, comparison.after
+
+    def paired(row: tuple[str, PairedPassAt1]) -> Estimate:
+        return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
+
     return Table(
         (
             Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
             Column("problems", lambda row: row[1].n, ",", "num", short="n"),
-            Column(before.name, lambda row: _estimate(_share(before, row[0])), "", "num", "console html", "before"),
-            Column(after.name, lambda row: _estimate(_share(after, row[0])), "", "num", "console html", "after"),
-            Column(
-                "points, paired",
-                lambda row: Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True),
-                style="num",
-                short="paired difference",
-                interval="paired 95% interval",
-            ),
+            Column(before.name, lambda row: _estimate(before, row[0]), "", "num", "console html", "before"),
+            Column(after.name, lambda row: _estimate(after, row[0]), "", "num", "console html", "after"),
+            Column("points, paired", paired, style="num", short="paired difference", interval="paired 95% interval"),
         ),
         list({"all": comparison.overall, **comparison.by_split}.items()),
         "stacked",
@@ -122,11 +105,8 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """What is to be said of one side or two, each the evaluations of one configuration's seeds: every one's Pass@1,
-    the difference problem by problem, and with several seeds the mean over them and how far apart they are.
-
-    Raises DataError where the evaluations have no problem in common, or where sides have different numbers of seeds.
-    """
+    """One side or two, each the evaluations of one configuration's seeds, in words. Raises DataError where they share
+    no problem, or the sides have different numbers of seeds."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:
@@ -145,13 +125,9 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
             change = f"{100 * paired.difference:+.1f} points {interval}{changed_text(paired.changed)}"
             lines.append(f"B - A, {split}: {change} on {paired.n} problems")
         return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
-    after = [_rollouts(record) for record in sides[-1]]
-    if len(sides) == 2:
-        found = over_seeds(after, [_rollouts(record) for record in sides[0]])
-        what, sign, lowest = "B - A, seed by seed", "+", -1.0
-    else:
-        found = over_seeds(after)
-        what, sign, lowest = "Pass@1", "", 0.0
+    *before, after = ([_rollouts(record) for record in side] for side in sides)
+    found = over_seeds(after, *before)
+    what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
     mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in found.mean)
     each = " ".join(f"{100 * value:{sign}.1f}" for value in found.by_seed)
     lines.append(
@@ -167,33 +143,25 @@ def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
         (
             Column("split", lambda row: row[0]),
             Column("problems", lambda row: row[1]["n"], ",", "num"),
-            Column("Pass@1", lambda row: _estimate(row[1]), style="num", interval="95% interval"),
+            Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
         ),
-        [(split, share) for split in ("all", *record.summary.get("by_split", {})) if (share := _share(record, split))],
+        [(split, share) for split, share in _shares(record).items() if share],
     )
 
 
-def _share(record: EvalRecord, split: str) -> Mapping[str, Any] | None:
-    """What the summary says of a split, or of all."""
-    return record.summary if split == "all" else record.summary.get("by_split", {}).get(split)
+def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
+    return {"all": record.summary, **record.summary.get("by_split", {})}
 
 
-def _estimate(share: Mapping[str, Any] | None) -> Estimate | None:
+def _estimate(record: EvalRecord, split: str) -> Estimate | None:
+    share = _shares(record).get(split)
     return None if share is None else Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
 
 
 def _rollouts(record: EvalRecord) -> pl.DataFrame:
     if record.rollouts is None:
         raise DataError(f"evaluation {record.name} has no rollouts.parquet")
-    return pl.read_parquet(record.rollouts, columns=list(COLUMNS))
-
-
-def _recorded(before: EvalRecord, after: EvalRecord) -> tuple[float, float, float] | None:
-    """The difference and interval that the later summary holds, if they are against `before`."""
-    compare = after.summary.get("compare")
-    if not compare or compare.get("to") != before.name:
-        return None
-    return compare["difference"], compare["ci_low"], compare["ci_high"]
+    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"])
 
 
 def _paired(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:

@@ -1,7 +1,4 @@
-"""Values and frames as people read them on a terminal.
-
-Model output is untrusted there too: no escape sequence or markup in it takes effect.
-"""
+"""Values and frames on a terminal. Model output is untrusted: no escape sequence or markup in it takes effect."""
 
 from itertools import accumulate
 from typing import Any, Literal
@@ -15,13 +12,11 @@ from rich.text import Text
 from coderl_tasks.untrusted_text import csv_frame, printable, printable_json
 
 Output = Literal["table", "csv", "json"]
-LONGEST_TEXT = 200
-NARROW = 36
+LONGEST_TEXT, NARROW = 200, 36
 GAP = 2  # between two columns
 
 
 def plain_table(title: str | None = None, **options: Any) -> Table:
-    """An empty table in the common style: no boxes, bold heads."""
     return Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False, **options)
 
 
@@ -34,17 +29,14 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """A length of time since something was done: as `duration`, and days from two days on."""
+    """As `duration`, and days from two days on."""
     days = int(seconds // 86_400)
     return f"{days} days" if days >= 2 else duration(max(seconds, 0))
 
 
 def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None, max_rows: int = 200) -> None:
     """Prints a frame: numbers to the right with one number of decimals per column, text on one line, long text cut.
-
-    On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be. Says how many
-    columns and (beyond `max_rows`) rows are left out.
-    """
+    On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be."""
     shown = frame.head(max_rows)
     columns = [(series, _column_cells(series)) for series in shown.iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
@@ -52,10 +44,11 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         width if series.dtype.is_numeric() else min(width, NARROW)
         for (series, _), width in zip(columns, widths, strict=True)
     ]
+    count = len(columns)
     if console.is_terminal:
-        count = _fitting(least, console.width)
+        ends = accumulate(width + GAP for width in least)
+        count = max(1, sum(end - GAP <= console.width for end in ends))
     else:
-        count = len(columns)
         # A pipe or a file has no width: rich would take 80 columns and cut what another program is to read.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
     table, spare = plain_table(title), console.width - sum(least[:count]) - GAP * (count - 1)
@@ -63,14 +56,9 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         # Exact widths: left to itself, rich takes a column of numbers away to show more of a text.
         width = narrow + min(spare, whole - narrow)
         spare -= width - narrow
-        right = series.dtype.is_numeric()
-        table.add_column(
-            Text(printable(series.name)),
-            justify="right" if right else "left",
-            overflow="ellipsis",
-            no_wrap=True,
-            width=width,
-        )
+        heading, right = Text(printable(series.name)), series.dtype.is_numeric()
+        justify: Literal["right", "left"] = "right" if right else "left"
+        table.add_column(heading, justify=justify, overflow="ellipsis", no_wrap=True, width=width)
     for row in zip(*(cells for _, cells in columns[:count]), strict=True):
         table.add_row(*[Text(cell) for cell in row])
     console.print(table)
@@ -78,12 +66,6 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         console.print(f"+{len(columns) - count} columns not shown (use --format csv)", style="dim", highlight=False)
     if len(frame) > max_rows:
         console.print(f"… {len(frame) - max_rows} more rows", style="dim")
-
-
-def _fitting(widths: list[int], width: int) -> int:
-    """How many of the first columns fit in `width`, at least one."""
-    ends = accumulate(column + GAP for column in widths)
-    return max(1, sum(end - GAP <= width for end in ends))
 
 
 def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:

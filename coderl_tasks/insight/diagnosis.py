@@ -1,13 +1,9 @@
 """Did the run learn? The smoke-test protocol as checks that pass or fail; `warning_signs.py` says what is off.
 
-1. The format rate is over 95% after the first few (5) steps: the mean over all later steps, not the best one.
+1. The mean format rate after the first 5 steps is over 95%.
 2. The mean reward trends up: Mann-Kendall, one-sided, p < 0.05, over all steps. It fails where it falls as clearly, or
    has not risen in 30 steps: fewer steps of a run that learns may not show it through the noise.
-3. Pass@1 is above the baseline; the explanation says whether the paired interval excludes zero. Below it, it fails only
-   where the interval does.
-
-A check that cannot be decided yet (too few steps or problems, no evaluation) has `passed=None`; it is neither a pass
-nor a failure.
+3. Pass@1 is above the baseline. Below it, it fails only where the paired interval excludes zero.
 """
 
 import math
@@ -24,15 +20,13 @@ from coderl_tasks.insight.record import MAX_POINTS, RunRecord
 from coderl_tasks.insight.tables import Column, Table, Tag
 
 WARM_UP_STEPS = 5
-FORMAT_THRESHOLD = 0.95
-TREND_P = 0.05
-TREND_MIN_STEPS = 8
-TREND_FAILS_FROM = 30
+FORMAT_THRESHOLD, TREND_P = 0.95, 0.05
+TREND_MIN_STEPS, TREND_FAILS_FROM = 8, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of the protocol; `value` and `threshold` as people read them, `passed` None where undecided."""
+    """`value` and `threshold` as people read them; `passed` is None where it cannot be decided yet."""
 
     name: str
     passed: bool | None
@@ -42,12 +36,10 @@ class Check:
 
     @property
     def mark(self) -> Tag:
-        """Its outcome as a word."""
         return {True: Tag("pass", "good"), False: Tag("FAIL", "bad"), None: Tag("undecided", "warn")}[self.passed]
 
 
 def smoke_checks(run: RunRecord) -> list[Check]:
-    """The three checks of the protocol, in order."""
     return [check_format(run.metrics), check_reward_trend(run.metrics), check_pass_at_1(run)]
 
 
@@ -67,7 +59,6 @@ def checks_table(checks: Sequence[Check]) -> Table[Check]:
 
 
 def check_format(metrics: pl.DataFrame) -> Check:
-    """Whether the mean format rate after the warm-up is over the threshold."""
     name, threshold = "format rate", f"> {FORMAT_THRESHOLD:.0%} after step {WARM_UP_STEPS - 1}"
     later = _values(metrics.filter(pl.col("step") >= WARM_UP_STEPS), "format_rate")
     if not later:
@@ -82,7 +73,6 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
-    """Whether the mean reward rises by more than noise explains."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:
@@ -90,23 +80,21 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
     width = -(-len(rewards) // MAX_POINTS)
     # The test takes the square of the number of points: a long run is tested on means of neighbouring steps.
     parts = [rewards[start : start + width] for start in range(0, len(rewards), width)]
-    found = trend([sum(part) / len(part) for part in parts])
+    slope, p_up = trend([sum(part) / len(part) for part in parts])
     tenth = max(1, len(rewards) // 10)
     first, last = sum(rewards[:tenth]) / tenth, sum(rewards[-tenth:]) / tenth
     explanation = (
-        f"slope {found.slope / width * 10:+.3f} per 10 steps (Theil-Sen); mean of the first {tenth} steps {first:.3f}, "
+        f"slope {slope / width * 10:+.3f} per 10 steps (Theil-Sen); mean of the first {tenth} steps {first:.3f}, "
         f"of the last {tenth} {last:.3f}"
     )
-    passed: bool | None = found.p_up < TREND_P and found.slope > 0
-    if not passed and len(rewards) < TREND_FAILS_FROM and found.p_up <= 1 - TREND_P:
+    passed: bool | None = p_up < TREND_P and slope > 0
+    if not passed and len(rewards) < TREND_FAILS_FROM and p_up <= 1 - TREND_P:
         passed = None
         explanation += f"; not decided before {TREND_FAILS_FROM} steps, unless it rises or falls clearly"
-    value = f"p = {found.p_up:.2g}" if found.p_up > 1e-12 else "p < 1e-12"
-    return Check(name, passed, value, threshold, explanation)
+    return Check(name, passed, f"p = {p_up:.2g}" if p_up > 1e-12 else "p < 1e-12", threshold, explanation)
 
 
 def check_pass_at_1(run: RunRecord) -> Check:
-    """Whether the latest evaluation is above the baseline on the problems both have."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:
@@ -124,31 +112,19 @@ def check_pass_at_1(run: RunRecord) -> Check:
 
 
 def _values(metrics: pl.DataFrame, name: str) -> list[float]:
-    if name not in metrics.columns:
-        return []
-    values: list[float] = metrics[name].cast(pl.Float64).drop_nulls().to_list()
-    return values
+    return metrics[name].cast(pl.Float64).drop_nulls().to_list() if name in metrics.columns else []
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """`slope` is the median change per step; `p_up` the one-sided p value of "not rising" (small: rising)."""
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """The Theil-Sen slope (the median change per step) of equally spaced values, and the one-sided p value of "not
+    rising" by the Mann-Kendall test (small: rising).
 
-    slope: float
-    p_up: float
-
-
-def trend(values: Sequence[float]) -> Trend:
-    """The Mann-Kendall test and the Theil-Sen slope of equally spaced values; ValueError for fewer than 4.
-
-    They assume no distribution of the noise, and are robust to outliers. Mann, "Nonparametric tests against trend"
-    (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's
-    tau" (1968). Both assume that the noise of each step is its own: true of mean rewards over freshly drawn problems,
-    not of smoothed curves. Time and memory grow with the square of the number of values: average long series first.
+    Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the
+    regression coefficient based on Kendall's tau" (1968). Both assume that the noise of each step is its own: true of
+    mean rewards over freshly drawn problems, not of smoothed curves. Time and memory grow with the square of the number
+    of values: average long series first.
     """
     n = len(values)
-    if n < 4:
-        raise ValueError(f"A trend needs at least 4 points, got {n}")
     earlier, later = np.triu_indices(n, k=1)
     series = np.asarray(values, dtype=np.float64)
     changes = series[later] - series[earlier]
@@ -157,7 +133,7 @@ def trend(values: Sequence[float]) -> Trend:
     ties = sum(t * (t - 1) * (2 * t + 5) for t in Counter(values).values())
     variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
     if variance == 0:
-        return Trend(0.0, 1.0)
+        return 0.0, 1.0
     # The score moves in steps of two: the continuity correction takes half a step off.
     z = (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
-    return Trend(slope, NormalDist().cdf(-z))
+    return slope, NormalDist().cdf(-z)

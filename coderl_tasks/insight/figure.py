@@ -1,17 +1,14 @@
-"""One style for all figures, and what they are saved as: SVG that follows a page's theme, PNG, data URIs.
+"""One style for all figures. They are drawn without pyplot: there is no global state, and nothing to close.
 
-Figures are drawn without pyplot, so there is no global state and nothing to close. Text stays text in SVG: small
-files, the page's own font. In inline SVG the colours of ink and paper become CSS variables; series colours are chosen
-to read on white and on near-black.
+Text stays text in SVG: small files, the page's own font. Series colours read on white and on near-black.
 """
 
-import base64
 import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -74,9 +71,7 @@ STYLE: dict[Any, Any] = {
 }
 
 TOP, BOTTOM, RIGHT = 0.42, 0.5, 0.16
-
-WIDTH = 4.6
-LABELS = 1.1
+WIDTH, LABELS = 4.6, 1.1
 """Inches: a panel's width, two of which fill a page, and the margin of a panel whose rows are named."""
 
 Draw = Callable[["Axes"], None]
@@ -90,12 +85,12 @@ class Plot:
     alt: str
 
     def svg(self) -> str:
-        """Standalone SVG on white, for files and images."""
-        return _tidy(self._save("svg").decode())
+        """Standalone SVG on white."""
+        return self._svg()
 
     def inline_svg(self) -> str:
         """SVG to put into a page that defines --ink, --muted, --rule and --paper; transparent, as wide as its place."""
-        svg = _tidy(self._save("svg", transparent=True).decode())
+        svg = self._svg(transparent=True)
         for colour, variable in THEMED.items():
             svg = svg.replace(colour, variable)
         svg = svg.replace("'DejaVu Sans'", "inherit")
@@ -103,26 +98,22 @@ class Plot:
         head = re.sub(r' (width|height)="[^"]*"', "", head)
         return f'{head} role="img" aria-label="{escape(self.alt)}" class="plot">{body}'
 
-    def png(self, dpi: int = 110) -> bytes:
-        """PNG on white; `dpi` dots per inch of the figure's size."""
-        return self._save("png", dpi=dpi)
-
-    def data_uri(self, kind: Literal["svg", "png"] = "svg") -> str:
-        """The image as a data URI, as markdown and HTML take it."""
-        if kind == "png":
-            return "data:image/png;base64," + base64.b64encode(self.png()).decode()
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg().encode()).decode()
-
-    def _save(self, kind: str, **options: Any) -> bytes:
+    def _svg(self, *, transparent: bool = False) -> str:
+        """The <svg> element alone: no XML header, no metadata, no ids that clash with those of a second figure."""
         import matplotlib
 
         buffer = io.BytesIO()
         # No date and no version of matplotlib: the same data draws the same bytes, today and tomorrow.
-        metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        metadata = {"Date": None, "Creator": None}
         # The style again: fonts, ids and simplified paths are settled when a figure is saved, not when it is drawn.
         with matplotlib.rc_context(STYLE):
-            self.figure.savefig(buffer, format=kind, metadata=metadata, **options)
-        return buffer.getvalue()
+            self.figure.savefig(buffer, format="svg", metadata=metadata, transparent=transparent)
+        svg = buffer.getvalue().decode()
+        svg = svg[svg.index("<svg") :]
+        svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+        svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+        svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+        return re.sub(r"\n\s*", "\n", svg)
 
 
 def draw_panels(
@@ -134,11 +125,9 @@ def draw_panels(
     bottom: float = BOTTOM,
     same_heights: bool = False,
 ) -> Plot:
-    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins.
-
-    All in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
-    on. With `same_heights` the value axes of all panels with data reach as far as the widest of them.
-    """
+    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins,
+    all in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
+    on. With `same_heights` the value axes of all panels with data reach as far as the widest of them."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -169,43 +158,23 @@ def prepare(axes: "Axes", title: str, metrics: pl.DataFrame | None = None) -> No
 
 
 def whole_numbers(axis: "Axis", most: int = 5) -> None:
-    """At most so many intervals, at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(most, integer=True))
 
 
 def percentages(axis: "Axis") -> None:
-    """Shares (0 to 1) as percentages."""
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
-def formatted(axis: "Axis", number: str) -> None:
-    """Numbers in the format `number`."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format(value, number)))
-
-
 def add_legend(axes: "Axes", columns: int = 3) -> None:
     """A legend in one row under the title's line, out of the data's way."""
-    place = (1.0, 1.0)
-    axes.legend(
-        loc="lower right", bbox_to_anchor=place, ncols=columns, columnspacing=0.9, handletextpad=0.45, labelcolor=MUTED
-    )
+    style: dict[str, Any] = {"columnspacing": 0.9, "handletextpad": 0.45, "labelcolor": MUTED}
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, **style)
 
 
 def short_name(name: str, limit: int = 15) -> str:
     """A split's name as a label: cut where it would not fit the margin."""
     return name if len(name) <= limit else name[: limit - 1] + "…"
-
-
-def _tidy(svg: str) -> str:
-    """The <svg> element alone: no XML header, no metadata, no ids that would clash with those of a second figure."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    return re.sub(r"\n\s*", "\n", svg)

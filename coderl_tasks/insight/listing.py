@@ -17,32 +17,18 @@ from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_un
 from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
 from coderl_tasks.paths import shown
 
-RUN_SCHEMA = {
-    "name": pl.String(),
-    "state": pl.String(),
-    "model": pl.String(),
-    "steps": pl.Int64(),
-    "max_steps": pl.Int64(),
-    "baseline_percent": pl.Float64(),
-    "latest_percent": pl.Float64(),
-    "megabytes": pl.Float64(),
-    "age": pl.String(),
-}
-POOL_SCHEMA = {
-    "name": pl.String(),
-    "state": pl.String(),
-    "model": pl.String(),
-    "problems": pl.Int64(),
-    "megabytes": pl.Float64(),
-    "age": pl.String(),
-}
+INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
+RUN_SCHEMA: dict[str, pl.DataType] = {
+    "name": TEXT, "state": TEXT, "model": TEXT, "steps": INT, "max_steps": INT, "baseline_percent": FLOAT,
+    "latest_percent": FLOAT, "megabytes": FLOAT, "age": TEXT,
+}  # fmt: skip
+POOL_SCHEMA: dict[str, pl.DataType] = {
+    "name": TEXT, "state": TEXT, "model": TEXT, "problems": INT, "megabytes": FLOAT, "age": TEXT,
+}  # fmt: skip
 
 
 def runs_table(root: Path) -> pl.DataFrame:
-    """The runs in `root` (RUN_SCHEMA), newest first; a run's latest Pass@1 is of the newest trained policy.
-
-    Weights are the Tinker service's and do not count into a size.
-    """
+    """The runs in `root` (RUN_SCHEMA), newest first. Weights are the Tinker service's, and count into no size."""
     folders = [folder for folder in _folders(root) if (folder / "config.json").is_file() or is_unstarted(folder)]
     return pl.DataFrame([_run_row(folder) for folder in folders], schema=RUN_SCHEMA)
 
@@ -59,9 +45,8 @@ def run_state(folder: Path, config: dict[str, Any]) -> str:
     if is_unstarted(folder):
         return "never started"
     steps, planned = committed_steps(folder), config.get("max_steps", -1)
-    evaluations = config.get("eval", {}).get("every", -1)
-    steer = config.get("steer", "advise")
-    ended = has_ended(folder, steps - 1, max_steps=planned, eval_every=evaluations, steer=steer)
+    every, steer = config.get("eval", {}).get("every", -1), config.get("steer", "advise")
+    ended = has_ended(folder, steps - 1, max_steps=planned, eval_every=every, steer=steer)
     return "finished" if ended else f"stopped at step {steps}"
 
 
@@ -98,31 +83,22 @@ def _pool_row(folder: Path) -> dict[str, Any]:
         finished: dict[str, Any] | None = read_shaped(manifest, Manifest) if manifest.is_file() else None
     except DataError as error:
         return row | {"state": shown(f"damaged: {error}")}
-    started = recorded_settings(folder)
-    return row | {
-        "state": _pool_state(folder, finished, started),
-        "model": (finished or started or {}).get("model_name"),
-        "problems": (finished or {}).get("kept"),
-    }
-
-
-def _pool_state(folder: Path, manifest: dict[str, Any] | None, started_with: dict[str, Any] | None) -> str:
-    """Where the curation in `folder` stands, which has this manifest if it was ever finished."""
+    started, known = recorded_settings(folder), finished or {}
     if held_by(folder, LOCK_FILE) is not None:
-        return "running"
-    if manifest is None:
-        return "never started" if is_untouched(folder) else "unfinished"
-    finished_with = manifest.get("settings")
-    if finished_with and started_with not in (None, finished_with):
-        return "finished, then started anew"
-    return "finished" if manifest.get("kept") else "finished, empty"
+        state = "running"
+    elif finished is None:
+        state = "never started" if is_untouched(folder) else "unfinished"
+    elif known.get("settings") and started not in (None, known["settings"]):
+        state = "finished, then started anew"
+    else:
+        state = "finished" if known.get("kept") else "finished, empty"
+    model = (finished or started or {}).get("model_name")
+    return row | {"state": state, "model": model, "problems": known.get("kept")}
 
 
 def _size_and_age(folder: Path) -> dict[str, Any]:
-    return {
-        "megabytes": round(tree_bytes(folder) / 1e6, 1),
-        "age": duration(max(0.0, time.time() - _last_written(folder))),
-    }
+    age = duration(max(0.0, time.time() - _last_written(folder)))
+    return {"megabytes": round(tree_bytes(folder) / 1e6, 1), "age": age}
 
 
 def _last_written(folder: Path) -> float:

@@ -1,8 +1,7 @@
 """Where a run's numbers go: metrics.jsonl, logs.log, and Weights & Biases, trackio or OpenTelemetry when asked for.
 
-The loop logs a step once it is committed. logs.log also holds what metrics cannot: each group's rewards with a warning
-for groups that teach nothing (`log_groups`), whatever other modules log, such as what Tinker answered, and what the
-console says (`runtime/display.py`), which is kept until there is a run directory (`early_lines`).
+logs.log also holds what metrics cannot: each group's rewards, whatever other modules log, such as what Tinker answered,
+and what the console says (`runtime/display.py`), which is kept until there is a run directory (`early_lines`).
 """
 
 import logging
@@ -28,23 +27,14 @@ from coderl_tasks.policy.step_metrics import group_repeats
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.untrusted_text import _OneLine, printable
 
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-
 Sink = Callable[[dict[str, Any]], None]
 
 
 def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | None = None) -> str:
-    """One row of metrics.jsonl as a compact line; keys that the row lacks are left out."""
-    if is_eval_row(dict(row)):
-        return _eval_line(row)
-    parts = [f"step {row['step']:>4}" + (f"/{steps}" if steps else "")]
-    parts += line_texts(row)
-    if left_s is not None:
-        parts.append(f"{duration(left_s)} left")
-    return "  ".join(parts)
-
-
-def _eval_line(row: Mapping[str, Any]) -> str:
+    """One row of metrics.jsonl, of a step or an evaluation, as a compact line; keys that the row lacks are left out."""
+    if not is_eval_row(dict(row)):
+        left = [] if left_s is None else [f"{duration(left_s)} left"]
+        return "  ".join([f"step {row['step']:>4}" + (f"/{steps}" if steps else ""), *line_texts(row), *left])
     name = row.get("eval/name") or ("baseline" if row["step"] == -1 else f"step {row['step']}")
     parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
     if row.get("eval/ci_low") is not None:
@@ -60,27 +50,20 @@ def _eval_line(row: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-EARLY_LINES = 1000
-
-
 class _EarlyLines(logging.Handler):
-    """What is logged before there is a logs.log: the newest lines."""
+    """The newest lines of what is logged before there is a logs.log."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._records: deque[logging.LogRecord] = deque(maxlen=EARLY_LINES)
+        self.records: deque[logging.LogRecord] = deque(maxlen=1000)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._records.append(record)
-
-    def hand_over(self, log: logging.Handler) -> None:
-        while self._records:
-            log.handle(self._records.popleft())
+        self.records.append(record)
 
 
 @contextmanager
 def early_lines() -> Iterator[None]:
-    """In the block what is said and logged before a run's logs.log is open is kept for it."""
+    """Keeps what is logged in the block before a run's logs.log is open, for that."""
     package = logging.getLogger("coderl_tasks")
     if any(isinstance(handler, _EarlyLines) for handler in package.handlers):  # a flow in a command, which has begun it
         yield
@@ -97,10 +80,7 @@ def early_lines() -> Iterator[None]:
 
 
 class WarningLines(logging.Handler):
-    """Warnings as bare lines, handed to `say`.
-
-    The lines that a run logs for itself (logger `coderl_tasks`: every skipped group) stay in its logs.log.
-    """
+    """Warnings as bare lines, handed to `say`, but for what a run logs for itself (logger `coderl_tasks`)."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -112,7 +92,7 @@ class WarningLines(logging.Handler):
 
 
 class RunLogger:
-    """Logs one run. A context manager: leaving it closes logs.log and the trackers' runs. Made by `setup_logging`."""
+    """Logs one run; leaving it closes logs.log and the trackers' runs. Made by `setup_logging`."""
 
     def __init__(
         self, logger: logging.Logger, handler: logging.Handler, sink: Sink, watch: Watch | None = None
@@ -133,16 +113,10 @@ class RunLogger:
             self.log.error("ended by %s: %s", type(error).__name__, error)
         self.close(failed=error is not None)
 
-    def log_hparams(self, config: Mapping[str, Any]) -> None:
-        """Record the settings in logs.log (config.json is the journal's, and trackers are given them as they start)."""
-        self.log.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
-
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> list[Notice]:
-        """Record one row, of a step (`mean_reward`, ...) or an evaluation (`eval/...`; step -1 is the baseline); what
-        is off since it, or is over, for people. That is in logs.log then.
-
-        A row of the same step and kind replaces the earlier one, so that a step done again after a crash counts once.
-        """
+        """Record one row, of a step or an evaluation (`eval/...`; step -1 is the baseline); what is off since it, or is
+        over, for people, and in logs.log. A row of the same step and kind replaces the earlier one, so that a step done
+        again after a crash counts once."""
         row = {"step": step, **metrics}
         self._sink(row)  # first: the file is what a resumed run reads, the log and trackers are for people
         self.log.info("%s", step_line(row))
@@ -152,7 +126,7 @@ class RunLogger:
         return self._noted([*(self._watch.add(row) if self._watch is not None else []), *acts])
 
     def reminders(self) -> list[Notice]:
-        """What was off when the run was stopped, which is in logs.log then."""
+        """What was off when the run was stopped, for people, and in logs.log."""
         return self._noted(self._watch.reminders()) if self._watch is not None else []
 
     def _noted(self, notices: list[Notice]) -> list[Notice]:
@@ -161,18 +135,14 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Write each group's rewards to logs.log, and a warning for each group that gives no gradient, that is made of
-        clones, or of which samples are missing.
-
-        `scored` has the columns of ROLLOUT_SCHEMA, of one step, whose metrics count `clone_groups`.
-        """
+        """Write the rewards of each group in `scored` (ROLLOUT_SCHEMA, of one step, whose metrics count `clone_groups`)
+        to logs.log, with a warning where it gives no gradient, is made of clones, or lacks samples."""
         # Which groups they are takes a sum over every token again: asked only where there are any.
         found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
         clones: dict[int, int] = dict(found)
         # Without tokens and texts: each group is a copy.
-        about = scored.select(
-            "step", "group_index", "problem_id", "reward", "trained", is_skipped=pl.col("logprobs").is_null()
-        )
+        columns = ("step", "group_index", "problem_id", "reward", "trained")
+        about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
         for group in about.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
             rewards = group["reward"].drop_nulls()
@@ -185,9 +155,8 @@ class RunLogger:
             if missing:
                 self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
             if skipped:
-                self.log.warning(
-                    "%s: %d of %d samples left out, no usable log-probabilities", place, skipped, len(group)
-                )
+                left_out = "%s: %d of %d samples left out, no usable log-probabilities"
+                self.log.warning(left_out, place, skipped, len(group))
             if n := clones.get(group["group_index"][0]):
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
             if group["trained"].any():
@@ -198,7 +167,7 @@ class RunLogger:
                 self.log.warning("%s: skipped, all rewards are %.2f", place, rewards[0])
 
     def track(self, tracker: Tracker, recorded: list[dict[str, Any]]) -> None:
-        """Send further rows to `tracker` too, and those of `recorded` that it lacks. It ends with this logger."""
+        """Send further rows to `tracker` too, and those of `recorded` that it lacks."""
         self._trackers.append(tracker)
         tracker.resume(recorded)
 
@@ -215,7 +184,6 @@ class RunLogger:
 
 
 def run_logger(settings: TrainSettings, directory: RunDirectory) -> RunLogger:
-    """The logger of the run in `directory`, which records its rows there and sends them where `settings` say."""
     return setup_logging(
         directory.path,
         wandb_project=settings.trackers.wandb,
@@ -239,37 +207,32 @@ def setup_logging(
     sink: Sink | None = None,
     advise: bool = False,
 ) -> RunLogger:
-    """A logger for the run in `log_dir` (created if missing).
-
-    Metrics go through `sink`, by default to metrics.jsonl, and as one line per step to logs.log, beside what
-    any `coderl_tasks` module logs. `wandb_project` and `trackio_project` also log to these; ConfigError if the package
-    is missing. So do OTEL_* variables that name a collector (`StepSpans`). With `advise` it says what is off in the
-    rows, those that are recorded included.
-    """
-    folder = Path(log_dir)
-    private_folder(folder)
+    """A logger for the run in `log_dir` (created if missing). Rows go to `sink`, by default to metrics.jsonl, to the
+    trackers whose projects are given (ConfigError if the package is missing), and to the collector that OTEL_*
+    variables name. With `advise` it says what is off in the rows, those that are recorded included."""
+    folder = private_folder(Path(log_dir))
     for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
         if project is not None:
             import_tracker(name)  # before a handler is added: a missing package leaves nothing behind
     require_own(folder / "logs.log")
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
-    handler.setFormatter(_OneLine(LOG_FORMAT))
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     # Not the root logger: what libraries log is not about this run, and their levels are theirs.
     package = logging.getLogger("coderl_tasks")
     for early in list(package.handlers):
         if isinstance(early, _EarlyLines):
-            early.hand_over(handler)
+            while early.records:
+                handler.handle(early.records.popleft())
             package.removeHandler(early)  # what this run says is not for the next one in the process
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)
-    rows = read_rows(folder / "metrics.jsonl")
-    watch = Watch(config or {}, rows) if advise else None
+    rows, given = read_rows(folder / "metrics.jsonl"), config or {}
+    watch = Watch(given, rows) if advise else None
     run = RunLogger(package, handler, sink or MetricsLog(folder / "metrics.jsonl").append, watch)
     if config is not None:
-        run.log_hparams(config)
-    given = config or {}
+        package.info("settings: %s", ", ".join(f"{key}={value!r}" for key, value in config.items()))
     try:
         if wandb_project is not None:
             run.track(WandbTracker(wandb_project, wandb_name, given, folder), rows)

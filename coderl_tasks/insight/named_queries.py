@@ -7,11 +7,8 @@ from coderl_tasks.insight.record import STAGES
 
 @dataclass(frozen=True, slots=True)
 class NamedQuery:
-    """A query with a name; `over` is what it reads: a run or a curation. Every view has a `run` column.
-
-    Queries ask `outcomes`. What only `rollouts` has, texts, is read of a few steps: `steps` is SQL for their `run` and
-    `step`. It may not change the answer, as all rollouts are read by who asks `sql` alone.
-    """
+    """`over` is what it reads: a run or a curation. What only `rollouts` has, texts, is read of a few steps: `steps` is
+    SQL for their `run` and `step`. It may not change the answer, as all rollouts are read by who asks `sql` alone."""
 
     name: str
     over: str
@@ -232,12 +229,7 @@ _QUERIES = (
         ) GROUP BY run, eval
         ORDER BY ALL
         """),
-    NamedQuery(
-        "checkpoints",
-        RUN,
-        "Which checkpoints are there?",
-        "SELECT * FROM checkpoints ORDER BY run, step",
-    ),
+    NamedQuery("checkpoints", RUN, "Which checkpoints are there?", "SELECT * FROM checkpoints ORDER BY run, step"),
     NamedQuery("updates", RUN, "How far does the policy move over the optimizer steps of a step?", """
         SELECT run, step, update, epoch, n_datums AS datums, round(loss, 3) AS loss, round(kl_sample_train, 6) AS kl,
                round(ratio_mean, 4) AS ratio, round(ratio_max, 3) AS greatest, round(clipped_share, 4) AS clipped,

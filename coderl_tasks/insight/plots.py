@@ -1,10 +1,10 @@
 """All figures: a run's history, one question per panel; Pass@1 before and after; what a curation dropped and kept."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,6 @@ from coderl_tasks.insight.figure import (
     Plot,
     add_legend,
     draw_panels,
-    formatted,
     percentages,
     prepare,
     short_name,
@@ -38,10 +37,8 @@ CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """How a panel of the history looks: `heading` is its title in the figure, `draw` what draws it if not lines.
-
-    `level` is where a dashed line is, `limits` are those of the axis, `number` is the format of its numbers.
-    """
+    """How a panel of the history looks: `draw` is what draws it if not lines, `level` where a dashed line is, `limits`
+    are those of the axis, `number` is the format of its numbers."""
 
     heading: str
     draw: Callable[["Axes", pl.DataFrame], None] | None = None
@@ -53,7 +50,12 @@ class Panel:
 
 def history_plot(run: RunRecord) -> Plot:
     """All history panels in one image, two columns."""
-    return draw_panels(list(history_panels(run).values()), 2, SIZE, history_alt(run))
+    alt = "No step has been recorded yet."
+    if len(run.metrics):
+        rewards = run.metrics["mean_reward"].drop_nulls()
+        span = f", mean reward from {rewards[0]:.2f} to {rewards[-1]:.2f}" if len(rewards) else ""
+        alt = f"Training history: {len(run.metrics)} steps{span}."
+    return draw_panels(list(history_panels(run).values()), 2, SIZE, alt)
 
 
 def history_plots(run: RunRecord) -> dict[str, Plot]:
@@ -69,8 +71,8 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
         return {}
     flat = {}
     for title in history_panels(run):
-        shown = {name: shown.curve for name, shown in _in_panel(title).items()}
-        series = {label: values for name, label in shown.items() if (values := _series(run.metrics, name)) is not None}
+        shown = _in_panel(title).items()
+        series = {one.curve: values for name, one in shown if (values := _series(run.metrics, name)) is not None}
         if title == _KL:
             series = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in series.items()}
         levels = {label: float(np.nanmax(values)) for label, values in series.items()}
@@ -83,25 +85,12 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
 
 
 def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]:
-    """The history panels of several runs, one image per panel: the runs beside each other, over one range of values.
-    Without those that are flat in all of them."""
+    """The history panels that are not flat in all `runs`, an image each: the runs beside each other, on one scale."""
     panels = [history_panels(run, f"{name}: ") for run, name in zip(runs, names, strict=True)]
     flat = set.intersection(*({*flat_panels(run)} for run in runs))
     titles = dict.fromkeys(title for by_title in panels for title in by_title if title not in flat)
-    return [
-        draw_panels(
-            [by_title[title] for by_title in panels if title in by_title], len(runs), SIZE, title, same_heights=True
-        )
-        for title in titles
-    ]
-
-
-def history_alt(run: RunRecord) -> str:
-    if not len(run.metrics):
-        return "No step has been recorded yet."
-    rewards = run.metrics["mean_reward"].drop_nulls()
-    span = f", mean reward from {rewards[0]:.2f} to {rewards[-1]:.2f}" if len(rewards) else ""
-    return f"Training history: {len(run.metrics)} steps{span}."
+    drawn = {title: [by_title[title] for by_title in panels if title in by_title] for title in titles}
+    return [draw_panels(sides, len(runs), SIZE, title, same_heights=True) for title, sides in drawn.items()]
 
 
 def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
@@ -121,19 +110,19 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
         return
     if panel.level is not None and len(metrics):
         axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
-    shown = _in_panel(title)
     # After a panel's own colours come the others: a metric that joins a panel is drawn without more ado.
     colours = cycle(dict.fromkeys((*panel.colours, *figure.SERIES)))
-    drawn = [
-        _line(axes, metrics, name, colour, one.curve)
-        for (name, one), colour in zip(shown.items(), colours, strict=False)
-    ]
+    shown = zip(_in_panel(title).items(), colours, strict=False)
+    drawn = [_line(axes, metrics, name, colour, one.curve) for (name, one), colour in shown]
     if title == CORRECT and evals:
-        _evaluations(axes, evals)
+        rates = np.array([record.pass_at_1 for record in evals])
+        errors = np.abs(np.array([record.interval for record in evals]).T - rates)
+        style: dict[str, Any] = {"fmt": "o", "color": figure.ORANGE, "markersize": 4, "elinewidth": 1.4}
+        axes.errorbar([record.step for record in evals], rates, yerr=errors, **style, label="Pass@1, 95%")
     if any(values is not None for values in drawn):
         axes.set_ylim(*panel.limits)
     if panel.number:
-        formatted(axes.yaxis, panel.number)
+        axes.yaxis.set_major_formatter(lambda value, _: format(value, panel.number))
     if axes.get_legend_handles_labels()[0]:
         add_legend(axes)
 
@@ -149,16 +138,8 @@ def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:
     return metrics[name].cast(pl.Float64).to_numpy()
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """A centred moving mean over a tenth of the run."""
-    # An odd number of steps, else the mean would be of a time between two of them.
-    window = max(3, len(values) // 10) | 1
-    # A null is left out of a mean; a NaN would spread over the whole window.
-    return pl.Series(values).fill_nan(None).rolling_mean(window, center=True, min_samples=1).to_numpy()
-
-
 def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: str) -> np.ndarray | None:
-    """A faint line of each step's value under a clear line of its moving mean."""
+    """A faint line of each step's value under a clear line of its centred moving mean over a tenth of the run."""
     values = _series(metrics, name)
     if values is None:
         return None
@@ -168,18 +149,12 @@ def _line(axes: "Axes", metrics: pl.DataFrame, name: str, colour: str, label: st
     if len(steps) < 8:
         axes.plot(steps, values, color=colour, marker="o", markersize=3, label=label)
         return values
+    # An odd number of steps, else the mean would be of a time between two of them.
+    window = max(3, len(values) // 10) | 1
     axes.plot(steps, values, color=colour, alpha=0.28, linewidth=1.0)
-    axes.plot(steps, _smooth(values), color=colour, label=label)
+    smooth = pl.Series(values).rolling_mean(window, center=True, min_samples=1).to_numpy()
+    axes.plot(steps, smooth, color=colour, label=label)
     return values
-
-
-def _evaluations(axes: "Axes", evals: Sequence[EvalRecord]) -> None:
-    steps = [record.step for record in evals]
-    rates = np.array([record.pass_at_1 for record in evals])
-    errors = np.abs(np.array([record.interval for record in evals]).T - rates)
-    axes.errorbar(
-        steps, rates, yerr=errors, fmt="o", color=figure.ORANGE, markersize=4, elinewidth=1.4, label="Pass@1, 95%"
-    )
 
 
 def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
@@ -250,70 +225,55 @@ FIRST = ("Mean reward", CORRECT, "Format and truncation", SIGNAL, "Completion le
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
     """Pass@1 before and after (called as in `labels`) with 95% intervals, overall and by split."""
     names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
+    looks = ((before, figure.GREY, 0.14), (after, figure.BLUE, -0.14))
+
+    def draw(axes: "Axes") -> None:
+        prepare(axes, "Pass@1")
+        axes.grid(axis="x", color=figure.RULE)
+        axes.grid(visible=False, axis="y")
+        style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 8.5}
+        for label, (record, colour, offset) in zip(labels, looks, strict=True):
+            for row, name in enumerate(names):
+                share = record.summary if name == "overall" else record.summary["by_split"][name]
+                rate, low, high = share["pass_at_1"], share["ci_low"], share["ci_high"]
+                y = len(names) - 1 - row + offset
+                axes.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.55)
+                axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
+                axes.annotate(f"{rate:.1%}", (rate, y), xytext=(0, 60 * offset), **style, color=figure.INK)
+        axes.set_yticks(range(len(names)), [short_name(name) for name in reversed(names)])
+        axes.tick_params(axis="y", labelcolor=figure.INK)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.margins(x=0.12)
+        percentages(axes.xaxis)
+        add_legend(axes)
+
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
-    draw = partial(_pass_at_1, names=names, sides=dict(zip(labels, (before, after), strict=True)))
     return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.5 * len(names)), alt, left=figure.LABELS)
 
 
-def _pass_at_1(axes: "Axes", names: Sequence[str], sides: Mapping[str, EvalRecord]) -> None:
-    prepare(axes, "Pass@1")
-    axes.grid(axis="x", color=figure.RULE)
-    axes.grid(visible=False, axis="y")
-    looks = ((figure.GREY, 0.14), (figure.BLUE, -0.14))
-    for (label, record), (colour, offset) in zip(sides.items(), looks, strict=True):
-        for row, name in enumerate(names):
-            share = record.summary if name == "overall" else record.summary["by_split"][name]
-            rate, low, high = share["pass_at_1"], share["ci_low"], share["ci_high"]
-            y = len(names) - 1 - row + offset
-            axes.plot([low, high], [y, y], color=colour, linewidth=2.4, alpha=0.55)
-            axes.plot(rate, y, "o", color=colour, markersize=6, label=label if row == 0 else None)
-            axes.annotate(
-                f"{rate:.1%}",
-                (rate, y),
-                xytext=(0, 60 * offset),
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                fontsize=8.5,
-                color=figure.INK,
-            )
-    axes.set_yticks(range(len(names)), [short_name(name) for name in reversed(names)])
-    axes.tick_params(axis="y", labelcolor=figure.INK)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.margins(x=0.12)
-    percentages(axes.xaxis)
-    add_legend(axes)
-
-
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
-    """How many profiled problems have which pass rate, stacked by split; the training band is shaded.
+    """How many problems are expected at which pass rate, by their posteriors, stacked by split; `band` is shaded."""
+    splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
 
-    Expected numbers, by the problems' posteriors.
-    """
-    alt = f"Histogram of the pass rates of {len(profile)} profiled problems."
-    return draw_panels([partial(_pass_rates, profile=profile, band=band)], 1, (9.4, 2.9), alt)
+    def draw(axes: "Axes") -> None:
+        prepare(axes, "Pass rate of the base model")
+        bottom = np.zeros(bins)
+        for split, colour in zip(splits, figure.SERIES, strict=False):
+            counts = expected_counts(profile.filter(split=split))
+            axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
+            bottom += counts
+        if band is not None:
+            shaded = [bins * end - 0.5 for end in band]
+            axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
+        axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
+        axes.tick_params(axis="x", labelsize=7.5)
+        axes.set_xlabel("pass rate")
+        axes.set_ylabel("problems expected")
+        whole_numbers(axes.yaxis)
+        if splits:
+            add_legend(axes, columns=4)
 
-
-def _pass_rates(axes: "Axes", profile: pl.DataFrame, band: tuple[float, float] | None) -> None:
-    prepare(axes, "Pass rate of the base model")
-    splits = sorted(profile["split"].unique()) if len(profile) else []
-    bins = POSTERIOR_BINS
-    bottom = np.zeros(bins)
-    for split, colour in zip(splits, figure.SERIES, strict=False):
-        part = profile.filter(pl.col("split") == split)
-        counts = expected_counts(part)
-        axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
-        bottom += counts
-    if band is not None:
-        shaded = [bins * end - 0.5 for end in band]
-        axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
-    axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
-    axes.tick_params(axis="x", labelsize=7.5)
-    axes.set_xlabel("pass rate")
-    axes.set_ylabel("problems expected")
-    whole_numbers(axes.yaxis)
-    if splits:
-        add_legend(axes, columns=4)
+    return draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
 
 
 def expected_counts(profile: pl.DataFrame) -> np.ndarray:
@@ -324,81 +284,67 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
     """What is left after each stage, from the rows read to the pool, with what the stage dropped."""
+    places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
+
+    def draw(axes: "Axes") -> None:
+        prepare(axes, "Problems left after each stage")
+        axes.grid(visible=False)
+        axes.barh(places, left, height=0.68, color=figure.BLUE)
+        axes.barh(places, dropped, left=left, height=0.68, color=figure.ROSE, alpha=0.45)
+        style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+        for place, row in enumerate(rows):
+            text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
+            axes.annotate(text, (row.left + row.dropped, place), (5, 0), **style)
+        axes.set_yticks(places, [row.stage for row in rows])
+        axes.tick_params(axis="y", labelcolor=figure.INK)
+        axes.set_xlim(0, 1.2 * max(1, rows[0].left))
+        axes.invert_yaxis()
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+
     alt = f"Problems left after each stage: {', '.join(f'{row.stage} {row.left}' for row in rows)}."
-    return draw_panels([partial(_funnel, rows=rows)], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, figure.LABELS, bottom=0.1)
-
-
-def _funnel(axes: "Axes", rows: Sequence[Remaining]) -> None:
-    prepare(axes, "Problems left after each stage")
-    axes.grid(visible=False)
-    places = range(len(rows))
-    axes.barh(places, [row.left for row in rows], height=0.68, color=figure.BLUE)
-    axes.barh(
-        places,
-        [row.dropped for row in rows],
-        left=[row.left for row in rows],
-        height=0.68,
-        color=figure.ROSE,
-        alpha=0.45,
-    )
-    for place, row in enumerate(rows):
-        text = f"{row.left:,}" + (f" ({row.dropped:,} dropped)" * bool(row.dropped))
-        axes.annotate(
-            text, (row.left + row.dropped, place), (5, 0), textcoords="offset points", va="center", fontsize=8
-        )
-    axes.set_yticks(places, [row.stage for row in rows])
-    axes.tick_params(axis="y", labelcolor=figure.INK)
-    axes.set_xlim(0, 1.2 * max(1, rows[0].left))
-    axes.invert_yaxis()
-    axes.xaxis.set_visible(False)
-    axes.spines["bottom"].set_visible(False)
+    return draw_panels([draw], 1, (9.4, 0.52 + 0.27 * len(rows)), alt, left=figure.LABELS, bottom=0.1)
 
 
 def samples_plot(profile: pl.DataFrame) -> Plot:
     """How many problems took how many graded completions, stacked by split."""
-    alt = f"Histogram of the samples spent on {len(profile)} profiled problems."
-    return draw_panels([partial(_samples, profile=profile)], 1, (figure.WIDTH, 2.4), alt)
 
+    def draw(axes: "Axes") -> None:
+        prepare(axes, "Samples")
+        numbers = sorted(profile["n_samples"].unique())
+        bottom = np.zeros(len(numbers))
+        for split, colour in zip(sorted(profile["split"].unique()), figure.SERIES, strict=False):
+            counts = np.array([profile.filter(split=split, n_samples=n).height for n in numbers])
+            axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=short_name(split))
+            bottom += counts
+        axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
+        axes.set_xlabel("samples per problem")
+        axes.set_ylabel("problems")
+        whole_numbers(axes.yaxis)
+        add_legend(axes)
 
-def _samples(axes: "Axes", profile: pl.DataFrame) -> None:
-    prepare(axes, "Samples")
-    numbers = sorted(profile["n_samples"].unique())
-    bottom = np.zeros(len(numbers))
-    for split, colour in zip(sorted(profile["split"].unique()), figure.SERIES, strict=False):
-        part = profile.filter(pl.col("split") == split)
-        counts = np.array([part.filter(pl.col("n_samples") == n).height for n in numbers])
-        axes.bar(range(len(numbers)), counts, bottom=bottom, width=0.7, color=colour, label=short_name(split))
-        bottom += counts
-    axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
-    axes.set_xlabel("samples per problem")
-    axes.set_ylabel("problems")
-    whole_numbers(axes.yaxis)
-    add_legend(axes)
+    return draw_panels([draw], 1, SIZE, f"Histogram of the samples spent on {len(profile)} profiled problems.")
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
     """The pool's problems by split and difficulty: how many of each are expected, by the labels' probabilities."""
-    alt = f"The pool's {len(pool)} problems by split and difficulty."
-    splits = pool["split"].n_unique() if len(pool) else 1
-    return draw_panels(
-        [partial(_difficulty, pool=pool)], 1, (figure.WIDTH, 1.2 + 0.4 * splits), alt, left=figure.LABELS
-    )
-
-
-def _difficulty(axes: "Axes", pool: pl.DataFrame) -> None:
-    prepare(axes, "Pool, as expected")
-    axes.grid(axis="x", color=figure.RULE)
-    axes.grid(visible=False, axis="y")
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
-    left = np.zeros(len(splits))
-    parts = {split: pool.filter(split=split) for split in splits}
-    for difficulty in DIFFICULTIES:
-        colour = DIFFICULTY_COLOURS[difficulty]
-        expected = np.array([part[f"{difficulty}_probability"].sum() for part in parts.values()])
-        axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
-        left = left + expected
-    axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
-    axes.tick_params(axis="y", labelcolor=figure.INK)
-    whole_numbers(axes.xaxis, 6)
-    if splits:
-        add_legend(axes, columns=4)
+
+    def draw(axes: "Axes") -> None:
+        prepare(axes, "Pool, as expected")
+        axes.grid(axis="x", color=figure.RULE)
+        axes.grid(visible=False, axis="y")
+        left = np.zeros(len(splits))
+        for difficulty in DIFFICULTIES:
+            colour, column = DIFFICULTY_COLOURS[difficulty], f"{difficulty}_probability"
+            expected = np.array([pool.filter(split=split)[column].sum() for split in splits])
+            axes.barh(range(len(splits)), expected, left=left, height=0.6, color=colour, label=difficulty)
+            left = left + expected
+        axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
+        axes.tick_params(axis="y", labelcolor=figure.INK)
+        whole_numbers(axes.xaxis, 6)
+        if splits:
+            add_legend(axes, columns=4)
+
+    size = (figure.WIDTH, 1.2 + 0.4 * (len(splits) or 1))
+    return draw_panels([draw], 1, size, f"The pool's {len(pool)} problems by split and difficulty.", left=figure.LABELS)

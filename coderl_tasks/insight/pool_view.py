@@ -1,7 +1,4 @@
-"""What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of.
-
-The numbers, and the tables of them; figures are in plots.py.
-"""
+"""What people see of a curation: what each stage dropped and left, what sampling cost, what the pool is made of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +12,6 @@ from coderl_tasks.problems import TOLD
 EXAMPLES = 10
 FIXED_SAMPLES = 16
 """So few samples tell that a problem can teach (one passes, one fails), and hardly its pass rate."""
-ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,6 @@ class Example:
 class Reason:
     """Why `dropped` problems were dropped at a stage, with at most EXAMPLES of them."""
 
-    stage: str
     reason: str
     dropped: int
     examples: tuple[Example, ...]
@@ -54,18 +49,17 @@ def funnel(curation: CurationRecord) -> list[Remaining]:
     rows = [Remaining("read", 0, left)]
     for stage, part in _parts(curation.dropped, "stage", STAGES):
         left -= len(part)
-        reasons = [Reason(stage, name, len(rest), examples(rest)) for name, rest in _parts(part, "reason")]
+        reasons = [Reason(name, len(rest), examples(rest)) for name, rest in _parts(part, "reason")]
         rows.append(Remaining(stage, len(part), left, tuple(sorted(reasons, key=lambda reason: -reason.dropped))))
     return rows
 
 
 def suspects(curation: CurationRecord) -> pl.DataFrame:
     """The problems that may have several right answers: problem_id, split, source_row, detail, statement, in_pool."""
-    columns = ["problem_id", "source_row", "statement"]
     if not len(curation.solutions):
         return pl.DataFrame()
     known = [
-        frame.select(columns).with_columns(in_pool=pl.lit(inside))
+        frame.select("problem_id", "source_row", "statement", in_pool=pl.lit(inside))
         for frame, inside in ((curation.pool, True), (curation.dropped, False))
         if len(frame)
     ]
@@ -75,16 +69,12 @@ def suspects(curation: CurationRecord) -> pl.DataFrame:
     return flagged.join(known_once, on="problem_id", how="inner", maintain_order="left")
 
 
-def examples(rows: pl.DataFrame, limit: int = EXAMPLES) -> tuple[Example, ...]:
-    """The first `limit` of rows that have `problem_id`, `split`, `source_row`, `detail` and `statement`."""
+def examples(rows: pl.DataFrame) -> tuple[Example, ...]:
+    """The first EXAMPLES of rows that have `problem_id`, `split`, `source_row`, `detail` and `statement`."""
+    columns = ("problem_id", "source_row", "split", "detail", "statement")
     return tuple(
-        Example(
-            name=row["problem_id"] or f"row {row['source_row']}",
-            split=row["split"],
-            detail=row["detail"] or "",
-            statement=row["statement"] or "",
-        )
-        for row in rows.head(limit).iter_rows(named=True)
+        Example(problem_id or f"row {source_row}", split, detail or "", statement or "")
+        for problem_id, source_row, split, detail, statement in rows.head(EXAMPLES).select(columns).iter_rows()
     )
 
 
@@ -99,10 +89,8 @@ def _parts(frame: pl.DataFrame, column: str, order: Sequence[str] = ()) -> list[
 
 @dataclass(frozen=True, slots=True)
 class MakeUp:
-    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES.
-
-    Of each `few` labels are expected to be wrong (`labels_in_doubt`).
-    """
+    """Problems of a split, or of all, in the pool: `counts` by difficulty, in the order of DIFFICULTIES. Of each `few`
+    labels are expected to be wrong, by their probabilities."""
 
     split: str
     counts: tuple[int, ...]
@@ -113,10 +101,8 @@ class MakeUp:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What profiling a split, or all, took: graded completions, against a fixed number per problem, and tokens sampled.
-
-    `cost` is in the currency of the prices given, None where none was.
-    """
+    """What profiling a split, or all, took: graded completions, and tokens sampled. `cost` is in the currency of the
+    prices given, None where none was."""
 
     split: str
     problems: int
@@ -125,28 +111,20 @@ class Spending:
     cost: float | None
 
     @property
-    def fixed(self) -> int:
-        """Completions at FIXED_SAMPLES per problem."""
-        return FIXED_SAMPLES * self.problems
-
-    @property
     def share(self) -> float:
-        """Samples as a share of those."""
-        return self.samples / self.fixed
+        """Samples as a share of FIXED_SAMPLES per problem."""
+        return self.samples / (FIXED_SAMPLES * self.problems)
 
 
 def make_up(pool: pl.DataFrame) -> list[MakeUp]:
     """The pool by split, with a last row for all; empty for an empty pool."""
-    return [
-        MakeUp(
-            split,
-            tuple(part.filter(difficulty=name).height for name in DIFFICULTIES),
-            tuple(labels_in_doubt(part.filter(difficulty=name)) for name in DIFFICULTIES),
-            len(part),
-            part["pass_rate"].mean(),  # type: ignore[arg-type]  # polars: any scalar
-        )
-        for split, part in _by_split(pool)
-    ]
+    rows = []
+    for split, part in _by_split(pool):
+        labelled = [part.filter(difficulty=name) for name in DIFFICULTIES]
+        doubts = [float((1 - each["difficulty_probability"].drop_nulls()).sum()) for each in labelled]
+        rate = part["pass_rate"].mean()
+        rows.append(MakeUp(split, tuple(map(len, labelled)), tuple(map(round, doubts)), len(part), rate))  # type: ignore[arg-type]  # polars: any scalar
+    return rows
 
 
 def is_profiled(pool: pl.DataFrame) -> bool:
@@ -154,18 +132,11 @@ def is_profiled(pool: pl.DataFrame) -> bool:
     return "pass_rate" in pool.columns and bool(pool["pass_rate"].count())
 
 
-def labels_in_doubt(problems: pl.DataFrame) -> int:
-    """How many labels are expected to be wrong, rounded."""
-    return round(float((1 - problems["difficulty_probability"].drop_nulls()).sum()))
-
-
 NOTE_ON_LABELS = "In brackets: how many of these labels are expected to be wrong, by their probabilities."
-"""What the numbers in brackets say, of `make_up`."""
 NOTE_ON_RATES = (
     "The number of problems expected at each pass rate: a problem with few samples counts in part at each rate that it "
     "may have, by a prior learned from all of them."
 )
-"""What a picture of the pass rates shows."""
 
 
 def spending(profile: pl.DataFrame) -> list[Spending]:
@@ -185,12 +156,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
 def _by_split(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     if not len(frame):
         return []
-    return [*((split, frame.filter(split=split)) for split in sorted(frame["split"].unique())), (ALL, frame)]
-
-
-def _left_after(row: tuple[Remaining, Reason]) -> str:
-    stage, reason = row
-    return f"{stage.left:,}" if reason is stage.reasons[-1] else ""
+    return [*((split, frame.filter(split=split)) for split in sorted(frame["split"].unique())), ("all", frame)]
 
 
 def drops_table(rows: Sequence[Remaining]) -> Table[tuple[Remaining, Reason]]:
@@ -200,7 +166,7 @@ def drops_table(rows: Sequence[Remaining]) -> Table[tuple[Remaining, Reason]]:
             Column("stage", lambda row: row[0].stage if row[1] is row[0].reasons[0] else ""),
             Column("reason", lambda row: row[1].reason),
             Column("dropped", lambda row: row[1].dropped, ",", "num"),
-            Column("left after the stage", _left_after, style="num"),
+            Column("left after the stage", lambda row: f"{row[0].left:,}" * (row[1] is row[0].reasons[-1]), "", "num"),
         ),
         [(row, reason) for row in rows for reason in row.reasons],
     )
@@ -214,7 +180,7 @@ def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
             Column("split", lambda row: row.split),
             Column("problems", lambda row: row.problems, ",", "num"),
             Column("samples", lambda row: row.samples, ",", "num"),
-            Column(f"fixed {FIXED_SAMPLES}", lambda row: row.fixed, ",", "num"),
+            Column(f"fixed {FIXED_SAMPLES}", lambda row: FIXED_SAMPLES * row.problems, ",", "num"),
             Column("share", lambda row: row.share, ".0%", "num"),
             Column("tokens", lambda row: row.tokens, ",", "num"),
             *(cost if rows and rows[-1].cost is not None else ()),
@@ -248,10 +214,5 @@ def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
 def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:
     """Problems by what their own solutions showed, most first."""
     counts = solutions.group_by("status").len().sort(["len", "status"], descending=[True, False])
-    return Table(
-        (
-            Column("what the problem's own solutions show", lambda row: row[0]),
-            Column("problems", lambda row: row[1], ",", "num"),
-        ),
-        list(counts.iter_rows()),
-    )
+    shown: Column[tuple[str, int]] = Column("what the problem's own solutions show", lambda row: row[0])
+    return Table((shown, Column("problems", lambda row: row[1], ",", "num")), list(counts.iter_rows()))

@@ -11,8 +11,7 @@ Views, each with a `run` column (the directory's name):
     pool, dropped, profile, solutions                  the tables of a curation
 
 A view of files that are not there is empty, with the columns it would have: every query can be asked of every run.
-Files are read where they lie, and no others: SQL is often somebody else's, so that it reads the views and touches
-nothing outside DuckDB's memory, unless `external_access` is asked for.
+SQL is often somebody else's: it touches nothing but the views, unless `external_access` is asked for.
 """
 
 import io
@@ -39,12 +38,8 @@ from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()
-METRICS_SCHEMA = {
-    "step": INT,
-    **{metric.name: metric.dtype for metric in METRICS},
-    "act": TEXT,
-    "eval/mean_correct": FLOAT,
-}
+METRICS_SCHEMA = {"step": INT, **{metric.name: metric.dtype for metric in METRICS}}
+METRICS_SCHEMA |= {"act": TEXT, "eval/mean_correct": FLOAT}
 CHECKPOINT_SCHEMA: dict[str, pl.DataType] = {
     "name": TEXT, "step": INT, "dataset_offset": INT, "state_path": TEXT, "sampler_path": TEXT,
 }  # fmt: skip
@@ -67,10 +62,8 @@ VIEWS = (
 
 
 def find_directories(path: Path) -> list[Path]:
-    """The run and curation directories that `path` means: itself, or those directly in it; ConfigError if none.
-
-    Of a folder of runs it is itself one of them if base models were evaluated there: its evals/ are theirs.
-    """
+    """The run and curation directories that `path` means: itself, or those directly in it; ConfigError if none. A
+    folder of runs is itself one of them if base models were evaluated there: its evals/ are theirs."""
     if not path.is_dir():
         raise ConfigError(f"{path} is not a directory: give a run directory, a curation directory or a folder of them")
     if is_run(path) or is_curation(path):
@@ -87,11 +80,9 @@ _EXTERNAL = "--external-access lets SQL read and write files, load extensions an
 
 
 def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none.
-
-    With `steps`, SQL that answers `run` and `step`, the view `rollouts` has only those of these steps. Unless
-    `external_access`, DuckDB reaches no other file from then on; that COPY replaces one of these, `query` prevents.
-    """
+    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none. The view
+    `rollouts` has only the steps that `steps`, SQL for `run` and `step`, answers. Unless `external_access`, DuckDB
+    reaches no other file from then on; that COPY replaces one of these, `query` prevents."""
     # The run's name is read off each file's path, and `.` or a link has another one.
     directories = [directory.resolve() for directory in find_directories(path)]
     # In memory: nothing is written beside a run that may be at work, and nothing goes stale.
@@ -102,7 +93,10 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
     for view in sorted(named, key=VIEWS.index, reverse=True):  # `steps` reads what comes after rollouts
         if view == "rollouts":
             if steps:
-                files = _files_of(directories, connection.execute(steps).fetchall())
+                places = {directory.name: directory / "steps" for directory in directories}
+                wanted = sorted(set(connection.execute(steps).fetchall()))
+                whole = (places[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
+                files = [file for file in whole if file.is_file()]
             else:
                 files = [file for directory in directories for file in scored_files(directory)]
             read += _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
@@ -129,12 +123,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer to `sql`, or to the named query `name`, over `path`. SQL reads the views and may make tables in
-    memory; with `external_access` it may do all that DuckDB can: read and write files, load extensions.
-
-    Raises ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB refuses.
-    The column `run` is left out of a named query's answer where there is only one.
-    """
+    """The answer to `sql`, or to the named query `name`, over `path`; a named query's is without the column `run` where
+    there is only one. Raises ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB
+    refuses. With `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
     steps = ""
@@ -148,30 +139,22 @@ def query(
     # Else DuckDB's answer to `query RUN flips` would be a syntax error.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
+    # By words anywhere in the text: COPY may stand in a WITH or an EXPLAIN, and DuckDB takes odd spaces for spaces.
+    # Without these options it writes beside a file of the views first, which DuckDB refuses.
+    copies = "copy" in sql.lower() and any(word in sql.lower() for word in ("overwrite", "use_tmp_file"))
     with connect(path, sql, steps, external_access=external_access) as connection:
+        if copies and not external_access:
+            raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
         try:
-            if not external_access:
-                _require_reading(sql)
             relation = connection.sql(sql)
             frame = relation.pl() if relation is not None else pl.DataFrame()
         except duckdb.Error as error:
             barred = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if barred and not external_access else ""
-            raise ConfigError(f"DuckDB: {_one_line(error)}{hint}") from error
+            raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
     if name is not None and len(find_directories(path)) == 1:
         return frame.drop("run", strict=False)
     return frame
-
-
-def _require_reading(sql: str) -> None:
-    """ConfigError for a COPY that could replace or remove a file of the views.
-
-    By words anywhere in the text: COPY may stand in a WITH or an EXPLAIN, and DuckDB takes odd spaces for spaces.
-    Without these options it writes beside the file first, which DuckDB refuses.
-    """
-    words = sql.lower()
-    if "copy" in words and ("overwrite" in words or "use_tmp_file" in words):
-        raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
 
 
 def print_query(
@@ -184,17 +167,19 @@ def print_query(
     console: Console | None = None,
     external_access: bool = False,
 ) -> None:
-    """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns.
-
-    An answer is a table for people, or all of it as CSV or JSON (an array of objects).
-    """
+    """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns."""
     console = console or Console()
     if output != "table" and (list_names or (sql is None and name is None)):
         raise ConfigError(f"--format {output} is for answers: give SQL or --name")
     if list_names:
         if path is not None:
             find_directories(path)
-        print_names(console)
+        names = plain_table()
+        for column in ("name", "reads", "question"):
+            names.add_column(column)
+        for entry in NAMED_QUERIES.values():
+            names.add_row(entry.name, entry.over, entry.question)
+        console.print(names)
     elif path is None:
         raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
     elif sql is None and name is None:
@@ -237,9 +222,8 @@ def write_answer(
 def answer_statements(
     path: Path, lines: Iterable[str], console: Console, *, interactive: bool, external_access: bool = False
 ) -> None:
-    """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query, or nothing for the
-    views. A line that is a named query's name needs no semicolon. An error is said, and the next statement is taken.
-    With `interactive` the user is told how it goes on."""
+    """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query (on a line of its own
+    without a semicolon too), or nothing for the views. An error is said, and the next statement is taken."""
 
     def prompt(text: str) -> None:
         if interactive:
@@ -270,18 +254,7 @@ def answer_statements(
     prompt("\n")
 
 
-def print_names(console: Console) -> None:
-    """Prints the named queries with the question each answers."""
-    table = plain_table()
-    for column in ("name", "reads", "question"):
-        table.add_column(column)
-    for entry in NAMED_QUERIES.values():
-        table.add_row(entry.name, entry.over, entry.question)
-    console.print(table)
-
-
 def print_views(path: Path, console: Console) -> None:
-    """Prints the views over `path` that are not empty: rows and columns."""
     table = plain_table()
     table.add_column("view")
     table.add_column("rows", justify="right")
@@ -320,16 +293,8 @@ def _listed(files: list[Path]) -> str:
     return ", ".join("'" + str(file).replace("'", "''") + "'" for file in files)
 
 
-def _files_of(directories: list[Path], steps: list[tuple[Any, ...]]) -> list[Path]:
-    """scored.parquet of each of `steps`, a run's name and a step."""
-    places = {directory.name: directory for directory in directories}
-    files = (places[run] / "steps" / f"{step:06d}" / "scored.parquet" for run, step in sorted(set(steps)))
-    return [file for file in files if file.is_file()]
-
-
 def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path]) -> list[Path]:
-    """The view `outcomes`: what the runs' indexes hold, and of the steps that they do not the rollouts themselves; the
-    files that it reads."""
+    """The view `outcomes`, of the runs' indexes and the rollouts of steps that they lack; the files that it reads."""
     # Read once: a file that a run adds in between would leave its steps in neither.
     indexes = {directory: index_files(directory) for directory in directories}
     indexed = [file for index in indexes.values() for file in index]
@@ -345,7 +310,6 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
 
 
 def _update_rows(directory: Path) -> list[dict[str, Any]]:
-    """A row per optimizer step of the steps that have several, from their commits."""
     metrics = metrics_rows(directory / "metrics.jsonl")
     several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
     commits = {step: StepJournal(directory / "steps" / f"{step:06d}", step).path("commit") for step in several}
@@ -360,7 +324,7 @@ def _update_rows(directory: Path) -> list[dict[str, Any]]:
 def _row_table(
     connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
 ) -> None:
-    """A table of rows; columns of `schema` are there even if no row has them, further ones keep their inferred type."""
+    """A table of rows: the columns of `schema`, even if no row has them, then others as inferred."""
     # Types from all rows: a key may be null, or not there yet, in as many of the first ones as polars looks at.
     try:
         frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
@@ -380,13 +344,18 @@ def _row_table(
 
 
 def _eval_rows(directory: Path) -> list[dict[str, Any]]:
-    rows = []
-    for record in _evals(directory):
-        summary, compare = record.summary, record.summary.get("compare") or {}
-        row = {column: summary.get(column) for column in EVAL_SCHEMA} | {"eval": record.name, "step": record.step}
-        row |= {"compare_to": compare.get("to"), "difference": compare.get("difference")}
-        rows.append(row | {"difference_low": compare.get("ci_low"), "difference_high": compare.get("ci_high")})
-    return rows
+    compared = {
+        "compare_to": "to",
+        "difference": "difference",
+        "difference_low": "ci_low",
+        "difference_high": "ci_high",
+    }
+    return [
+        {column: record.summary.get(column) for column in EVAL_SCHEMA}
+        | {"eval": record.name, "step": record.step}
+        | {column: (record.summary.get("compare") or {}).get(key) for column, key in compared.items()}
+        for record in _evals(directory)
+    ]
 
 
 def _split_rows(directory: Path) -> list[dict[str, Any]]:
@@ -411,7 +380,3 @@ _ROW_TABLES: dict[str, tuple[dict[str, pl.DataType], Callable[[Path], list[dict[
     "eval_splits": (EVAL_SPLIT_SCHEMA, _split_rows),
 }
 """Views that are read into memory: their columns, and how the rows of a directory are read."""
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("LINE 1:")[0].split())

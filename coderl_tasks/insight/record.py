@@ -1,10 +1,7 @@
-"""Reads a run directory or a curation directory as people look at it: small things loaded, rollouts left on disk.
-
-Nothing here writes, and a directory that is still being written is read as far as it goes.
-"""
+"""Reads a run or a curation, also one at work, as far as it goes: small things loaded, rollouts left on disk."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,19 +30,9 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
 DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
-    "parse",
-    "sanity",
-    "trim",
-    "test_side",
-    "dedup",
-    "decontaminate",
-    "solution",
-    "prompt",
-    "screen",
-    "profile",
-    "band",
+    "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "screen", "profile", "band",
     "mix",
-)
+)  # fmt: skip
 """The stages of a curation in order; others follow in the order of the file."""
 
 
@@ -64,7 +51,7 @@ class EvalRecord:
 
     @property
     def is_copy(self) -> bool:
-        """Whether nothing was sampled for it: its rollouts are those of another evaluation of the run."""
+        """Whether its rollouts are those of another evaluation of the run."""
         return self.summary.get("taken_from") is not None
 
     @property
@@ -89,7 +76,6 @@ class RunRecord:
 
     @property
     def final(self) -> EvalRecord | None:
-        """The final evaluation, or None while the run has not come to it."""
         return self.evals.get(FINAL)
 
     @property
@@ -97,11 +83,6 @@ class RunRecord:
         """The final evaluation, else the newest one of a trained policy."""
         trained = [record for record in self.evals.values() if record.step >= 0]
         return self.final or (trained[-1] if trained else None)
-
-    @property
-    def last_step(self) -> int:
-        """The last step with metrics, -1 if none."""
-        return int(self.metrics["step"][-1]) if len(self.metrics) else -1
 
     def rollouts(self, columns: Sequence[str]) -> pl.LazyFrame:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
@@ -112,24 +93,21 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class CurationRecord:
-    """A finished curation: problems kept and dropped, with the profile of those that were sampled."""
+    """A finished curation. Its tables are without tests and solutions, which can be gigabytes."""
 
     path: Path
     manifest: dict[str, Any]
 
     @cached_property
     def pool(self) -> pl.DataFrame:
-        """The pool without its tests and solutions, which can be gigabytes."""
         return light_frame(self.path / "pool.parquet")
 
     @cached_property
     def dropped(self) -> pl.DataFrame:
-        """The dropped problems (`stage`, `reason`), without tests and solutions."""
         return light_frame(self.path / "dropped.parquet")
 
     @cached_property
     def profile(self) -> pl.DataFrame:
-        """One row per profiled problem."""
         return light_frame(self.path / "profile.parquet")
 
     @cached_property
@@ -145,16 +123,12 @@ class CurationRecord:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run directory, perhaps one that has only begun.
-
-    Evaluations alone make none: those of base models lie in an evals/ beside the runs.
-    """
-    marks = ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps")
-    return any((path / mark).exists() for mark in marks)
+    """Whether `path` is a run directory. Evaluations alone make none: those of base models lie in an evals/ beside the
+    runs."""
+    return any((path / mark).exists() for mark in ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps"))
 
 
 def is_curation(path: Path) -> bool:
-    """Whether `path` is a curation directory."""
     return any((path / name).is_file() for name in ("manifest.json", "pool.parquet", "dropped.parquet"))
 
 
@@ -190,20 +164,13 @@ def naming_damaged_tables(path: Path) -> Iterator[None]:
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        for file, schema in _tables(path):
+        tables = {path / f"{name}.parquet": schema for name, schema in CURATION_SCHEMAS.items()}
+        rollouts = sorted([*path.glob("steps/*/scored.parquet"), *path.glob("evals/*/rollouts.parquet")])
+        tables |= dict.fromkeys(rollouts, ROLLOUT_SCHEMA) | dict.fromkeys(index_files(path), INDEX_SCHEMA)
+        for file, schema in tables.items():
             if file.is_file():
                 read_parquet(file, schema, others=False)
         raise
-
-
-def _tables(path: Path) -> Iterator[tuple[Path, Mapping[str, pl.DataType]]]:
-    """The parquet files of a run or a curation, with the columns they have to have."""
-    for name, schema in CURATION_SCHEMAS.items():
-        yield path / f"{name}.parquet", schema
-    for file in sorted([*path.glob("steps/*/scored.parquet"), *path.glob("evals/*/rollouts.parquet")]):
-        yield file, ROLLOUT_SCHEMA
-    for file in index_files(path):
-        yield file, INDEX_SCHEMA
 
 
 def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
@@ -231,27 +198,20 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
     records = []
     for file in sorted(folder.glob("*/summary.json")):
         name, summary = file.parent.name, read_shaped(file, Summary)
+        step = summary.get("step")
+        if not isinstance(step, int):
+            match = re.fullmatch(r"step-(\d+)", name)
+            step = -1 if name == BASELINE else int(match[1]) if match else last_step
         rollouts = file.parent / "rollouts.parquet"
-        step = eval_step(name, summary, last_step)
         records.append(EvalRecord(name, step, summary, rollouts if rollouts.is_file() else None))
     # The final evaluation has the step of a periodic one that was due then, and was made after it.
     records.sort(key=lambda record: (record.step, record.name == FINAL, record.name))
     return {record.name: record for record in records}
 
 
-def eval_step(name: str, summary: dict[str, Any], last_step: int) -> int:
-    """The step an evaluation belongs to: what its summary says, else what its name says, else the last one."""
-    if isinstance(summary.get("step"), int):
-        return int(summary["step"])
-    if name == BASELINE:
-        return -1
-    match = re.fullmatch(r"step-(\d+)", name)
-    return int(match[1]) if match else last_step
-
-
 def light_frame(path: Path) -> pl.DataFrame:
-    """The table in `path` without tests, solutions and token lists; an empty table if it is missing.
-    Raises DamagedFileError for what is no parquet file."""
+    """The table in `path` without tests, solutions and token lists, empty if there is no file. Raises DamagedFileError
+    for what is no parquet file."""
     if not path.exists():
         return pl.DataFrame()
     if not path.is_file():  # a pipe would be waited for

@@ -1,7 +1,7 @@
 """A run or a curation as one HTML page: no script, no outside resource, light and dark.
 
-Model output is untrusted. The templates escape everything, and the page's own content security policy forbids scripts
-and loads, so that a completion cannot act in the reader's browser.
+Model output is untrusted: the templates escape everything, and the page's content security policy forbids scripts and
+loads.
 """
 
 import re
@@ -24,8 +24,8 @@ from coderl_tasks.insight.run_page import comparison_page, run_page
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.journal.atomic import output_file, write_bytes
 
-REPORT = "report.html"
-STATEMENT_CHARS = 600
+REPORT, STATEMENT_CHARS = "report.html", 600
+HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
 _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 """A Python block, also one that is not closed, as of a truncated completion."""
 # Lines as they are, blank ones at either end too: this is the model's text, not a listing.
@@ -34,15 +34,12 @@ POOL_QUERIES = ("funnel", "drops", "pool", "pass_rates", "samples", "suspects")
 
 
 def write_report(path: Path, target: Path | None = None) -> Path:
-    """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path.
-    ConfigError if `path` is neither."""
-    page = _encoded(render_report(path))
-    if target is None:
-        target = path / REPORT
-        write_bytes(target, page)  # a link there, in a directory of others, is replaced and not followed
-    else:
-        with output_file(target) as file:
-            file.write(page)
+    """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path."""
+    page = render_report(path)
+    if target is not None:
+        return _written(target, page)
+    target = path / REPORT
+    write_bytes(target, page.encode(errors=HALF))  # a link there, in a directory of others, is replaced, not followed
     return target
 
 
@@ -53,18 +50,17 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
     target = target or Path(f"report-{first.resolve().name}-{second.resolve().name}.html")
-    page = _encoded(_render("compare.html.j2", comparison_page(load_run(first), load_run(second))))
+    return _written(target, _render("compare.html.j2", comparison_page(load_run(first), load_run(second))))
+
+
+def _written(target: Path, page: str) -> Path:
     with output_file(target) as file:
-        file.write(page)
+        file.write(page.encode(errors=HALF))
     return target
 
 
-def _encoded(page: str) -> bytes:
-    return page.encode(errors="backslashreplace")  # JSON of others may have half a surrogate in a text
-
-
 def render_report(path: Path) -> str:
-    """The HTML page of the run or curation directory `path`."""
+    """The HTML page of the run or curation directory `path`; ConfigError if it is neither."""
     if path.is_dir() and is_curation(path):
         return _render("pool.html.j2", pool_page(load_curation(path)))
     if path.is_dir() and is_run(path):
@@ -78,7 +74,10 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
     place = shlex.quote(str(curation.path))
     rows = pool_view.funnel(curation)
     spent, parts = pool_view.spending(profile), pool_view.make_up(pool)
+    queries = (name for name in POOL_QUERIES if len(profile) or name not in PROFILED)
     suspected = pool_view.suspects(curation)
+    if len(suspected):
+        suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
     return {
         "title": curation.path.name,
         "path": str(curation.path),
@@ -102,13 +101,9 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         "references": html_table(pool_view.references_table(curation.solutions)) if len(curation.solutions) else None,
         "suspects": len(suspected),
         "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
-        "suspect_examples": pool_view.examples(suspected.sort("in_pool", descending=True, maintain_order=True))
-        if len(suspected)
-        else (),
+        "suspect_examples": pool_view.examples(suspected) if len(suspected) else (),
         "manifest": flatten(curation.manifest),
-        "queries": [
-            f"coderl query {place} --name {name}" for name in POOL_QUERIES if len(profile) or name not in PROFILED
-        ],
+        "queries": [f"coderl query {place} --name {name}" for name in queries],
         "sql": f'coderl query {place} "SELECT split, count(*) FROM pool GROUP BY split"',
     }
 
@@ -129,7 +124,8 @@ def _render(template: str, page: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "points": points, "count": count, "highlighted": highlighted}
+    environment.filters |= {"percent": percent, "highlighted": highlighted}
+    environment.filters |= {"points": lambda share: f"{share * 100:+.1f}", "count": lambda number: f"{number:,}"}
     return environment.get_template(template).render(page)
 
 
@@ -147,15 +143,4 @@ def highlighted(text: str) -> Markup:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A fraction as percent; a dash for None."""
     return "–" if value is None else f"{value * 100:.{digits}f}%"
-
-
-def points(value: float) -> str:
-    """A difference of fractions as signed percentage points."""
-    return f"{value * 100:+.1f}"
-
-
-def count(value: int) -> str:
-    """A whole number with thousands separated."""
-    return f"{value:,}"

@@ -1,5 +1,4 @@
-"""What every flow settles before anything is started or written: whether a place and a data set can be used, whether a
-deployment started this flow run, and which base model is taken.
+"""What every flow settles first: whether a place and a data set can be used, and which base model is taken.
 
 | what is known of the model                  | taken, if the service offers it    | else                        |
 |---------------------------------------------|------------------------------------|-----------------------------|
@@ -7,8 +6,7 @@ deployment started this flow run, and which base model is taken.
 | recorded by the run or pool that is gone on | that one                           | ConfigError, with near ones |
 | nothing                                     | the first of `BARE_MODELS` offered | ConfigError that asks       |
 
-The service's models come and go. The embedded server is not asked: it is started for the model that
-`services.for_this_machine` says.
+The embedded server is not asked: it is started for the model that `services.for_this_machine` says.
 """
 
 import tempfile
@@ -32,26 +30,19 @@ from coderl_tasks.services import FlowT, check_environment, tinker_credentials, 
 from coderl_tasks.settings import DEFAULT_MODEL
 
 BARE_MODELS = (
-    DEFAULT_MODEL,
-    "Qwen/Qwen3.5-4B",
-    "Qwen/Qwen3-8B",
-    "Qwen/Qwen3.5-9B",
-    "Qwen/Qwen3.6-35B-A3B",
-    "Qwen/Qwen3.6-27B",
+    DEFAULT_MODEL, "Qwen/Qwen3.5-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B", "Qwen/Qwen3.6-35B-A3B", "Qwen/Qwen3.6-27B",
     "Qwen/Qwen3.8-27B",
-)
+)  # fmt: skip
 """What a command that names no model takes: the recipe's, then small current ones, by active parameters and age."""
 
 
 def check_place(folder: Path, setting: str) -> None:
-    """Raise ConfigError, naming `setting`, if `folder` is a file, has a name that is no text, is or would be in a place
-    that cannot be written to, or on a disk with less than `disk.LEAST_FREE` bytes left; for this InfraError where a run
-    or a curation was begun there."""
+    """Raise ConfigError, naming `setting`, if `folder` cannot be a folder, be written to, or has less than
+    `disk.LEAST_FREE` bytes left; for this InfraError where a run or a curation was begun there."""
     folder = folder.expanduser().resolve()
     if shown(folder) != str(folder):
-        raise ConfigError(
-            f"{setting}={shown(folder)} is not UTF-8, which Prefect and reports need: choose another {setting}"
-        )
+        reason = "is not UTF-8, which Prefect and reports need"
+        raise ConfigError(f"{setting}={shown(folder)} {reason}: choose another {setting}")
     # The nearest folder that is there: nothing is created by a look.
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
@@ -72,8 +63,7 @@ def check_place(folder: Path, setting: str) -> None:
 
 
 def check_data(source: str, splits: Sequence[str] | None, role: Role) -> None:
-    """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked here:
-    its files are read, as all are, before anything is sampled."""
+    """Raise DataError if a data set on this machine has not the side `role`, with `splits`. The hub is not asked."""
     if find_source(source) is not None or not may_be_on_the_hub(source):
         open_source(source, splits, role)
 
@@ -95,8 +85,7 @@ def deployed_name() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class MadeWith:
-    """What a command goes on with, in words ("the run PATH"), the base model that it was made with, and in words what
-    to do instead where the service does not offer that."""
+    """What a command goes on with ("the run PATH"), its base model, and what to do where the service lacks that."""
 
     what: str
     model_name: str
@@ -104,9 +93,9 @@ class MadeWith:
 
 
 async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
-    """`settings` with the base model to use and the reason for it; as they are where that is decided already. `record`
-    is what the command goes on with, if there is anything. Raises ConfigError for a bad environment and where the
-    service does not offer the model, InfraError if it does not answer."""
+    """`settings` with the base model to use and the reason for it, unless that is decided already. `record` is what the
+    command goes on with. Raises ConfigError for a bad environment and where the service does not offer the model,
+    InfraError if it does not answer."""
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)
@@ -116,13 +105,12 @@ async def with_decided_model(settings: FlowT, record: MadeWith | None = None) ->
         return settings.with_model(settings.model_name, reason)
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
-    named = settings.names_model
-    if record is not None and (not named or settings.model_name == record.model_name):
+    if record is not None and (not settings.names_model or settings.model_name == record.model_name):
         if record.model_name not in offered:
             said = not_offered(record.model_name, offered)
             raise ConfigError(f"{record.what} was made with {said}: {record.instead}")
         return settings.with_model(record.model_name, f"{record.what} was made with it")
-    if not named:
+    if not settings.names_model:
         return settings.with_model(*choose_model(offered))
     if settings.model_name not in offered:
         raise ConfigError(f"model_name is {not_offered(settings.model_name, offered)}")
@@ -140,7 +128,5 @@ def choose_model(offered: Mapping[str, SupportedModel]) -> tuple[str, str]:
         )
     if chosen == DEFAULT_MODEL:
         return chosen, "the default, which the service offers"
-    return (
-        chosen,
-        f"the service does not offer the default, {DEFAULT_MODEL}; this is the first substitute that it offers",
-    )
+    lacking = f"the service does not offer the default, {DEFAULT_MODEL}"
+    return chosen, f"{lacking}; this is the first substitute that it offers"

@@ -1,5 +1,4 @@
-"""What a command will take in tokens and time, before it does and after its first steps. Nothing is sampled, but for a
-probe of the speed.
+"""What a command will take in tokens and time. Nothing is sampled, but for a probe of the speed.
 
 | known                                   | completions are estimated                                                 |
 |-----------------------------------------|---------------------------------------------------------------------------|
@@ -16,6 +15,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist, mean, stdev
 from tempfile import TemporaryDirectory
@@ -56,8 +56,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Tokens of a use, with an interval; `by` says what they are known by, `seconds` how long it will take yet by the
-    pace of its own first steps."""
+    """Tokens of a use, with an interval; `seconds` it will take yet, by the pace of its own first steps."""
 
     use: str
     low: Tokens
@@ -70,8 +69,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths of a problem's prompt and completions, and how they vary between problems; `bound`: completions are
-    at most so long, and nothing else is known of them. `signal` is the expected share of what is trained on."""
+    """Mean lengths in tokens, with the standard deviation of completions; `bound`: completions are at most so long, and
+    nothing else is known of them. `signal` is the expected share of what is trained on."""
 
     prompt: float
     completion: float
@@ -84,8 +83,7 @@ class Lengths:
 async def estimates(
     settings: FlowSettings | PipelineSettings, probe: bool | None = None
 ) -> tuple[list[Estimate], list[str]]:
-    """What a command with `settings` will take, a row per use; and what to say of them. `probe` as `known_speed` takes
-    it. Raises as planning the command does."""
+    """What a command with `settings` will take, a row per use; and what to say of them. Raises as planning does."""
     rows, leading = await _planned_estimates(settings)
     if not rows or leading is None:
         return [], []
@@ -97,7 +95,6 @@ async def estimates(
 
 
 async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple[list[Estimate], FlowSettings | None]:
-    """The estimates, and the settings that say which model is used how."""
     if isinstance(settings, PipelineSettings):
         planned = await plan_pipeline(settings)
         problems = await asyncio.to_thread(_curated, planned.curate)
@@ -120,7 +117,7 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
-    """What a run, at `path` where it is begun, takes in all, what it has taken included."""
+    """What a run takes in all, with what it has taken, at `path` where it is begun."""
     lengths = _profiled(settings, pool) or _bounded(settings, read_pool(pool.file))
     done = 0 if path is None else committed_steps(path)
     return _training(settings, lengths, path if done >= FIRST_STEPS else None, done, pool)
@@ -193,8 +190,8 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
-    """By how much the pool's problems are, by their profile, longer than those of the first `done` steps: the factors
-    on what these took, by kind. None without a profile of them all."""
+    """By which factor, by kind of token, the pool's problems are by their profile longer than those of the first `done`
+    steps. None without a profile of them all."""
     profile = pool_profile(pool)
     if profile is None:
         return None
@@ -207,9 +204,8 @@ def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, fl
         whole, there = (sum(_mean(frame[name]) for name in names) for frame in (profile, taken))
         return whole / there if there else 1.0
 
-    prompt = factor("prompt")
-    both = factor("prompt", "completion")
-    return {"prompt": prompt, "cached": prompt, "completion": factor("completion"), "training": both}
+    kinds = {"prompt": ["prompt"], "cached": ["prompt"], "completion": ["completion"]}
+    return {kind: factor(*names) for kind, names in kinds.items()} | {"training": factor("prompt", "completion")}
 
 
 def _mean(values: pl.Series) -> float:
@@ -217,8 +213,8 @@ def _mean(values: pl.Series) -> float:
 
 
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
-    """Of the pool's problems: problem_id, the prompt's length, the completions' mean length and the pass rate, as they
-    were profiled; None where there is no profile."""
+    """The pool's problems as they were profiled: problem_id, prompt and mean completion (tokens), pass_rate; None where
+    there is no profile."""
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
@@ -244,9 +240,8 @@ def _profiled(settings: TrainSettings, pool: FoundPool) -> Lengths | None:
 
 def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
     """Prompts as they are, completions at most as long as they may be."""
-    environment = environment_of(settings)
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
-    prompts = [len(environment.prompt(problem, renderer)) for problem in problems]
+    prompts = [len(environment_of(settings).prompt(problem, renderer)) for problem in problems]
     if not prompts:
         raise ConfigError("there are no problems to estimate by")
     by = f"max_tokens={settings.max_tokens} for each completion: at most, as nothing is profiled"
@@ -288,7 +283,6 @@ def _evaluation(settings: EvaluateSettings) -> Estimate:
 
 
 def _evaluated(settings: TrainSettings) -> list[int]:
-    """The problems of each evaluation that a run makes."""
     if settings.eval.every == -1:
         return []
     test = len(evaluation_side(settings).load(rows=environment_of(settings).rows).problems)
@@ -313,42 +307,28 @@ def _of_problems(
 
 
 def estimates_table(rows: Sequence[Estimate]) -> Table[Estimate]:
-    def text(kind: str) -> "Column[Estimate]":
-        def cell(row: Estimate) -> str:
-            low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
-            return f"{mid:,}" if low == mid == high else f"{mid:,} [{low:,} to {high:,}]"
+    def text(row: Estimate, kind: str) -> str:
+        low, mid, high = (getattr(side, kind) for side in (row.low, row.expected, row.high))
+        return f"{mid:,}" if low == mid == high else f"{mid:,} [{low:,} to {high:,}]"
 
-        return Column(kind, cell, style="num")
-
-    return Table(
-        (
-            Column("tokens for", lambda row: row.use, style="name"),
-            *map(text, ("prompt", "cached", "completion", "training")),
-            Column("USD", usd_text, style="num"),
-        ),
-        rows,
-        "dense",
-    )
+    columns: list[Column[Estimate]] = [Column("tokens for", lambda row: row.use, style="name")]
+    for kind in ("prompt", "cached", "completion", "training"):
+        columns.append(Column(kind, partial(text, kind=kind), style="num"))
+    return Table([*columns, Column("USD", usd_text, style="num")], rows, "dense")
 
 
 def usd_text(row: Estimate) -> str:
-    """What a use costs, with its interval."""
-    sides = [None if row.price is None else row.price.usd(side) for side in (row.low, row.expected, row.high)]
-    low, mid, high = sides
+    low, mid, high = (row.price and row.price.usd(side) for side in (row.low, row.expected, row.high))
     return "not known" if low is None or mid is None or high is None else f"{mid:,.2f} [{low:,.2f} to {high:,.2f}]"
 
 
 def notes(rows: Sequence[Estimate]) -> list[str]:
-    """What the estimates are by, and at which prices."""
     said = [f"{row.use}: by {row.by}" for row in rows]
     price = rows[0].price
     said.append(f"prices: {'not known (prices=...)' if price is None else price.known.removesuffix('=')}")
     low, mid, high = (sum((getattr(row, side) for row in rows), Tokens()) for side in ("low", "expected", "high"))
-    said.append(
-        f"in all, as max_tokens_total counts (prompts and completions): {mid.counted:,} tokens "
-        f"[{low.counted:,} to {high.counted:,}]"
-    )
-    return said
+    whole = f"{mid.counted:,} tokens [{low.counted:,} to {high.counted:,}]"
+    return [*said, f"in all, as max_tokens_total counts (prompts and completions): {whole}"]
 
 
 def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
@@ -369,7 +349,6 @@ def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
 
 
 def estimate_line(rows: Sequence[Estimate]) -> str:
-    """The estimates in a line."""
     parts = [
         f"{row.use} {row.expected.counted:,} tokens (at most about {row.high.counted:,}), {usd_text(row)} USD"
         for row in rows

@@ -1,7 +1,6 @@
 """What a flow is going to do, settled before anything is started or written: its settings, base model and inputs.
 
-The command plans before it starts a Prefect server; the flow plans too, since a deployment starts it without the
-command. What the command has decided stays.
+The flow plans too, since a deployment starts it without the command. What the command has decided stays.
 """
 
 from dataclasses import replace
@@ -85,8 +84,7 @@ def _named_pool(settings: CurateSettings) -> Path | None:
 
 
 def _pool_record(folder: Path | None) -> MadeWith | None:
-    model_name = None if folder is None else recorded_model(folder)
-    if model_name is None:
+    if folder is None or (model_name := recorded_model(folder)) is None:
         return None
     return MadeWith(f"the pool {folder}", model_name, "make another one (name=...) with one that it offers")
 
@@ -134,25 +132,25 @@ async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateS
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
     """What decides the outcome of an evaluation, for the record."""
-    policy_name = policy.sampler_path or settings.model_name
-    return settings.content() | {"policy": policy_name, "step": policy.step, "served_by": policy.served_by}
+    name = policy.sampler_path or settings.model_name
+    return settings.content() | {"policy": name, "step": policy.step, "served_by": policy.served_by}
 
 
 def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
-    """Where the record goes: `log_path`, else a folder under the run's (or the default root's) evals/: the one of an
-    earlier start with these settings, finished or not, or a new one."""
+    """Where the record goes: `log_path`, else under the run's (or the default root's) evals/ the folder of an earlier
+    start with these settings, finished or not, or a new one."""
     if (named := _named_evaluation(settings, policy.run)) is not None:
         return named
     root = (policy.run or runs_root()) / "evals"
     if name := deployed_name():
         return root / f"evaluate-{name}"
+
     # With a finished one nothing is sampled: it may be compared with another evaluation. Not where some of it could not
     # be graded: a new one may lack no grades.
-    earlier = find_unfinished(
-        root.glob("*"),
-        evaluation_content(settings, policy),
-        lambda folder: bool((EvalJournal(folder).read_summary() or {}).get("infra_errors")),
-    )
+    def lacks_grades(folder: Path) -> bool:
+        return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
+
+    earlier = find_unfinished(root.glob("*"), evaluation_content(settings, policy), lacks_grades)
     return earlier or root / f"evaluate-{datetime.now():%Y_%m_%d-%H_%M_%S}"
 
 
@@ -169,8 +167,7 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
-    """The settings with one base model for all three parts: the one that any of them names, else one decided for all.
-    Raises ConfigError too if they name different ones."""
+    """The settings with one base model for all three parts; ConfigError too if they name different ones."""
     parts = settings.parts
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:
@@ -195,8 +192,7 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError or DataError for what `settings` name and a curation in `folder` would find missing, or there
-    already."""
+    """Raise ConfigError or DataError for what a curation in `folder` would find missing, or there already."""
     require_price(settings)
     environment_of(settings)  # which reads a reward file
     check_place(folder, "name")
@@ -208,10 +204,9 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
 
 
 def check_replaced(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError if there is a finished pool in `folder`, made with other settings, that nobody said to replace:
-    runs that were trained on it could not be resumed."""
-    content = settings.content()
-    made_with = finished_with(folder)
+    """Raise ConfigError if there is a finished pool in `folder`, made with other settings: runs that were trained on it
+    could not be resumed."""
+    content, made_with = settings.content(), finished_with(folder)
     if settings.replace or made_with is None or recorded_settings(folder) == content:
         return
     changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
@@ -236,8 +231,8 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 
 def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
-    """The test problems that `settings` ask for, their tests in a file of this process in `folder`. Raises ConfigError
-    if there are none, DataError if they cannot be read."""
+    """The test problems that `settings` ask for, their tests spilled to `folder`. Raises ConfigError if there are none,
+    DataError if they cannot be read."""
     side, dates = evaluation_side(settings), None
     if settings.since is not None or settings.until is not None:
         since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
@@ -264,7 +259,7 @@ def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | Ev
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:
     """The evaluation to compare with: one of `run` by name, a folder of one, or another run's final one; None where
-    there is no baseline. Raises ConfigError if there is none, or it cannot be read."""
+    there is no baseline, ConfigError if there is no other."""
     wanted = settings.compare_to
     if wanted is None:
         return None

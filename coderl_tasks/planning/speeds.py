@@ -1,8 +1,7 @@
-"""How fast a model samples and trains on the Tinker server in use, so that tokens become minutes.
+"""How fast a model samples and trains on the Tinker server in use: by the last steps of a run here, else by a probe.
 
-By the newest run here of this model and server, one with the same max_tokens before others, over its last steps; else
-by a probe, of a few hundred tokens. What a run took per completion has its prompts, its grading and all between
-requests in it. A probe has none of that, and fewer requests at a time than a step: what it says is rough.
+What a run took per completion has its prompts, its grading and all between requests in it. A probe has none of that,
+and fewer requests at a time than a step: what it says is rough.
 """
 
 import asyncio
@@ -36,10 +35,8 @@ from coderl_tasks.services import embedded_tinker, tinker_credentials, uses_tink
 from coderl_tasks.settings import FlowSettings, TrainSettings
 
 LAST_STEPS = 20
-PROBED = (32, 16)
-"""Completions of a probe, and the tokens of each at most."""
-TRAINED = 4
-"""Of these the ones that it trains on."""
+PROBED, TRAINED = (32, 16), 4
+"""Completions of a probe, the tokens of each at most, and the completions that it trains on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,6 @@ class Speed:
     by: str
 
     def seconds(self, tokens: Tokens) -> float:
-        """How long so many tokens take."""
         return tokens.completion / self.sampling + tokens.training / self.training
 
     def __str__(self) -> str:
@@ -68,7 +64,7 @@ async def known_speed(settings: FlowSettings, probe: bool | None = None) -> Spee
 
 
 def recorded_speed(settings: FlowSettings) -> Speed | None:
-    """What the newest run of this model on this server has shown; None where there is none."""
+    """Of the newest run here of this model on this server, one with the same max_tokens before others."""
     address = service_address(tinker_credentials()[0]) if uses_tinker_service() else None
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     other_lengths = None

@@ -32,8 +32,8 @@ from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
-    """The complete settings, the pool (or the curation that makes it, where there is none yet), and the run directory:
-    None for a new one, named by the time, where no start with these settings was left unfinished."""
+    """The complete settings, the pool (or the curation that makes it), and the run directory: None for a new one, named
+    by the time, where no start with these settings was left unfinished."""
     path = training_path(settings)
     settings, pool = await planned(settings, path)
     if isinstance(pool, CurateSettings):
@@ -54,9 +54,9 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
 
 
 def training_path(settings: TrainSettings) -> Path | None:
-    """The run directory: `log_path`, else one named by the flow run's id, else None (a new one, named by the time).
-    Raises ConfigError where there is no run and `resume` says there must be, or where `log_path` may be a typo: a
-    deployment's run, which nobody watches, then starts a new one and says so (`doubt_of`)."""
+    """The run directory, None for a new one, named by the time. Raises ConfigError where there is no run and `resume`
+    says there must be, or where `log_path` may be a typo: a deployment's run, which nobody watches, then starts a new
+    one and says so (`doubt_of`)."""
     name = deployed_name()
     if settings.log_path is not None:
         path = run_path(settings.log_path)
@@ -69,9 +69,8 @@ def training_path(settings: TrainSettings) -> Path | None:
     if settings.resume == "must" and not (path / "config.json").is_file():
         raise ConfigError(f"resume=must: there is no run in {path}{did_you_mean(near_runs(path))}")
     if name is None and (why := doubt_of(settings)) is not None:
-        raise ConfigError(
-            f"log_path={settings.log_path}: {why}{'' if why.endswith('?') else ';'} resume=never starts one"
-        )
+        end = "" if why.endswith("?") else ";"
+        raise ConfigError(f"log_path={settings.log_path}: {why}{end} resume=never starts one")
     return path
 
 
@@ -83,8 +82,8 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these complete settings, whatever its directory, and
-    has steps left; None if there is none, or each is in use."""
+    """The newest run below the default root that was started with these complete settings and is at rest, with steps
+    left."""
     config = run_config(settings)
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
@@ -107,8 +106,8 @@ def with_side_of(pool: FoundPool, settings: TrainSettings) -> TrainSettings:
 
 
 async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSettings, FoundPool | CurateSettings]:
-    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool; where there is
-    none yet, the curation that makes it. Raises as `plan` does; a run with nothing left to do needs no service."""
+    """The complete settings of the run at `path` (None: a new one), `pool` being a file, and that pool, or the curation
+    that makes it. Raises as `plan` does; a run with nothing left to do needs no service."""
     settings = complete_settings(settings, path)
     check_environment(settings.model_name)
     # A run that is finished is shown again also when its model has been retired by then.
@@ -144,10 +143,8 @@ def run_config(settings: TrainSettings) -> dict[str, Any]:
 
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
     """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
-    last = directory.last_committed_step
-    return has_ended(
-        directory.path, last, max_steps=settings.max_steps, eval_every=settings.eval.every, steer=settings.steer
-    )
+    last, wanted = directory.last_committed_step, settings.max_steps
+    return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
 
 
 def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
@@ -166,9 +163,8 @@ def run_record(path: Path | None) -> MadeWith | None:
     config = recorded_config(path)
     if config is None:
         return None
-    return MadeWith(
-        f"the run {path}", config["model_name"], "start a new run (another log_path) with one that it offers"
-    )
+    instead = "start a new run (another log_path) with one that it offers"
+    return MadeWith(f"the run {path}", config["model_name"], instead)
 
 
 def check_training(settings: TrainSettings, path: Path | None) -> None:
@@ -189,8 +185,7 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
 
 
 def check_held_out(pool: Path, share: float) -> None:
-    """Raise ConfigError if the pool in a parquet file, which `check_pool` accepts, has problems that `test_share=share`
-    holds out."""
+    """Raise ConfigError if the pool in a parquet file has problems that `test_share=share` holds out."""
     problem_ids = pl.scan_parquet(pool).select("problem_id").collect()["problem_id"]
     both = sum(is_held_out(problem_id, share) for problem_id in problem_ids)
     if both:
@@ -201,12 +196,10 @@ def check_held_out(pool: Path, share: float) -> None:
 
 
 def start_note(directory: RunDirectory) -> str:
-    """Whether the run begins, or where it goes on."""
     return f"resuming at step {directory.next_step}" if directory.resumed else "new run"
 
 
 def steps_note(settings: TrainSettings, *, resumed: bool) -> str:
-    """How many steps the run is to have, and why, in words."""
     if settings.max_steps == -1:
         return "until it is stopped (max_steps=N ends it)"
     if resumed or "max_steps" in settings.given:
@@ -232,7 +225,6 @@ def temperature_note(temperature: float) -> str | None:
 
 
 def pool_warning(pool: FoundPool, model_name: str) -> str | None:
-    """What to know of a pool that was profiled with another model than `model_name`; None where nothing says so."""
     other = pool.profiled_with()
     if other is None or same_model(other, model_name):
         return None
@@ -243,7 +235,6 @@ def pool_warning(pool: FoundPool, model_name: str) -> str | None:
 
 
 def size_warning(problems: int, settings: TrainSettings) -> str | None:
-    """What to know of a pool with fewer `problems` to train on than a step has groups; None for a larger one."""
     if problems >= settings.problems_per_step:
         return None
     return (
@@ -253,8 +244,7 @@ def size_warning(problems: int, settings: TrainSettings) -> str | None:
 
 
 def side_warning(pool: FoundPool, settings: TrainSettings) -> str | None:
-    """What to know where the pool was not kept away from the problems that are evaluated on; None where it was, where
-    nothing is evaluated, or nothing says what the pool was made of."""
+    """None also where nothing is evaluated, or nothing says what the pool was made of."""
     made_with = pool.made_with
     if settings.eval.every == -1 or made_with is None:
         return None

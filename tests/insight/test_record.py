@@ -27,7 +27,7 @@ def test_run_is_read_with_evaluations_in_order(run_dir: Path) -> None:
 def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "new", {"seed": 0}).close()
     run = load_run(tmp_path / "new")
-    assert run.last_step == -1 and run.latest is None
+    assert run.metrics.is_empty() and run.latest is None
     assert run.rollouts(["reward"]).collect().height == 0
 
 
