@@ -68,16 +68,10 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
 
 def base_licence(model: str) -> str | None:
     """The licence that a model's own card names, where it is at hand: in its local folder, or in the hub's cache."""
-    card: object = None
-    if (folder := local_model_folder(model)) is not None:
-        card = str(folder / "README.md")
-    elif model.count("/") == 1:
-        from huggingface_hub import try_to_load_from_cache
+    from coderl_tasks.insight.problem_view import cached_file  # a second to import
 
-        card = try_to_load_from_cache(model, "README.md")
-    if not isinstance(card, str) or not Path(card).is_file():
-        return None
-    text = Path(card).read_text(errors="replace")
+    card = cached_file(model, "README.md")
+    text = "" if card is None else card.read_text(errors="replace")
     if not text.startswith("---\n"):
         return None
     try:

@@ -6,6 +6,7 @@ output are read where the problems lie (the pool, or the data set that was evalu
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,13 @@ from coderl_tasks.untrusted_text import printable, printable_lines
 
 MOST_LINES, MOST_CHARS = 40, 2000
 """What is printed of a statement, a program or a test, unless all is asked for."""
-HARDEST = 25
-SEEN = ("evaluation", "step", "problem_id", "verdict", "reward", "trained")
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedTest:
     """The test that a program failed first. `input` and `expected` are None where the problem's tests are not at hand,
-    `got` where nothing came back; `difference` names the first place where the two differ, `error` says why there was
-    nothing to compare."""
+    `got` where nothing came back; `error` says why there was nothing to compare."""
 
     index: int
     input: str | None
@@ -56,8 +54,8 @@ class FailedTest:
 
 
 def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (`row` of ROLLOUT_SCHEMA) failed first, of `problem` where it is known; None where it
-    failed none. A problem that has other tests by now counts as unknown."""
+    """The test that a rollout (`row` of ROLLOUT_SCHEMA) failed first, None where it failed none. A problem that has
+    other tests by now counts as unknown."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None
@@ -91,8 +89,8 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """Those of the problems `ids` that are where a run with `config` had them: in its pool, or with `evaluated` in the
-    data set that it is evaluated on. Raises CoderlError where that cannot be read."""
+    """The problems `ids` of a run's pool, or with `evaluated` of the data set that it is evaluated on. Raises
+    CoderlError where that cannot be read."""
     if not evaluated:
         file = find_local(str(config.get("pool") or ""))
         if not config.get("pool") or file is None:
@@ -128,8 +126,7 @@ def problems_at_hand(run: RunRecord, ids: Collection[str]) -> tuple[dict[str, Pr
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What was sampled for a problem in a step, or in an evaluation: how many completions were graded, how many of them
-    passed, their mean reward, and in training whether the update learned from any."""
+    """What was sampled for a problem in a step, or in an evaluation; `trained`: the update learned from some of it."""
 
     evaluation: str | None
     step: int
@@ -162,9 +159,8 @@ class ProblemView:
 
 def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: str | None = None) -> ProblemView:
     """The problem that `wanted` names in the run directory `path`: by its id, the beginning of one, or words of its
-    statement. Completions are those of `step` or of `evaluation`; where neither is given those of the last step that
-    has the problem, else of the newest such evaluation. Raises ConfigError, with what there is, where that names
-    nothing, or several."""
+    statement; completions of `step` or of `evaluation`, by default of the last step that has the problem, else of the
+    newest such evaluation. Raises ConfigError, with what there is, where that names nothing, or several."""
     run = load_run(path)
     if evaluation is not None and evaluation not in run.evals:
         there = ", ".join(run.evals) or "none"
@@ -216,14 +212,14 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """The view for people: once for each text what several completions have in common; long texts cut unless `full`."""
+    """Prints once for each text what several completions have in common; long texts are cut unless `full`."""
 
     def section(title: str) -> None:
         console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
 
     def block(text: str, label: str = "") -> None:
         shown = printable_lines(text).rstrip("\n")
-        kept = shown if full else _cut(shown)
+        kept = shown if full else "\n".join(shown[:MOST_CHARS].split("\n")[:MOST_LINES])
         width = 14 if label else 2
         for number, line in enumerate(kept.split("\n")):
             head = f"  {label:<{width - 2}}" if number == 0 else " " * width
@@ -238,11 +234,14 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     block(view.statement or "(neither the problem nor the model's tokenizer is at hand)")
     section("Pass rate")
     render_frame(pl.DataFrame([_place_row(place) for place in view.places]), console)
-    number = _numbering(view.completions)
+    several = len({row["group_index"] for row in view.completions}) > 1
+
+    def number(row: Mapping[str, Any]) -> str:
+        return f"{row['group_index']}/{row['sample_index']}" if several else str(row["sample_index"])
+
     section(f"Completions of {view.place.name}: {view.place.passed} of {view.place.graded} passed")
-    render_frame(
-        pl.DataFrame([_completion_row(row, number(row)) for row in view.completions], infer_schema_length=None), console
-    )
+    rows = [_completion_row(row, number(row)) for row in view.completions]
+    render_frame(pl.DataFrame(rows, infer_schema_length=None), console)
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
     alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -267,7 +266,7 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
 
 
 def problems_frame(path: Path) -> pl.DataFrame:
-    """The training problems of the run directory `path` that it solves least, of HARDEST one row each."""
+    """The 25 training problems that the run in `path` solves least, a row each."""
     run = load_run(path)
     hardest = (
         _seen(run)
@@ -279,18 +278,15 @@ def problems_frame(path: Path) -> pl.DataFrame:
             last_step=pl.col("step").max(),
         )
         .sort("pass_rate", "completions", "problem_id", descending=[False, True, False])
-        .head(HARDEST)
+        .head(25)
     )
     statements = _statements(run, hardest["problem_id"].to_list())
     return hardest.with_columns(statement=pl.col("problem_id").replace_strict(statements, default=None))
 
 
 def prompt_decoder(model_name: str) -> Decode | None:
-    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others.
-
-    Nothing is downloaded to show a page.
-    """
-    file = tokenizer_file(model_name)
+    """A function from tokens to text, for a local model folder or a hub model in the cache; None for others."""
+    file = cached_file(model_name, "tokenizer.json")
     if file is None:
         return None
     try:
@@ -300,36 +296,30 @@ def prompt_decoder(model_name: str) -> Decode | None:
     return lambda tokens: tokenizer.decode(list(tokens), skip_special_tokens=False)
 
 
-def tokenizer_file(model_name: str) -> Path | None:
-    """The tokenizer.json of a local model folder, or of a hub model that this machine has used before."""
-    folder = local_model_folder(model_name)
-    if folder is not None:
-        file = folder / "tokenizer.json"
-        return file if file.is_file() else None
-    if model_name.count("/") != 1:
-        return None
-    try:
-        cached = try_to_load_from_cache(model_name, "tokenizer.json")
-    except HFValidationError:  # a path of another machine
-        return None
-    return Path(cached) if isinstance(cached, str) else None
+def cached_file(model_name: str, name: str) -> Path | None:
+    """A file of a local model folder, or of a hub model that this machine has used before: nothing is downloaded."""
+    cached: object = None
+    if (folder := local_model_folder(model_name)) is not None:
+        cached = str(folder / name)
+    elif model_name.count("/") == 1:
+        with suppress(HFValidationError):  # a path of another machine
+            cached = try_to_load_from_cache(model_name, name)
+    return Path(cached) if isinstance(cached, str) and Path(cached).is_file() else None
 
 
 def _seen(run: RunRecord) -> pl.DataFrame:
-    """All completions of a run, of training in the order of the steps, then of the evaluations: the columns SEEN."""
+    """All completions of a run, of training in the order of the steps, then of the evaluations."""
     indexed = index_files(run.path)
     training = [*indexed, *scored_files(run.path, indexed.values())]
     parts = [pl.scan_parquet(file).with_columns(evaluation=pl.lit(None, pl.String)) for file in training]
-    parts += [
-        pl.scan_parquet(record.rollouts).with_columns(
-            evaluation=pl.lit(record.name), step=pl.lit(record.step, pl.Int32)
-        )
-        for record in run.evals.values()
-        if record.rollouts is not None
-    ]
+    for record in run.evals.values():
+        if record.rollouts is not None:
+            place = {"evaluation": pl.lit(record.name), "step": pl.lit(record.step, pl.Int32)}
+            parts.append(pl.scan_parquet(record.rollouts).with_columns(**place))
     if not parts:
         raise ConfigError(f"{run.path} has no graded completions yet")
-    return pl.concat([part.select(SEEN) for part in parts]).collect()
+    columns = ("evaluation", "step", "problem_id", "verdict", "reward", "trained")
+    return pl.concat([part.select(columns) for part in parts]).collect()
 
 
 def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
@@ -348,13 +338,9 @@ def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
         some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in found[:5]]
         some += ["..."] * (len(found) > len(some))
         raise ConfigError(printable(f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}"))
-    near = difflib.get_close_matches(wanted, ids, n=3)
-    raise ConfigError(
-        printable(
-            f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
-            f"{did_you_mean(near)} (coderl show RUN lists the hardest)"
-        )
-    )
+    near = did_you_mean(difflib.get_close_matches(wanted, ids, n=3))
+    none = f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
+    raise ConfigError(printable(f"{none}{near} (coderl show RUN lists the hardest)"))
 
 
 def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
@@ -377,7 +363,7 @@ def _statements(run: RunRecord, ids: Collection[str]) -> dict[str, str]:
 
 
 def _asked(prompt: str) -> str:
-    """The statement in a prompt of environment=code, without the words that all have; another prompt as it is."""
+    """The statement in a prompt of environment=code; another prompt as it is."""
     return prompt.partition("### Question:\n")[2].rpartition("\n\n### Format:")[0] or prompt
 
 
@@ -411,11 +397,8 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
 
 
 def _profiled(config: Mapping[str, Any], problem_id: str) -> tuple[int, int] | None:
-    file = find_local(str(config.get("pool") or ""))
-    if not config.get("pool") or file is None or not file.is_file():
-        return None
-    names = ["n_correct", "n_samples"]
-    if not {*names} <= pl.read_parquet_schema(file).keys():
+    file, names = find_local(str(config.get("pool") or "")), ["n_correct", "n_samples"]
+    if not config.get("pool") or file is None or not file.is_file() or {*names} - pl.read_parquet_schema(file).keys():
         return None
     rows = pl.scan_parquet(file).filter(problem_id=problem_id).select(names).drop_nulls().collect().rows()
     return rows[0] if rows else None
@@ -430,12 +413,6 @@ def _place_row(place: Place) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _numbering(rows: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
-    """How completions are called: by their number in the group, and where there are several groups by the group's."""
-    several = len({row["group_index"] for row in rows}) > 1
-    return lambda row: f"{row['group_index']}/{row['sample_index']}" if several else str(row["sample_index"])
-
-
 def _completion_row(row: Mapping[str, Any], number: str) -> dict[str, Any]:
     truncated = ", truncated" if row["stop_reason"] == TRUNCATED else ""
     cpu_s = None if row["run_seconds"] is None else round(row["run_seconds"], 3)
@@ -447,7 +424,3 @@ def _completion_row(row: Mapping[str, Any], number: str) -> dict[str, Any]:
         "format": None if row["format_score"] is None else "ok" if row["format_score"] >= 0 else "no",
         "advantage": row["advantage"], "CPU s": cpu_s, "tokens": row["n_completion_tokens"],
     }  # fmt: skip
-
-
-def _cut(text: str) -> str:
-    return "\n".join(text[:MOST_CHARS].split("\n")[:MOST_LINES])

@@ -1,7 +1,6 @@
-"""`coderl validate`: what curation makes of each row of a data set, before anything is sampled.
+"""`coderl validate`: what curation's own stages make of each row of a data set, before anything is sampled.
 
-It runs curation's own stages in a temporary folder, so that the two cannot differ. Not covered: what needs a model or
-the sandbox (prompts that are too long, reference solutions that fail).
+Not covered: what needs a model or the sandbox (prompts that are too long, reference solutions that fail).
 """
 
 import tempfile
@@ -13,23 +12,16 @@ from rich.text import Text
 
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import DataError
-from coderl_tasks.filtering import DuplicateRules, FilterRequest, FilterResult, RowRules, filter_dataset
+from coderl_tasks.filtering import DuplicateRules, FilterRequest, RowRules, filter_dataset
 from coderl_tasks.filtering.rows import min_tests_hint
 from coderl_tasks.insight.console import Output, write_frame
 from coderl_tasks.untrusted_text import printable
 
+TEXT = pl.String()
 ROWS_SCHEMA: dict[str, pl.DataType] = {
-    "split": pl.String(),
-    "source_row": pl.Int64(),
-    "kept": pl.Boolean(),
-    "problem_id": pl.String(),
-    "kind": pl.String(),
-    "entry_point": pl.String(),
-    "tests": pl.Int32(),
-    "stage": pl.String(),
-    "reason": pl.String(),
-    "detail": pl.String(),
-}
+    "split": TEXT, "source_row": pl.Int64(), "kept": pl.Boolean(), "problem_id": TEXT, "kind": TEXT,
+    "entry_point": TEXT, "tests": pl.Int32(), "stage": TEXT, "reason": TEXT, "detail": TEXT,
+}  # fmt: skip
 """`tests` counts those of the row, before trimming; `source_row` counts from 0, blank lines of JSONL included."""
 MOST_LINES = 200
 
@@ -38,37 +30,33 @@ def row_report(
     source: str, rules: RowRules, duplicates: DuplicateRules, limit: int = -1, environment: str = "code"
 ) -> pl.DataFrame:
     """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
-
-    `limit` and `environment` as in `FilterRequest`. Raises DataError for a source that cannot be read or has no rows.
-    """
+    Raises DataError for a source that cannot be read or has no rows."""
+    request = FilterRequest(
+        source, limit=limit, rows=rules, duplicates=duplicates, environment=environment, reader=ROWS[environment]
+    )
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
-        request = FilterRequest(
-            source,
-            limit=limit,
-            rows=rules,
-            duplicates=duplicates,
-            environment=environment,
-            reader=ROWS[environment],
-        )
         filtered = filter_dataset(Path(folder), request)
-        rows = pl.concat([_kept(filtered), _dropped(filtered)]).sort("split", "source_row")
+        kept = [
+            {name: getattr(one, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": one.tests_original}
+            for one in filtered.kept.outlines()
+        ]
+    lacking = {name: pl.lit(None, kind) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped}
+    dropped = filtered.dropped.with_columns(**(lacking | {"kept": pl.lit(False)})).select(ROWS_SCHEMA.keys())
+    rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped]).sort("split", "source_row")
     if rows.is_empty():
         raise DataError(f"{source} has no rows")
     return rows
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """One line per row and the counts by reason, or all rows as CSV or JSON.
-
-    Of more than MOST_LINES rows, lines for the dropped ones only, and no more than so many.
-    """
+    """A line per row and the counts by reason, or all rows as CSV or JSON. Of more than MOST_LINES rows, lines for the
+    dropped ones only, and no more than so many."""
     if output != "table":
         write_frame(rows, console, output)
         return
-    several = rows["split"].n_unique() > 1
-    dropped = rows.filter(~pl.col("kept"))
-    runs = _runs(rows if rows.height <= MOST_LINES else dropped)
-    for row in runs.head(MOST_LINES).iter_rows(named=True):
+    several, dropped = rows["split"].n_unique() > 1, rows.filter(~pl.col("kept"))
+    runs = _runs(rows if rows.height <= MOST_LINES else dropped).head(MOST_LINES)
+    for row in runs.iter_rows(named=True):
         first, last = row["source_row"], row["last"]
         place = f"row {first}" if first == last else f"rows {first} to {last}"
         place = f"{row['split']} {place}" if several else place
@@ -79,20 +67,15 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
             detail = f": {row['detail']}" if row["detail"] else ""
             said = f"dropped, {row['stage']}/{row['reason']}{detail}"
         console.print(Text(printable(f"{place}  {said}")), soft_wrap=True)
-    more = rows.height - runs.head(MOST_LINES)["rows"].sum()
+    more = rows.height - runs["rows"].sum()
     if 0 < more < rows.height:
         console.print(f"... and {more} more rows (--format csv prints all)", highlight=False)
     counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
     reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
-    console.print(
-        f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
-        + (f" ({reasons})" if reasons else ""),
-        highlight=False,
-        soft_wrap=True,
-    )
-    hint = min_tests_hint(dropped)
-    if hint is not None:
-        console.print(hint, highlight=False, soft_wrap=True)
+    whole = f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
+    for line in (whole + (f" ({reasons})" if reasons else ""), min_tests_hint(dropped)):
+        if line is not None:
+            console.print(line, highlight=False, soft_wrap=True)
 
 
 def _runs(rows: pl.DataFrame) -> pl.DataFrame:
@@ -105,17 +88,3 @@ def _runs(rows: pl.DataFrame) -> pl.DataFrame:
         .group_by("run", maintain_order=True)
         .agg(pl.all().first(), last=pl.col("source_row").last(), rows=pl.len())
     )
-
-
-def _kept(filtered: FilterResult) -> pl.DataFrame:
-    rows = [
-        {name: getattr(problem, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": problem.tests_original}
-        for problem in filtered.kept.outlines()
-    ]
-    return pl.DataFrame(rows, schema=ROWS_SCHEMA)
-
-
-def _dropped(filtered: FilterResult) -> pl.DataFrame:
-    missing = [pl.lit(None, kind).alias(name) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped]
-    rows = filtered.dropped.with_columns(*missing).with_columns(kept=pl.lit(False))
-    return rows.select(ROWS_SCHEMA.keys())

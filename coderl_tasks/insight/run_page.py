@@ -14,7 +14,7 @@ from coderl_tasks.insight.comparison import Comparison, compare_evals, compariso
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import FIRST, flat_panels, history_pairs, history_plots, pass_at_1_plot
-from coderl_tasks.insight.problem_view import Decode, failed_test, problems_at_hand, prompt_decoder
+from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.tables import html_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
@@ -25,10 +25,9 @@ from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
 
-SPANS = 5
 SIDES = ("A", "B")
 """What two runs are called on one page: their names may be the same."""
-LONGEST_SHOWN, TEST_SHOWN = 6000, 600
+LONGEST_SHOWN, TEST_SHOWN, SPANS = 6000, 600, 5
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
     "first_failed", "failed_output", "reason", "reward_error",
@@ -44,6 +43,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
     titles = sorted(plots, key=lambda title: title not in FIRST)
     first = len(plots.keys() & FIRST) + 1 & ~1  # two in each row
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
+    place = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
         "path": str(run.path),
@@ -63,7 +63,7 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "verdicts": verdict_table(run),
         "samples": answers,
         "samples_missing": missing,
-        "show": f"coderl show {shlex.quote(str(run.path))} PROBLEM",
+        "show": f"coderl show {place} PROBLEM",
         "uses": html_table(uses_table(spent)) if (spent := uses(run)) else None,
         "costs": html_table(costs_table(kinds)) if (kinds := costs(run)) else None,
         "visits": visits_in_words(found) if (found := visits(run)) else [],
@@ -71,38 +71,33 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "infra": infra_errors(run),
         "checkpoints": run.checkpoints,
         "expiring": expiring_states(run.path, run.config),
-        "export": f"coderl export {shlex.quote(str(run.path))}",
+        "export": f"coderl export {place}",
         "config": sorted(run.config.items()),
-        "queries": [f"coderl query {shlex.quote(str(run.path))} --name {name}" for name in QUERIES],
-        "sql": f'coderl query {shlex.quote(str(run.path))} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
+        "queries": [f"coderl query {place} --name {name}" for name in QUERIES],
+        "sql": f'coderl query {place} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
     }
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
     """The values of compare.html.j2: two runs beside each other, called A and B."""
     runs = (first, second)
-    one, other = (
-        None if run.latest is None else replace(run.latest, name=f"{letter}: {run.latest.name}")
-        for letter, run in zip(SIDES, runs, strict=True)
-    )
-    comparison = compare_evals(one, other)
+    sides = list(zip(SIDES, runs, strict=True))
+    latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
+    comparison = compare_evals(*latest)
+    plot = pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None
     answers, missing = samples(second, comparison, SIDES)
     known = [facts(run) for run in runs]
     labels = dict.fromkeys([*known[0], *known[1]])
     changes = config_changes(first.config, second.config)
     return {
         "title": f"{first.path.name} and {second.path.name}",
-        "runs": list(zip(SIDES, runs, strict=True)),
+        "runs": sides,
         "facts": [(label, *(side.get(label) for side in known)) for label in labels],
-        "changes": [
-            (change.key, *(_setting(change.key, value) for value in (change.old, change.new))) for change in changes
-        ],
+        "changes": [(one.key, _setting(one.key, one.old), _setting(one.key, one.new)) for one in changes],
         "comparison": comparison,
-        "lacking": " and ".join(letter for letter, run in zip(SIDES, runs, strict=True) if run.latest is None),
+        "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
         "split_table": html_table(comparison_table(comparison)) if comparison else None,
-        "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after, SIDES).inline_svg())
-        if comparison
-        else None,
+        "pass_plot": Markup(plot.inline_svg()) if plot else None,
         "history": [Markup(plot.inline_svg()) for plot in history_pairs(runs, SIDES)],
         "flat": [said for said in flat_panels(first).values() if said in flat_panels(second).values()],
         "verdicts": [verdict_table(run) for run in runs],
@@ -149,7 +144,6 @@ def facts(run: RunRecord) -> dict[str, str]:
 
 
 def phase_times(metrics: pl.DataFrame) -> list[dict[str, Any]]:
-    """Median and total seconds by phase, with its share of the whole."""
     names = {phase: f"time_{phase}_s" for phase in ("sample", "score", "train", "save")}
     names["whole step"] = "time_step_s"
     known = {label: metrics[name].drop_nulls() for label, name in names.items() if name in metrics.columns}
@@ -181,22 +175,18 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
     totals = dict(placed.group_by("span").agg(pl.col("n").sum()).iter_rows())
     by_verdict = placed.group_by("verdict").agg(pl.col("n").sum()).sort("n", "verdict", descending=[True, False])
     cells = {(row["verdict"], row["span"]): row["n"] for row in placed.iter_rows(named=True)}
-    rows = [
-        {
-            "verdict": verdict,
-            "n": n,
-            "shares": [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(spans)],
-        }
-        for verdict, n in by_verdict.iter_rows()
-    ]
+    rows = []
+    for verdict, n in by_verdict.iter_rows():
+        shares = [cells.get((verdict, i), 0) / totals[i] if totals.get(i) else None for i in range(spans)]
+        rows.append({"verdict": verdict, "n": n, "shares": shares})
     return {"spans": [(edges[i], edges[i + 1] - 1) for i in range(spans)], "rows": rows}
 
 
 def samples(
     run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few test problems before and after (called as in `sides`): gained ones, lost ones, and ones that still fail;
-    and why their tests are not at hand, None where they are."""
+    """A few test problems before and after (called as in `sides`): gained, lost, still failing; and why their tests are
+    not at hand, None where they are."""
     if comparison is None:
         return [], None
     kinds = (
@@ -211,23 +201,15 @@ def samples(
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
     problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])
     for kind, chosen in shown.items():
-        old, new = (
-            _first_rollouts(record, chosen["problem_id"].to_list()) for record in (comparison.before, comparison.after)
-        )
-        for row in chosen.iter_rows(named=True):
-            first, last = old[row["problem_id"]], new[row["problem_id"]]
-            found.append(
-                {
-                    "kind": kind,
-                    "problem_id": row["problem_id"],
-                    "split": row["split"],
-                    "prompt": _prompt(last, decode),
-                    "sides": [
-                        (side, _shown(rollout, problems.get(row["problem_id"])))
-                        for side, rollout in zip(sides, (first, last), strict=True)
-                    ],
-                }
-            )
+        ids = chosen["problem_id"].to_list()
+        rollouts = [_first_rollouts(record, ids) for record in (comparison.before, comparison.after)]
+        for problem_id, split in chosen.select("problem_id", "split").iter_rows():
+            pair = [by_id[problem_id] for by_id in rollouts]
+            tokens = pair[1]["prompt_tokens"]
+            prompt = shorten(decode(tokens)) if decode is not None and tokens else None
+            answers = [_shown(rollout, problems.get(problem_id)) for rollout in pair]
+            row = {"kind": kind, "problem_id": problem_id, "split": split, "prompt": prompt}
+            found.append(row | {"sides": list(zip(sides, answers, strict=True))})
     return found, missing
 
 
@@ -238,23 +220,12 @@ def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str,
     return {row["problem_id"]: row for row in rows.iter_rows(named=True)}
 
 
-def _prompt(row: dict[str, Any], decode: Decode | None) -> str | None:
-    tokens = row["prompt_tokens"]
-    return shorten(decode(tokens)) if decode is not None and tokens else None
-
-
 def _shown(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
-    failed = failed_test(row, problem)
-    texts = (
-        {}
-        if failed is None
-        else {name: text and shorten(str(text), TEST_SHOWN) for name, text in asdict(failed).items()}
-    )
-    return row | {
-        "completion": shorten(row["completion"]),
-        "truncated": row["stop_reason"] == TRUNCATED,
-        "failed": None if failed is None else {**texts, "index": failed.index},
-    }
+    shown = row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
+    if (failed := failed_test(row, problem)) is None:
+        return shown | {"failed": None}
+    texts = {name: text and shorten(str(text), TEST_SHOWN) for name, text in asdict(failed).items()}
+    return shown | {"failed": texts | {"index": failed.index}}
 
 
 def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:
@@ -271,12 +242,7 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
     groups = (
         run.rollouts(["step", "group_index", "problem_id", "reward", "trained"])
         .group_by("step", "group_index")
-        .agg(
-            pl.col("problem_id").first(),
-            graded=reward.count(),
-            low=reward.min(),
-            trained=pl.col("trained").any(),
-        )
+        .agg(pl.col("problem_id").first(), graded=reward.count(), low=reward.min(), trained=pl.col("trained").any())
         .collect()
     )
     skipped = groups.filter(~pl.col("trained"))
@@ -291,12 +257,8 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
     )
     reasons = skipped.group_by(why.alias("why")).len("n").sort("n", "why", descending=[True, False])
     problems = skipped.group_by("problem_id").len("n").sort("n", "problem_id", descending=[True, False]).head(5)
-    return {
-        "total": len(groups),
-        "skipped": len(skipped),
-        "reasons": list(reasons.iter_rows()),
-        "problems": list(problems.iter_rows()),
-    }
+    shown = {"reasons": reasons.rows(), "problems": problems.rows()}
+    return {"total": len(groups), "skipped": len(skipped), **shown}
 
 
 def infra_errors(run: RunRecord) -> dict[str, Any]:

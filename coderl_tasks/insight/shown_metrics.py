@@ -1,9 +1,5 @@
 """How people see the metrics of a step: on the line of the console and logs.log, in the table of the step-history
-artifact, and in the panels of the report. Their order here is that of the line and of the table, by theme.
-
-What a metric means and how it is computed, `policy/step_metrics.py` says. One that is not here is in metrics.jsonl
-only.
-"""
+artifact, both in this order, and in the panels of the report. `policy/step_metrics.py` says what a metric means."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,25 +17,15 @@ _SECONDS, _TOKENS = "Seconds per step, by phase", "Tokens per step"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Where a metric is seen; what is empty is not shown there.
-
-    `line` is the text on the console, a format string of the value or a function of the whole row; `column` the heading
-    and the format in the artifact's table; `panel` the title of the report's panel, in which `curve` is the label.
-    Metrics with one title share a panel. `is_fault`: counts what should not happen, and a line names it only where it
-    did.
-    """
+    """Where a metric is seen: `line` on the console, a format string of the value or a function of the whole row;
+    `column`, heading and format, in the artifact's table; `panel` in the report, which metrics of one title share, with
+    `curve` as the label. `is_fault`: counts what should not happen, and a line names it only where it did."""
 
     line: str | Callable[[Row], str] = ""
     column: tuple[str, str] | None = None
     panel: str = ""
     curve: str = ""
     is_fault: bool = False
-
-    def text(self, value: Any, row: Row) -> str:
-        """What a line says of the `value` in `row`; empty where the row lacks it."""
-        if value is None or (self.is_fault and not value):
-            return ""
-        return self.line(row) if callable(self.line) else self.line.format(value)
 
 
 def _groups_line(row: Row) -> str:
@@ -117,9 +103,14 @@ SHOWN = {
     "tokens_training": Shown(panel=_TOKENS, curve="trained on"),
     "cost_usd": Shown(line="{:.3g} USD", column=("USD", ".3g"), panel="USD per step"),
 }
-"""By the metric's name."""
+"""By the metric's name. One that is not here is in metrics.jsonl only."""
 
 
 def line_texts(row: Row) -> list[str]:
     """What a line says of a row of metrics.jsonl, metric by metric."""
-    return [text for name, shown in SHOWN.items() if (text := shown.text(row.get(name), row))]
+    texts = []
+    for name, shown in SHOWN.items():
+        value = row.get(name)
+        if value is not None and (value or not shown.is_fault):
+            texts.append(shown.line(row) if callable(shown.line) else shown.line.format(value))
+    return [text for text in texts if text]

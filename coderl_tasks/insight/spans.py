@@ -1,10 +1,9 @@
 """OpenTelemetry: a span per step, with a child span per phase and the step's metrics as attributes.
 
-Sent where OTEL_* variables name a collector, over OTLP/HTTP by the SDK's batch processor, in a thread of its own: no
-step waits for a collector, and none fails for one that is down. The spans are made from the row of metrics.jsonl when
-it is logged, so that a run and a notebook's session have them alike. The phases' lengths are those measured; they are
-laid end to end up to the moment of logging, some milliseconds after the commit. Of a policy that lags, sampling may
-begin before its step. A step is a trace: a run may take days, and a trace is shown once it has ended.
+Sent by the SDK's batch processor, in a thread of its own: no step waits for a collector, and none fails for one that is
+down. The spans are made from the row of metrics.jsonl: the phases' measured lengths are laid end to end up to the
+moment of logging. Of a policy that lags, sampling may begin before its step. A step is a trace: a run may take days,
+and a trace is shown once it has ended.
 
 Not covered: evaluations, and metrics or logs in OpenTelemetry's sense. What a kill left unsent is not sent again.
 """
@@ -46,8 +45,7 @@ class StepSpans(Tracker):
 
     @classmethod
     def of_environment(cls, run: str) -> Self | None:
-        """What the OTEL_* variables ask for; None where they ask for nothing, or for what cannot be had, which is
-        said."""
+        """None where the OTEL_* variables ask for nothing, or for what cannot be had, which is said."""
         exporter = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
         asked = next((name for name in ENDPOINTS if os.environ.get(name)), None)
         if exporter == "otlp" and asked is None:
@@ -73,13 +71,12 @@ class StepSpans(Tracker):
         from opentelemetry.trace import set_span_in_context
 
         end = time.time_ns()
-        attributes = {key: _attribute(value) for key, value in row.items() if value is not None}
-        step = self._tracer.start_span(
-            "step",
-            Context(),  # a trace of its own, whatever is current
-            attributes={"run": self._run, **attributes},
-            start_time=end - _nanoseconds(row.get("time_step_s")),
-        )
+        known = {"run": self._run} | {key: value for key, value in row.items() if value is not None}
+        plain = str | bool | int | float
+        attributes = {key: value if isinstance(value, plain) else str(value) for key, value in known.items()}
+        begun = end - _nanoseconds(row.get("time_step_s"))
+        # In a context, and so a trace, of its own, whatever is current.
+        step = self._tracer.start_span("step", Context(), attributes=attributes, start_time=begun)
         within, phase_end = set_span_in_context(step, Context()), end
         for phase in reversed((*PHASES, "save")):
             if taken := _nanoseconds(row.get(f"time_{phase}_s")):  # 0: an earlier process did it, or it was not due
@@ -120,7 +117,3 @@ class _SaysOnce:
 
 def _nanoseconds(seconds: float | None) -> int:
     return int((seconds or 0) * 1e9)
-
-
-def _attribute(value: Any) -> Any:
-    return value if isinstance(value, str | bool | int | float) else str(value)

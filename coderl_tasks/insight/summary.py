@@ -9,7 +9,7 @@ from rich.text import Text
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import age
-from coderl_tasks.insight.diagnosis import Check, checks_table, smoke_checks
+from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run
 from coderl_tasks.insight.tables import rich_table
@@ -19,17 +19,16 @@ from coderl_tasks.settings import TrainSettings
 
 
 def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None, ui_url: str | None = None) -> None:
-    """Prints the closing summary of a pipeline: pool, Pass@1, checks, run directory, what to try.
-
-    `ui_url` is the Prefect UI's address if it still answers.
-    """
+    """Prints the closing summary of a pipeline. `ui_url` is the Prefect UI's address if it still answers."""
     run = load_run(run_dir)
     parts: list[RenderableType] = []
     if pool_dir is not None:
         curation = load_curation(pool_dir)
         title = f"Pool: {len(curation.pool)} problems kept, {len(curation.dropped)} dropped"
         parts += [rich_table(make_up_table(make_up(curation.pool)), title), ""]
-    parts += [pass_at_1_part(run), "", checks_part(smoke_checks(run))]
+    checks = smoke_checks(run)
+    why = (Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed)
+    parts += [pass_at_1_part(run), "", rich_table(checks_table(checks), "Checks"), *why]
     parts += [Text(f"  hint: {hint}", style="yellow") for hint in hints(run)]
     if spent := uses(run):
         parts += ["", rich_table(uses_table(spent), "Tokens by use")]
@@ -68,7 +67,6 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
 
 
 def pass_at_1_part(run: RunRecord) -> RenderableType:
-    """Pass@1 before and after with 95% intervals and the paired difference; what there is of it."""
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:
         return Text("Pass@1: no baseline and later evaluation on the same problems to compare", style="yellow")
@@ -86,14 +84,7 @@ def pass_at_1_part(run: RunRecord) -> RenderableType:
     return Group(table, change, *sides, *warning, *notes)
 
 
-def checks_part(checks: list[Check]) -> RenderableType:
-    """The smoke-test protocol: one line per check, and why one did not pass."""
-    why = [Text(f"{check.name}: {check.explanation}", style="dim") for check in checks if not check.passed]
-    return Group(rich_table(checks_table(checks), "Checks"), *why)
-
-
 def next_steps(run: RunRecord, ui_url: str | None = None) -> Text:
-    """Where the run is and what to try on it, one line each."""
     place = shlex.quote(str(run.path))
     lines = {
         "run": str(run.path),

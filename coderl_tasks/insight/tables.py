@@ -1,7 +1,7 @@
 """A table described once, and rendered for the console, for markdown (Prefect's artifacts) and for HTML (the report).
 
-A description says which columns there are and what is in them. What differs by medium is in the renderers: how text is
-escaped (all three show text of models and data sets), and how an interval or a note is set.
+What differs by medium is in the renderers: how text is escaped (all three show text of models and data sets), and how
+an interval or a note is set.
 """
 
 import re
@@ -22,7 +22,7 @@ RICH_STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "muted": "d
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A word for a state: `tone` is good, bad or warn."""
+    """A word for a state; `tone` is good, bad or warn."""
 
     text: str
     tone: str
@@ -47,9 +47,9 @@ class Estimate:
 
     def texts(self, unit: str = "%") -> tuple[str, str, str]:
         """Value, low and high, in hundredths."""
-        form, unit = ("+.1f", "") if self.signed else (".1f", unit)
-        value, low, high = (f"{number * 100:{form}}{unit}" for number in (self.value, self.low, self.high))
-        return value, low, high
+        form = "+.1f" if self.signed else ".1f"
+        end = "" if self.signed else unit
+        return f"{self.value * 100:{form}}{end}", f"{self.low * 100:{form}}{end}", f"{self.high * 100:{form}}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,6 @@ class Column(Generic[Row]):
     interval: str = ""
 
     def text(self, row: Row) -> str:
-        """A plain value as text."""
         value = self.value(row)
         return "–" if value is None else format(value, self.form)
 
@@ -86,15 +85,12 @@ class Table(Generic[Row]):
         return [column for column in self.columns if medium in column.media]
 
     def is_total(self, row: Row) -> bool:
-        """Whether `row` is that of all, which stands out."""
         return self.columns[0].value(row) == "all"
 
 
 def rich_table(table: Table[Row], title: str) -> RichTable:
-    """For the terminal: an estimate's interval in brackets, percent signs and notes left to the title.
-
-    Cells are Text, in which rich takes no markup for its own; escape sequences are made visible.
-    """
+    """For the terminal: an estimate's interval in brackets, percent signs and notes left to the title. Cells are Text,
+    in which rich takes no markup for its own; escape sequences are made visible."""
     shown = table.shown("console")
     rendered = plain_table(title)
     for column in shown:

@@ -21,7 +21,7 @@ from coderl_tasks.policy.rollout import NO_COMPLETION
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What some `completions` were sampled for, their completion tokens, and these as a share of all."""
+    """What some `completions` were sampled for; `share` is that of their completion tokens."""
 
     what: str
     completions: int
@@ -31,12 +31,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """How a run came by the problems of its pool, in groups.
-
-    `seen` problems were sampled of a pool of `pool` (None: not known). `revisited` groups were of problems whose last
-    group before had no signal, and `with_signal` of them had one. `solved` and `hopeless` problems looked so when the
-    last step's were chosen; None without selection=adaptive.
-    """
+    """How a run came by the problems of its pool: `seen` of `pool` (None: not known) were sampled, `revisited` groups
+    were of problems whose last group before had no signal, and `with_signal` of them had one. `solved` and `hopeless`
+    problems looked so when the last step's were chosen; None without selection=adaptive."""
 
     seen: int
     pool: int | None
@@ -47,10 +44,8 @@ class Visits:
 
 
 def uses(run: RunRecord) -> list[Use]:
-    """What the run's sampled completions were for, with a last row for all; empty before the first step.
-
-    The profile is that of the pool, which other runs may share.
-    """
+    """What the run's sampled completions were for, with a last row for all; empty before the first step. The profile is
+    that of the pool, which other runs may share."""
     if not len(run.metrics):
         return []
     manifest = _manifest(run)
@@ -71,8 +66,7 @@ def _manifest(run: RunRecord) -> dict[str, Any]:
 
 
 def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
-    """Completions and tokens of the groups with and without a signal: from the rollouts' small columns and the metrics,
-    since the tokens themselves can be gigabytes."""
+    """Completions and tokens of the groups with and without a signal, from small columns: tokens can be gigabytes."""
     completions = run.rollouts(["step", "group_index", "stop_reason", "trained"])
     groups = (
         completions.filter(pl.col("stop_reason") != NO_COMPLETION)
@@ -85,29 +79,25 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
     first = run.config.get("first_completions")
     without = f"groups without, begun with {first} completions" if first else "groups without"
-    found = {"groups with a signal": [0, 0], without: [0, 0]}
+    counts, tokens = [0, 0], [0, 0]
     for row in run.metrics.iter_rows(named=True):
         sides = [by_step.get((row["step"], has_signal), 0) for has_signal in (True, False)]
         total = round(sum(sides) * (row.get("mean_completion_tokens") or 0.0))
         lost = round(total * (row["tokens_without_signal"] or 0.0))
-        parts = {"groups with a signal": (sides[0], total - lost), without: (sides[1], lost)}
-        for name, (n, tokens) in parts.items():
-            found[name][0] += n
-            found[name][1] += tokens
-    return {name: (n, tokens) for name, (n, tokens) in found.items()}
+        counts = [sum(pair) for pair in zip(counts, sides, strict=True)]
+        tokens = [tokens[0] + total - lost, tokens[1] + lost]
+    return {"groups with a signal": (counts[0], tokens[0]), without: (counts[1], tokens[1])}
 
 
 def _evaluations(run: RunRecord) -> tuple[int, int]:
-    lengths = [
-        pl.scan_parquet(record.rollouts).select(pl.len(), tokens=pl.col("completion_tokens").list.len().sum()).collect()
-        for record in run.evals.values()
-        if record.rollouts is not None
-    ]
-    return sum(frame["len"].item() for frame in lengths), sum(frame["tokens"].item() or 0 for frame in lengths)
+    files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
+    tokens = pl.col("completion_tokens").list.len().sum()
+    lengths = [pl.scan_parquet(file).select(pl.len(), tokens).collect().row(0) for file in files]
+    return sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
 
 
 def visits(run: RunRecord) -> Visits | None:
-    """How the run came by its problems; None before its first step."""
+    """None before the first step."""
     groups = (
         run.rollouts(["step", "group_index", "problem_id", "trained"])
         .group_by("step", "group_index")
@@ -136,21 +126,16 @@ def visits(run: RunRecord) -> Visits | None:
 
 
 def uses_table(rows: Sequence[Use]) -> Table[Use]:
-    """The uses of tokens."""
-    return Table(
-        (
-            Column("completions sampled for", lambda row: row.what, style="name"),
-            Column("completions", lambda row: row.completions, ",", "num"),
-            Column("tokens", lambda row: row.tokens, ",", "num"),
-            Column("share", lambda row: row.share, ".1%", "num"),
-        ),
-        rows,
-        "dense",
+    columns: tuple[Column[Use], ...] = (
+        Column("completions sampled for", lambda row: row.what, style="name"),
+        Column("completions", lambda row: row.completions, ",", "num"),
+        Column("tokens", lambda row: row.tokens, ",", "num"),
+        Column("share", lambda row: row.share, ".1%", "num"),
     )
+    return Table(columns, rows, "dense")
 
 
 def visits_in_words(found: Visits) -> list[str]:
-    """What there is to say of the visits, a sentence each."""
     of = f" of the pool's {found.pool:,}" if found.pool is not None else ""
     said = [f"{found.seen:,}{of} problems were sampled."]
     if found.solved is not None and found.hopeless is not None:
@@ -176,44 +161,30 @@ class Spent:
 
 
 def costs(run: RunRecord) -> list[Spent]:
-    """What a run's tokens were spent on, with a last row for all: the pool's profile (which other runs may share), the
-    steps that are committed, evaluations, and groups that were lost and sampled again. Empty before the first step."""
+    """What a run's tokens were spent on, with a last row for all: the pool's profile, committed steps, evaluations, and
+    groups that were lost and sampled again. Empty before the first step."""
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.
-    folders = (
-        path for path in run.path.glob("evals/*") if path.name in run.evals or not (path / "summary.json").is_file()
-    )
+    evals = [one for one in run.path.glob("evals/*") if one.name in run.evals or not (one / "summary.json").is_file()]
     found = {
         "profile": pool_spent(_manifest(run)),
-        "train": _trained(run),
-        "evaluate": sum(map(evaluation_tokens, folders), Tokens()),
-        "lost": sum((read_lost(folder) for folder in run.path.glob("steps/*")), Tokens()),
+        "train": Tokens(*(int(run.metrics[name].sum()) for name in METRICS)),
+        "evaluate": sum(map(evaluation_tokens, evals), Tokens()),
+        "lost": sum(map(read_lost, run.path.glob("steps/*")), Tokens()),
     }
     found["all"] = sum(found.values(), Tokens())
-    price = recorded_price(run.config)
-    return [
-        Spent(use, tokens, None if price is None else price.usd(tokens))
-        for use, tokens in found.items()
-        if tokens != Tokens()
-    ]
-
-
-def _trained(run: RunRecord) -> Tokens:
-    return Tokens(*(int(run.metrics[name].sum()) for name in METRICS))
+    spent, price = {use: tokens for use, tokens in found.items() if tokens != Tokens()}, recorded_price(run.config)
+    return [Spent(use, tokens, None if price is None else price.usd(tokens)) for use, tokens in spent.items()]
 
 
 def costs_table(rows: Sequence[Spent]) -> Table[Spent]:
-    """The tokens of each use by kind, and their cost."""
-    return Table(
-        (
-            Column("tokens for", lambda row: row.use, style="name"),
-            Column("prompt", lambda row: row.tokens.prompt, ",", "num"),
-            Column("cached prompt", lambda row: row.tokens.cached, ",", "num"),
-            Column("completion", lambda row: row.tokens.completion, ",", "num"),
-            Column("training", lambda row: row.tokens.training, ",", "num"),
-            Column("USD", lambda row: row.usd, ",.4f", "num"),
-        ),
-        rows,
-        "dense",
+    columns: tuple[Column[Spent], ...] = (
+        Column("tokens for", lambda row: row.use, style="name"),
+        Column("prompt", lambda row: row.tokens.prompt, ",", "num"),
+        Column("cached prompt", lambda row: row.tokens.cached, ",", "num"),
+        Column("completion", lambda row: row.tokens.completion, ",", "num"),
+        Column("training", lambda row: row.tokens.training, ",", "num"),
+        Column("USD", lambda row: row.usd, ",.4f", "num"),
     )
+    return Table(columns, rows, "dense")

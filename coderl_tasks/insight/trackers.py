@@ -1,13 +1,12 @@
 """Experiment trackers that a run's rows go to beside metrics.jsonl: Weights & Biases and trackio.
 
-metrics.jsonl is the record, a tracker is a copy for people: a row is in the file before it is sent, and is sent once.
 What a kill left unsent the next start sends from the file, where the tracker can say what it has. A local trackio can;
 of W&B and of a trackio server nobody asks, and there what a kill caught on the way stays missing.
 """
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +25,7 @@ class Tracker(ABC):
         self._sent: set[Identity] = set()
 
     def resume(self, rows: Sequence[Row]) -> None:
-        """Take it that `rows`, those of metrics.jsonl at the start, are to be there: send what is not."""
+        """Send what the tracker lacks of `rows`, those of metrics.jsonl at the start."""
         self._sent = self._sent_before(rows)
         for row in rows:
             self.log(row)
@@ -40,7 +39,7 @@ class Tracker(ABC):
 
     def _sent_before(self, rows: Sequence[Row]) -> set[Identity]:
         """Which of `rows` earlier starts have sent: all, where the tracker cannot be asked."""
-        return identities(rows)
+        return set(map(row_identity, rows))
 
     @abstractmethod
     def _send(self, row: Row) -> None: ...
@@ -57,14 +56,8 @@ class WandbTracker(Tracker):
         super().__init__()
         wandb = import_tracker("wandb")
         # One id per directory, so that a resumed run continues its own history and no other takes it.
-        self._run = wandb.init(
-            project=project,
-            name=name or folder.name,
-            config=dict(config),
-            dir=str(folder),
-            id=directory_id(folder),
-            resume="allow",
-        )
+        place = {"project": project, "name": name or folder.name, "dir": str(folder), "id": directory_id(folder)}
+        self._run = wandb.init(**place, config=dict(config), resume="allow")
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -81,15 +74,10 @@ class TrackioTracker(Tracker):
     def __init__(self, project: str, name: str | None, config: Mapping[str, Any], folder: Path) -> None:
         super().__init__()
         self._trackio = import_tracker("trackio")
+        # trackio resumes by name alone: two runs of one name would be written into each other.
+        own = f"{name or folder.name}-{directory_id(folder)[:6]}"
         try:
-            self._run = self._trackio.init(
-                project=project,
-                # trackio resumes by name alone: two runs of one name would be written into each other.
-                name=f"{name or folder.name}-{directory_id(folder)[:6]}",
-                config=dict(config),
-                resume="allow",
-                embed=False,
-            )
+            self._run = self._trackio.init(project=project, name=own, config=dict(config), resume="allow", embed=False)
         except ValueError as error:
             raise ConfigError(f"trackers.trackio={project}: {error}") from error
 
@@ -100,8 +88,8 @@ class TrackioTracker(Tracker):
         if self._run.url is not None or get_storage_mode() != "sqlite":
             return super()._sent_before(rows)
         place = {"project": self._run.project, "run": self._run.name, "run_id": self._run.id}
-        there = identities(SQLiteStorage.get_logs(**place))
-        if there <= identities(rows):
+        there = set(map(row_identity, SQLiteStorage.get_logs(**place)))
+        if there <= set(map(row_identity, rows)):
             return there
         # Steps that were removed from the run directory, to be trained anew. trackio replaces no row.
         SQLiteStorage.delete_run(**place)
@@ -114,11 +102,6 @@ class TrackioTracker(Tracker):
 
     def finish(self, failed: bool) -> None:
         self._trackio.finish()  # it has no state for a run that failed
-
-
-def identities(rows: Iterable[Row]) -> set[Identity]:
-    """What tells `rows` from each other."""
-    return {row_identity(row) for row in rows}
 
 
 def directory_id(folder: Path) -> str:

@@ -1,8 +1,5 @@
-"""`coderl watch RUN`: a run on the terminal while it goes on.
-
-It reads the run's files and nothing else: no server is asked, the run is not disturbed, and one on another machine can
-be watched over a shared folder.
-"""
+"""`coderl watch RUN`: a run on the terminal while it goes on. It reads the run's files alone and asks no server: a run
+on another machine can be watched over a shared folder."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,39 +32,30 @@ CURVES = {
 }
 """What is drawn, by the metric: its label, and how its last value is shown."""
 BARS = "▁▂▃▄▅▆▇█"
-LAST_STEPS = 8
 UNSAID = {"format_rate", "truncated_rate", "entropy", *(f"time_{phase}_s" for phase in PHASES)}
 """Not on the lines of the last steps, which have little room: the curves or logs.log show them."""
-MOST_POINTS = 60
 RUNNING = "running"
 """The state of a run that a process works on (`insight.listing.run_state`)."""
 
 
-def sparkline(values: Sequence[float | None], width: int = MOST_POINTS) -> str:
+def sparkline(values: Sequence[float | None], width: int = 60) -> str:
     """`values` as one character each, of at most `width` means of equal stretches; a blank where there is none."""
     size = -(-len(values) // width) if values else 1
-    stretches = [
-        [value for value in values[first : first + size] if value is not None] for first in range(0, len(values), size)
-    ]
-    means = [sum(stretch) / len(stretch) if stretch else None for stretch in stretches]
-    known = [mean for mean in means if mean is not None]
-    if not known:
-        return " " * len(means)
-    low, span = min(known), max(known) - min(known)
-    return "".join(
-        " " if mean is None else BARS[round((mean - low) / span * (len(BARS) - 1)) if span else 0] for mean in means
-    )
+    stretches = (values[first : first + size] for first in range(0, len(values), size))
+    known = [[value for value in stretch if value is not None] for stretch in stretches]
+    means = [sum(stretch) / len(stretch) if stretch else None for stretch in known]
+    low = min((mean for mean in means if mean is not None), default=0.0)
+    span = max((mean for mean in means if mean is not None), default=0.0) - low
+    places = [None if mean is None else round((mean - low) / span * (len(BARS) - 1)) if span else 0 for mean in means]
+    return "".join(" " if place is None else BARS[place] for place in places)
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
     """Where the run stands: progress, curves, evaluations, the last steps, and what is off."""
     steps, planned = len(run.metrics), run.config.get("max_steps")
     whole = planned if isinstance(planned, int) and planned > 0 else None
-    head = [
-        f"{run.path.name}: {run.config.get('model_name', '')}",
-        state,
-        f"step {steps}" + (f" of {whole}" if whole else ""),
-    ]
+    step = f"step {steps}" + (f" of {whole}" if whole else "")
+    head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]
     parts: list[RenderableType] = []
     if steps:
         per_step = median(run.metrics["time_step_s"].tail(20).drop_nulls().to_list() or [0.0])
@@ -90,7 +78,7 @@ def view(run: RunRecord, state: str) -> RenderableType:
             table.add_row(record.name, *rates, str(record.summary["n"]))
         parts += ["", table]
     if steps:
-        rows = run.metrics.drop(UNSAID, strict=False).tail(LAST_STEPS).rows(named=True)
+        rows = run.metrics.drop(UNSAID, strict=False).tail(8).rows(named=True)
         parts += ["", *(Text(printable(step_line(row, whole))) for row in rows)]
     parts += [Text(f"! {printable(hint)}", style="yellow") for hint in hints(run)]
     return Group(*parts)
@@ -113,10 +101,7 @@ def _curves(metrics: pl.DataFrame) -> Table:
 def watch_run(
     path: Path, console: Console, *, every_s: float, once: bool, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Show the run in `path`, anew every `every_s` seconds, until no process works on it any more; with `once`, once.
-
-    Raises as `load_run` does.
-    """
+    """Show the run in `path`, anew every `every_s` seconds, until no process works on it any more, or `once`."""
     run = load_run(path)
     state = run_state(path, run.config)
     if once or not console.is_terminal:
