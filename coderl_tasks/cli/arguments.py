@@ -111,7 +111,6 @@ def _fields(model: type[BaseModel]) -> list[Entry]:
 
 
 def _groups(model: type[BaseModel]) -> dict[str, tuple[str, list[Entry]]]:
-    """By name what each group of settings is, and its settings: the parts of a flow, or sections and families."""
     groups: dict[str, tuple[str, list[Entry]]] = {}
     if not issubclass(model, FlowSettings):
         for name, part in FLOW_SETTINGS.items():

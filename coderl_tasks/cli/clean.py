@@ -38,7 +38,6 @@ from local_servers.interface import checkpoints, remove_checkpoint
 if TYPE_CHECKING:
     from local_servers.interface import CheckpointRecord
 
-POOL_PARTS = ("screening", "solutions", "shards")
 UNRECORDED_S = 24 * 3600.0
 """A checkpoint is saved before its run records it; a younger one may still come to be named."""
 _TINKER_PATH = re.compile(r'tinker://[^"\s]+')
@@ -118,7 +117,8 @@ def pool_parts(pools: Path) -> list[Removal]:
     """What the finished curations in `pools` recorded on the way: another band or mix under the name would read it."""
     found = []
     for folder in _folders(pools):
-        parts = [folder / part for part in POOL_PARTS if (folder / part).is_dir() and not (folder / part).is_symlink()]
+        parts = [folder / part for part in ("screening", "solutions", "shards")]
+        parts = [part for part in parts if part.is_dir() and not part.is_symlink()]
         shards = (lock.parent for part in parts for lock in part.rglob(RUN_LOCK))
         held = held_by(folder, LOCK_FILE) is not None or any(held_by(shard) for shard in shards)
         if parts and (folder / "manifest.json").is_file() and not held:
@@ -129,7 +129,6 @@ def pool_parts(pools: Path) -> list[Removal]:
 
 
 def expired_checkpoints(tinker: Path) -> list[Removal]:
-    """The embedded Tinker server's checkpoints whose time is over; it would remove them when it is started next."""
     return [_checkpoint(tinker, record, "expired") for record in checkpoints(tinker) if record.expired()]
 
 
@@ -140,7 +139,6 @@ def unnamed_checkpoints(tinker: Path, roots: Sequence[Path]) -> list[Removal]:
 
 
 def _named_in(root: Path) -> Iterable[str]:
-    """The tinker:// paths that the runs in `root`, and the evaluations beside them, still need."""
     for folder in _folders(root):
         try:
             config = recorded_config(folder)

@@ -57,7 +57,6 @@ class Finding:
 
 
 def doctor(options: Namespace) -> int:
-    """1 if something needed is missing."""
     if not options.temperature > 0:
         raise ConfigError(f"--temperature {options.temperature:g} must be more than 0")
     load_environment()
@@ -131,7 +130,6 @@ def _check_tinker_service(model_name: str | None) -> Finding:
 
 
 def _listed(offered: "Mapping[str, SupportedModel]") -> tuple[str, ...]:
-    """One line per model that the service offers."""
     from coderl_tasks.prompts.tokenizer import recommended_renderer
 
     rows = [("offered", "renderer", "context")]
@@ -160,7 +158,6 @@ def check_sandbox(_: str | None) -> Finding:
 
 
 def check_programs(_: str | None) -> Finding:
-    """Which Python runs the programs under test, and which of them it cannot judge."""
     from coderl_tasks.grading.trial import try_programs
 
     try:
@@ -220,7 +217,6 @@ async def _prefect_fault() -> Exception | None:
 
 
 def check_checkpoints(_: str | None) -> Finding:
-    """Policies of runs that nothing but an expiring state holds, and when they expire."""
     root = Path(DEFAULT_ROOT).expanduser()
     newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
     for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):

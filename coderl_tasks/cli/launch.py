@@ -77,7 +77,6 @@ def was_terminated(error: BaseException) -> bool:
 
 
 def _end(*_: object) -> NoReturn:
-    """SIGTERM ends the command as Ctrl-C does. While a flow runs Prefect has a handler of its own."""
     raise TerminatedError("terminated")
 
 

@@ -60,7 +60,7 @@ def load_adapted(base_model: str, adapter: Path, *, exact: bool) -> PeftModel:
 
 
 def load_model(model: str, *, exact: bool) -> Any:
-    """A hub model, or the one in a folder, as `load_adapted` has its base."""
+    """A hub model, or the one in a folder; raises ConfigError as `load_adapted`."""
     try:
         place, dtype = str(local_model_folder(model) or model), "float32" if exact else "auto"
         loaded = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=False, dtype=dtype)
@@ -73,7 +73,6 @@ def load_model(model: str, *, exact: bool) -> Any:
 
 
 def agreement(model: Any, sequences: Sequence[SampledSequence]) -> Agreement:
-    """How far `model` is from the log-probabilities of `sequences`."""
     differences = torch.cat([(_logprobs(model, one) - torch.tensor(one.logprobs)).abs() for one in sequences])
     return Agreement(len(sequences), len(differences), float(differences.max()), float(differences.mean()))
 

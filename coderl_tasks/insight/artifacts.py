@@ -50,7 +50,7 @@ def step_history_markdown(run: RunRecord) -> str:
 
 
 def _sample_lines(run: RunRecord) -> list[str]:
-    """A right and a wrong completion of the first step, of one halfway and of the last one, this one first."""
+    """A right and a wrong completion of the last step, one halfway and the first."""
     files = run.scored_files
     lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
     for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
@@ -119,7 +119,6 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
 
 
 def artifact_key(kind: str, name: str) -> str:
-    """Prefect's key of an artifact: lower case letters, digits and dashes only."""
     return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 

@@ -138,7 +138,6 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
 
 
 def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
-    """Pass@1 of one evaluation, overall and by split."""
     return Table(
         (
             Column("split", lambda row: row[0]),

@@ -69,7 +69,6 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
 
 
 def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:
-    """Writes all of `frame` to the console's file as CSV or as JSON (an array of objects)."""
     if output == "csv":
         console.file.write(csv_frame(frame).write_csv())
     else:

@@ -84,13 +84,9 @@ class Plot:
     figure: "Figure"
     alt: str
 
-    def svg(self) -> str:
-        """Standalone SVG on white."""
-        return self._svg()
-
     def inline_svg(self) -> str:
         """SVG to put into a page that defines --ink, --muted, --rule and --paper; transparent, as wide as its place."""
-        svg = self._svg(transparent=True)
+        svg = self.svg(transparent=True)
         for colour, variable in THEMED.items():
             svg = svg.replace(colour, variable)
         svg = svg.replace("'DejaVu Sans'", "inherit")
@@ -98,7 +94,7 @@ class Plot:
         head = re.sub(r' (width|height)="[^"]*"', "", head)
         return f'{head} role="img" aria-label="{escape(self.alt)}" class="plot">{body}'
 
-    def _svg(self, *, transparent: bool = False) -> str:
+    def svg(self, *, transparent: bool = False) -> str:
         """The <svg> element alone: no XML header, no metadata, no ids that clash with those of a second figure."""
         import matplotlib
 

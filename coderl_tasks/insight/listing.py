@@ -34,7 +34,6 @@ def runs_table(root: Path) -> pl.DataFrame:
 
 
 def pools_table(pools: Path) -> pl.DataFrame:
-    """The curations in `pools` (POOL_SCHEMA), finished or not, newest first."""
     return pl.DataFrame([_pool_row(folder) for folder in _folders(pools)], schema=POOL_SCHEMA)
 
 
@@ -51,8 +50,7 @@ def run_state(folder: Path, config: dict[str, Any]) -> str:
 
 
 def tree_bytes(folder: Path) -> int:
-    """The size of all files in `folder`, or of the file that it is."""
-    # What a link leads to takes its space elsewhere, and `clean` removes none of it.
+    """The size of a file or of all in a folder. What a link leads to takes its space elsewhere; `clean` keeps it."""
     files = [folder] if folder.is_file() else folder.rglob("*")
     return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
 

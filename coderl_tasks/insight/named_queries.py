@@ -41,6 +41,12 @@ _SHOWN_STEPS = """
                     % greatest((count(*) OVER (PARTITION BY run) - 1) // 9, 1) = 0
                  OR row_number() OVER (PARTITION BY run ORDER BY step) = count(*) OVER (PARTITION BY run)
         """
+_CHANGED = """
+        SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
+        FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
+        WHERE a.eval = 'final' AND b.eval = 'baseline' AND {}
+        ORDER BY a.run, a.split, a.problem_id
+        """
 _QUERIES = (
     # kl has three significant digits: on the embedded server it is about 1e-9, and decimals would show 0.
     NamedQuery("steps", RUN, "How did training go, step by step?", """
@@ -150,20 +156,10 @@ _QUERIES = (
         GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25
         """),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
-    NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", """
-        SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
-        FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
-        WHERE a.eval = 'final' AND b.eval = 'baseline' AND a.verdict = 'passed'
-          AND b.verdict NOT IN ('passed', 'infra_error')
-        ORDER BY a.run, a.split, a.problem_id
-        """),
-    NamedQuery("losses", RUN, "Which test problems passed at the baseline and fail in the end?", """
-        SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
-        FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
-        WHERE a.eval = 'final' AND b.eval = 'baseline' AND b.verdict = 'passed'
-          AND a.verdict NOT IN ('passed', 'infra_error')
-        ORDER BY a.run, a.split, a.problem_id
-        """),
+    NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", _CHANGED.format(
+        "a.verdict = 'passed' AND b.verdict NOT IN ('passed', 'infra_error')")),
+    NamedQuery("losses", RUN, "Which test problems passed at the baseline and fail in the end?", _CHANGED.format(
+        "b.verdict = 'passed' AND a.verdict NOT IN ('passed', 'infra_error')")),
     NamedQuery("degenerate_groups", RUN, "Which groups gave no gradient, all rewards being equal?", """
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
                round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict

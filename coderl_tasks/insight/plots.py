@@ -59,7 +59,7 @@ def history_plot(run: RunRecord) -> Plot:
 
 
 def history_plots(run: RunRecord) -> dict[str, Plot]:
-    """The history panels that are not `flat_panels` by title, one image each, for a page that lays them out itself."""
+    """The history panels that are not `flat_panels`, by title, one image each."""
     flat = flat_panels(run)
     panels = {title: draw for title, draw in history_panels(run).items() if title not in flat}
     return {title: draw_panels([draw], 1, SIZE, title) for title, draw in panels.items()}
@@ -94,8 +94,7 @@ def history_pairs(runs: Sequence[RunRecord], names: Sequence[str]) -> list[Plot]
 
 
 def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
-    """The panels of a run's history by title, in reading order, with `prefix` before their headings. Titles that PANELS
-    does not have come last, if the run recorded what they show."""
+    """The panels by title, in reading order; what PANELS does not have comes last, if the run recorded it."""
     metrics, evals = thin(run.metrics), list(run.evals.values())
     recorded = (metric.name for metric in METRICS if metric.name in SHOWN and _series(metrics, metric.name) is not None)
     titles = dict.fromkeys([*PANELS, *filter(None, (SHOWN[name].panel for name in recorded))])
@@ -132,7 +131,6 @@ def _in_panel(title: str) -> dict[str, Shown]:
 
 
 def _series(metrics: pl.DataFrame, name: str) -> np.ndarray | None:
-    """A metric's values by step, None where the run does not record it."""
     if name not in metrics.columns or metrics[name].null_count() == len(metrics):
         return None
     return metrics[name].cast(pl.Float64).to_numpy()

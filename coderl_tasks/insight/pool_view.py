@@ -16,7 +16,7 @@ FIXED_SAMPLES = 16
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One problem: its name (or its row, if it never became one), a line that says why it is here, its statement."""
+    """One problem: its name (or its row, if it never became one), why it is here, its statement."""
 
     name: str
     split: str
@@ -117,7 +117,6 @@ class Spending:
 
 
 def make_up(pool: pl.DataFrame) -> list[MakeUp]:
-    """The pool by split, with a last row for all; empty for an empty pool."""
     rows = []
     for split, part in _by_split(pool):
         labelled = [part.filter(difficulty=name) for name in DIFFICULTIES]
@@ -173,7 +172,6 @@ def drops_table(rows: Sequence[Remaining]) -> Table[tuple[Remaining, Reason]]:
 
 
 def spending_table(rows: Sequence[Spending]) -> Table[Spending]:
-    """What the profile took, with its cost where prices were given."""
     cost: tuple[Column[Spending], ...] = (Column("cost", lambda row: row.cost or 0.0, ".2f", "num"),)
     return Table(
         (

@@ -199,8 +199,7 @@ def print_query(
 def write_answer(
     path: Path | None, out: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> int:
-    """Write the whole answer to `out`, as its name ends (.parquet, .csv, .json); the number of rows. Raises as `query`
-    does, and ConfigError for another ending or a folder that is not there."""
+    """Write the whole answer to `out` in the format that its name says; the number of rows. Raises as `query` does."""
     if path is None:
         raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
     if out.suffix not in (".parquet", ".csv", ".json"):
@@ -271,8 +270,7 @@ def print_views(path: Path, console: Console) -> None:
 def _file_view(
     connection: duckdb.DuckDBPyConnection, name: str, part: str, files: list[Path], schema: dict[str, pl.DataType]
 ) -> list[Path]:
-    """A view over parquet files; these. The run's name is piece `part` of a file's path, an evaluation's the last but
-    one. Without a file the view is empty, with the columns of `schema`."""
+    """A view over parquet files; these. The run's name is piece `part` of a file's path."""
     if not files:
         _row_table(connection, name, [], schema)
         return files

@@ -69,7 +69,6 @@ def render_report(path: Path) -> str:
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
-    """The values of pool.html.j2."""
     pool, profile = curation.pool, curation.profile
     place = shlex.quote(str(curation.path))
     rows = pool_view.funnel(curation)
@@ -109,7 +108,6 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested settings as (a.b, value) pairs, in order."""
     pairs: list[tuple[str, Any]] = []
     for key, value in values.items():
         pairs += flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
@@ -131,8 +129,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
 
 def highlighted(text: str) -> Markup:
     """A completion as HTML: its Python blocks coloured, all of it escaped."""
-    parts = [Markup()]
-    end = 0
+    parts, end = [Markup()], 0
     for block in _PYTHON.finditer(text):
         start, end_of_code = block.span("code")
         code = highlight(block["code"], _LEXER, _FORMATTER)

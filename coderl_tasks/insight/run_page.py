@@ -36,7 +36,6 @@ QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra"
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
-    """The values of run.html.j2."""
     comparison = compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
     plots = {title: Markup(plot.inline_svg()) for title, plot in history_plots(run).items()} if len(run.metrics) else {}
@@ -79,7 +78,6 @@ def run_page(run: RunRecord) -> dict[str, Any]:
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """The values of compare.html.j2: two runs beside each other, called A and B."""
     runs = (first, second)
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
@@ -122,7 +120,6 @@ def _setting(key: str, value: Any) -> str:
 
 
 def facts(run: RunRecord) -> dict[str, str]:
-    """The header's line: label to text."""
     known: dict[str, str] = {"model": str(run.config.get("model_name", "–"))}
     planned = run.config.get("max_steps")
     known["steps"] = f"{len(run.metrics):,}" + (f" of {planned:,}" if isinstance(planned, int) and planned > 0 else "")
@@ -236,7 +233,6 @@ def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:
 
 
 def skipped_groups(run: RunRecord) -> dict[str, Any]:
-    """How many groups gave no gradient, why, and the problems it happened to most."""
     reward = pl.col("reward")
     # Rewards of a skipped group are equal, so the lowest one tells what all of them are.
     groups = (
@@ -262,7 +258,6 @@ def skipped_groups(run: RunRecord) -> dict[str, Any]:
 
 
 def infra_errors(run: RunRecord) -> dict[str, Any]:
-    """Completions that could not be graded: how many, and in which steps most."""
     scan = run.rollouts(["step", "verdict"]).filter(pl.col("verdict") == "infra_error")
     steps = scan.group_by("step").len("n").sort("n", "step", descending=[True, False]).collect()
     total = int(run.rollouts(["step"]).select(pl.len()).collect().item())

@@ -94,7 +94,7 @@ class StepSpans(Tracker):
 
 
 class _SaysOnce:
-    """An exporter of spans that says once, in a line of ours, that they are not taken."""
+    """An exporter of spans that says once that they are not taken."""
 
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter

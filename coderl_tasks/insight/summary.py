@@ -38,7 +38,7 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
 
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
-    """Which pool a run takes, how large and how old (`now`: seconds since the epoch), and what a step takes of it."""
+    """Which pool a run takes, and what a step takes of it; `now` in seconds since the epoch."""
     kept = pool.kept
     size = [f"{kept:,} problems"] if kept is not None else []
     policy = [f"for the policy of {pool.of_run}"] if pool.of_run else []

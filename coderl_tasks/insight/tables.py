@@ -105,7 +105,6 @@ def rich_table(table: Table[Row], title: str) -> RichTable:
 
 
 def markdown_table(table: Table[Row]) -> list[str]:
-    """The lines of a markdown table; an estimate's interval is a column of its own."""
     shown = table.shown("markdown")
     rows = [[cell for column in shown for cell in _markdown_cells(column, row)] for row in table.rows]
     heads = [head for column in shown for head in (column.heading, *filter(None, [column.interval]))]
@@ -114,7 +113,7 @@ def markdown_table(table: Table[Row]) -> list[str]:
 
 
 def html_table(table: Table[Row]) -> Markup:
-    """A <table> for a page with the classes of page.html.j2; an estimate's interval is a second, muted line."""
+    """A <table> with the classes of page.html.j2."""
     shown = table.shown("html")
     num = {True: Markup(' class="num"'), False: ""}
     heads = [Markup("<th{}>{}</th>").format(num["num" in column.style], column.heading) for column in shown]
@@ -136,7 +135,6 @@ def html_table(table: Table[Row]) -> Markup:
 
 
 def markdown_text(value: Any) -> str:
-    """Text that stays text in markdown, in a table's cell too."""
     return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", printable(str(value).replace("\n", " ")))
 
 

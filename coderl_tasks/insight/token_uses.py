@@ -97,7 +97,6 @@ def _evaluations(run: RunRecord) -> tuple[int, int]:
 
 
 def visits(run: RunRecord) -> Visits | None:
-    """None before the first step."""
     groups = (
         run.rollouts(["step", "group_index", "problem_id", "trained"])
         .group_by("step", "group_index")

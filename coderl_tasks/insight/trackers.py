@@ -45,12 +45,11 @@ class Tracker(ABC):
     def _send(self, row: Row) -> None: ...
 
     @abstractmethod
-    def finish(self, failed: bool) -> None:
-        """Send what is on the way and end the run there."""
+    def finish(self, failed: bool) -> None: ...
 
 
 class WandbTracker(Tracker):
-    """A Weights & Biases run. WANDB_MODE says how: online, offline."""
+    """A Weights & Biases run."""
 
     def __init__(self, project: str, name: str | None, config: Mapping[str, Any], folder: Path) -> None:
         super().__init__()

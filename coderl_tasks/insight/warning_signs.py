@@ -1,14 +1,11 @@
 """What is off in a run, in plain words, and which setting mends it: one set of rules, for the console and the report.
 
-A rule looks at the rows of metrics.jsonl up to a step. `Watch` takes them one after the other and says when something
-begins, when it has become twice as bad, and when it is over. What it says depends on the rows alone: a run that goes on
-feeds it what is recorded, and nothing is said twice.
+`Watch` takes the rows of metrics.jsonl and says when something begins, when it has become twice as bad, and when it is
+over. That depends on the rows alone: a run that goes on feeds it what is recorded, and nothing is said twice.
 
-Every rule judges a window of steps, since one step proves little: its 8 problems are easy or hard by chance. A mean
-reward over 5 steps of 8 problems moves by 0.07 (standard deviation) where the policy does not move at all. A sign is
-over once it has not been seen for QUIET steps, else it would come and go with that noise.
-
-Rewards are taken to lie between 0 and 1, as those of code and word problems do.
+Every rule judges a window of steps, since one step proves little: a mean reward over 5 steps of 8 problems moves by
+0.07 (standard deviation) where the policy does not move at all. A sign is over once it has not been seen for QUIET
+steps, else it would come and go with that noise. Rewards are taken to lie between 0 and 1.
 """
 
 import heapq
@@ -25,10 +22,9 @@ from coderl_tasks.policy.step_metrics import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
 from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS
 
-WINDOW = 10
+WINDOW, QUIET = 10, 5
 FEWEST = 5
 """Steps before a mean over the window is judged: in the recipe's own first run all groups of its second step are 0."""
-QUIET = 5
 LOOK_BACK = 200
 """Steps in which an earlier, better state is looked for; also bounds what a step of a long run costs."""
 SEVERAL = 5
@@ -41,7 +37,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What was found: in words, and the number that tells whether it grows."""
+    """What was found, and the number that tells whether it grows."""
 
     what: str
     size: float
@@ -49,14 +45,17 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do to a setting of `coderl train`."""
-
     setting: str
     how: str
 
     def text(self, config: Row) -> str:
-        """As people read it: what to do, the value now, and whether the run can go on with another one."""
-        value = _value(config, self.setting)
+        """What to do, the value now, and whether the run can go on with another one."""
+        value = config.get(self.setting)
+        # Of the step's sizes config.json has the recipe's pair, and people are told the other.
+        if self.setting == PROBLEMS:
+            value = config.get(GROUP_SIZE)
+        elif self.setting == COMPLETIONS and config.get(BATCH_SIZE) and config.get(GROUP_SIZE):
+            value = config[BATCH_SIZE] // config[GROUP_SIZE]
         known = f"now {value}; " if value is not None else ""
         # What is recorded with its content, as the pool is, may be moved on resume, and no more.
         recorded = f"{self.setting}_sha256" in config
@@ -64,34 +63,24 @@ class Remedy:
         return f"{self.setting}: {self.how} ({known}{'only in a new run' if refused else 'on resume'})"
 
 
-def _value(config: Row, setting: str) -> Any:
-    """A setting's value. Of the step's sizes config.json has the recipe's pair, and people are told the other."""
-    if setting == PROBLEMS:
-        return config.get(GROUP_SIZE)
-    if setting == COMPLETIONS and config.get(BATCH_SIZE) and config.get(GROUP_SIZE):
-        return config[BATCH_SIZE] // config[GROUP_SIZE]
-    return config.get(setting)
-
-
 @dataclass(slots=True)
 class History:
-    """The rows of a run up to a step; `config` is what config.json says of it, findings that come later included."""
+    """The rows of a run up to a step; `config` is what config.json says of it."""
 
     config: Row
     steps: list[Row] = field(default_factory=list)
     evals: list[Row] = field(default_factory=list)
 
     def values(self, name: str, steps: int = WINDOW) -> list[float]:
-        """A metric in the last steps, without those where it is null."""
         return [float(row[name]) for row in self.steps[-steps:] if row.get(name) is not None]
 
     def recent(self, name: str, steps: int = WINDOW) -> float | None:
-        """Its mean over the last steps, None where too few have it to be judged."""
+        """A metric's mean over the last steps, None where too few have it to be judged."""
         values = self.values(name, steps)
         return sum(values) / len(values) if len(values) >= min(steps, FEWEST) else None
 
     def means(self, name: str, steps: int = 5) -> list[float]:
-        """Its means over each `steps` steps in a row, of those that are looked back on."""
+        """A metric's means over each `steps` steps in a row, of those that are looked back on."""
         values = self.values(name, LOOK_BACK)
         return [sum(values[end - steps : end]) / steps for end in range(steps, len(values) + 1)]
 
@@ -102,11 +91,8 @@ class History:
 
 
 def _no_signal(history: History) -> float | None:
-    """The share of groups without a signal, where it is too large: over half, by more than chance (one-sided, 95%).
-
-    With `first_completions` that is so of their tokens, too. The recipe expects 30 to 50% early in training, and a pool
-    in its band has fewer.
-    """
+    """The share of groups without a signal, where it is too large: over half, by more than chance (one-sided, 95%). The
+    recipe expects 30 to 50% early in training, and a pool in its band has fewer."""
     skipped, total = history.recent("groups_skipped"), history.recent("groups_total")
     if skipped is None or not total:
         return None
@@ -220,9 +206,8 @@ def _loss_explodes(history: History) -> Sign | None:
         return None
     usual, unit = statistics.median(losses), 1.0
     if history.config.get("loss_fn") in ("cispo", "dro") and (entropies := history.values("entropy", LOOK_BACK)):
-        unit = max(
-            unit, statistics.median(entropies)
-        )  # the run's usual one: that of a policy that diverges explodes too
+        # The run's usual one: that of a policy that diverges explodes too.
+        unit = max(unit, statistics.median(entropies))
     # Beyond the bound, or far from its own: a healthy run's largest are some 10 times the median, and below 0.1.
     large = [loss for loss in losses[-5:] if not loss <= 3 * unit or (loss > unit / 2 and loss > 20 * usual)]
     if len(large) < 2:
@@ -230,11 +215,11 @@ def _loss_explodes(history: History) -> Sign | None:
     return Sign(f"{max(large):.2g} per token, where {usual:.2g} is usual in this run", max(large))
 
 
-def _sampler_gap(history: History) -> Sign | None:
+def _kl_spike(history: History) -> Sign | None:
     """Above about 0.1 nats per token the importance weights of 30 tokens reach e^3 and stop meaning much."""
     gaps = history.values("kl_sample_train", 5)
     if not gaps or (abs(statistics.fmean(gaps)) <= 0.05 and max(map(abs, gaps)) <= 0.1):
-        return None
+        return _base_gap(history)
     largest = max(gaps, key=abs)
     return Sign(
         f"sampler and trainer disagree by up to {largest:.3f} nats per token in the last {len(gaps)} steps "
@@ -246,9 +231,7 @@ def _sampler_gap(history: History) -> Sign | None:
 
 def _base_gap(history: History) -> Sign | None:
     """The last two measurements of KL to the base model are twice, and 0.1 nats per token above, all of FEWEST before.
-
-    It grows by nature, from 0, while a policy learns. Of 16 completions its mean varies by a few hundredths of a nat.
-    """
+    It grows by nature while a policy learns. Of 16 completions its mean varies by a few hundredths of a nat."""
     known = history.values("kl_base", LOOK_BACK)[-FEWEST - 2 :]
     before, now = max(known[:-2], default=0.0), min(known[-2:], default=0.0)
     if len(known) < FEWEST + 2 or now < max(2 * before, before + 0.1):
@@ -256,16 +239,9 @@ def _base_gap(history: History) -> Sign | None:
     return Sign(f"KL to the base model jumped from {before:.2f} to {now:.2f} nats per token: too large updates", now)
 
 
-def _kl_spike(history: History) -> Sign | None:
-    return _sampler_gap(history) or _base_gap(history)
-
-
 def _by_chance(history: History, deviations: float) -> float:
-    """How far two means of the reward over five steps can lie apart because their problems differ; 0 if unknown.
-
-    That is so many standard deviations. A problem's own mean reward has a variance of at most 0.25, in a pool of mixed
-    problems about 0.1.
-    """
+    """How far two means of the reward over five steps can lie apart because their problems differ, in so many standard
+    deviations; 0 if unknown. A problem's own mean reward has a variance of about 0.1 in a pool of mixed problems."""
     groups = history.recent("groups_total")
     return deviations * math.sqrt(2 * 0.1 / (5 * groups)) if groups else 0.0
 
@@ -309,10 +285,8 @@ def _reward_collapse(history: History) -> Sign | None:
 
 
 def _entropy_collapse(history: History) -> Sign | None:
-    """A tenth of the highest entropy left, and much still wrong: what is certain and wrong is not tried otherwise.
-
-    Healthy runs go down to a third while they learn, and further once nearly all is right.
-    """
+    """A tenth of the highest entropy left, and much still wrong. Healthy runs go down to a third while they learn, and
+    further once nearly all is right."""
     means, correct = history.means("entropy"), history.recent("mean_correct")
     if len(means) < WINDOW or correct is None or correct > 0.9 or means[-1] > 0.1 * max(means):
         return None
@@ -373,7 +347,6 @@ class Rule:
     remedies: tuple[Remedy, ...] = ()
 
     def text(self, sign: Sign, config: Row) -> str:
-        """What was found, and what to try."""
         return f"{sign.what}; try: {_listed(self.remedies, config)}" if self.remedies else sign.what
 
 
@@ -384,32 +357,33 @@ def _listed(remedies: Sequence[Remedy], config: Row) -> str:
 LOWER_LR = Remedy("learning_rate", "lower")
 COOLER, HOTTER = Remedy("temperature", "lower"), Remedy("temperature", "raise")
 OTHERS = Remedy("refill", "raise, to sample others in their place")
+EASIER = Remedy("pool", "easier problems, curated with a higher band_low")
+DIFFERING = Remedy("pool", "problems that differ more")
+PARTIAL = Remedy("reward", "fraction, for partial credit")
 LONGER, LARGER_GROUPS = Remedy("max_tokens", "raise"), Remedy("completions_per_problem", "raise")
 _TOO_HARD, _TOO_EASY = "the pool looks too hard", "converged, or the pool is too easy: if Pass@1 is good, stop here"
 
+COUNTED = {
+    "reward_errors": "{count} in {steps} of the last steps: put the reward function right first, do not train through "
+    "it",
+    "infra_errors": "{count} of the last completions, in {steps} of the last steps, could not be graded and were "
+    "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
+    "samples_skipped": "{count} samples in {steps} steps came without log-probabilities that can be trained on, and "
+    "were left out of their groups: the Tinker service's doing (coderl doctor --probe)",
+}
+"""Faults that a metric of that name counts."""
 RULES = (
     Rule(
         "all_zero",
         partial(_equal_groups, name="groups_all_zero", hard=True, verdict=_TOO_HARD),
-        (
-            Remedy("pool", "easier problems, curated with a higher band_low"),
-            HOTTER,
-            LONGER,
-            LARGER_GROUPS,
-            Remedy("reward", "fraction, for partial credit"),
-            OTHERS,
-        ),
+        (EASIER, HOTTER, LONGER, LARGER_GROUPS, PARTIAL, OTHERS),
     ),
     Rule(
         "all_one",
         partial(_equal_groups, name="groups_all_one", hard=False, verdict=_TOO_EASY),
         (Remedy("pool", "harder problems, curated with a lower band_high"), OTHERS),
     ),
-    Rule(
-        "equal_groups",
-        _other_equal_groups,
-        (LARGER_GROUPS, HOTTER, Remedy("pool", "problems that differ more"), OTHERS),
-    ),
+    Rule("equal_groups", _other_equal_groups, (LARGER_GROUPS, HOTTER, DIFFERING, OTHERS)),
     Rule("never_one", _never_one),
     Rule("low_format", _low_format, (Remedy("renderer_name", "check it against the model"), LONGER)),
     Rule("format_rate_falls", _format_falls, (LOWER_LR, Remedy("renderer_name", "check it against the model"))),
@@ -421,50 +395,23 @@ RULES = (
     Rule("entropy_collapse", _entropy_collapse, (HOTTER, LOWER_LR)),
     Rule("truncation", _truncation, (LONGER,)),
     Rule("time-outs_dominate", _time_outs, (Remedy("reward_timeout", "lower, or higher for slow tests"),)),
-    Rule(
-        "reward_errors",
-        partial(
-            _counted,
-            name="reward_errors",
-            what="{count} in {steps} of the last steps: put the reward function right first, do not train through it",
-        ),
-    ),
-    Rule(
-        "infra_errors",
-        partial(
-            _counted,
-            name="infra_errors",
-            what="{count} of the last completions, in {steps} of the last steps, could not be graded and were "
-            "left out of their groups: look at the sandbox (coderl doctor; named query: infra)",
-        ),
-    ),
-    Rule(
-        "samples_skipped",
-        partial(
-            _counted,
-            name="samples_skipped",
-            what="{count} samples in {steps} steps came without log-probabilities that can be trained on, and were "
-            "left out of their groups: the Tinker service's doing (coderl doctor --probe)",
-        ),
-    ),
+    *(Rule(name, partial(_counted, name=name, what=what)) for name, what in COUNTED.items()),
     Rule("clones", _duplicates),
 )
-"""The rows of the recipes' tables, and what this project met beside them. What ends a run has no metrics: see
-`memory_advice`."""
+"""The rows of the recipes' tables, and what this project met. What ends a run has no metrics: `memory_advice`."""
 
 ACTED_ON: dict[str, tuple[str, ...]] = {
     "learning_rate": ("loss_explodes", "KL_spike", "rewards_oscillate", "reward_collapse", "format_rate_falls"),
     "temperature": ("all_zero", "entropy_collapse"),
     "max_steps": ("all_one",),
 }
-"""The signs that steer=act answers, by the setting that it changes for them: lowers, raises, ends the run. Of several
-that stand the first is named. Not all for which a remedy is known: an act has to help without anybody looking."""
+"""The signs that steer=act answers, by the setting that it changes for them. Of several that stand the first is named.
+Not all for which a remedy is known: an act has to help without anybody looking."""
 
 
 @dataclass(slots=True)
 class Episode:
-    """A sign from the step that it was first seen in. `said` is its size when it was last said, in step `said_in`;
-    `over` the first step of those that it is over for."""
+    """A sign, first seen in step `begun`; `said` is its size when last said, `over` the first step without it."""
 
     rule: Rule
     begun: int
@@ -483,7 +430,6 @@ class Notice(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As people read it on the console."""
         return f"warning: {self.text}" if self.is_warning else self.text
 
 
@@ -529,15 +475,12 @@ class Watch:
         return f"{name}: {episode.rule.text(episode.sign, self.history.config)}"
 
     def still(self) -> list[str]:
-        """What is off now, one line each."""
         return [self._text(episode) for episode in self._open.values()]
 
     def reminders(self) -> list[Notice]:
-        """What is off now, for a run that goes on."""
         return [Notice(f"still so: {text}", True) for text in self.still()]
 
     def was(self) -> list[str]:
-        """What was off and is over, one line each."""
         return [
             f"steps {episode.begun} to {episode.over - 1}, and over since: {self._text(episode)}"
             for episode in self.episodes
@@ -564,9 +507,5 @@ def memory_advice(error: BaseException, config: Row) -> str | None:
     said = str(error).lower()
     if not (isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said):
         return None
-    remedies = (
-        Remedy("max_tokens", "lower"),
-        Remedy("sample_concurrency", "lower"),
-        Remedy("problems_per_step", "lower"),
-    )
+    remedies = [Remedy(setting, "lower") for setting in ("max_tokens", "sample_concurrency", "problems_per_step")]
     return f"out of memory: completions of this length do not fit; try: {_listed(remedies, config)}"

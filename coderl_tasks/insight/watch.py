@@ -51,7 +51,6 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    """Where the run stands: progress, curves, evaluations, the last steps, and what is off."""
     steps, planned = len(run.metrics), run.config.get("max_steps")
     whole = planned if isinstance(planned, int) and planned > 0 else None
     step = f"step {steps}" + (f" of {whole}" if whole else "")

@@ -167,7 +167,6 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estima
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
-    """From the steps that are committed; `settings.max_steps` in all."""
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
@@ -249,8 +248,7 @@ def _bounded(settings: FlowSettings, problems: Sequence[Problem]) -> Lengths:
 
 
 def _curated(settings: CurateSettings) -> list[Problem]:
-    """The problems that a curation would profile, the check of solutions aside."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:  # the check of solutions aside
         return list(filter_problems.fn(settings, Path(folder), lambda rows: None).kept.outlines())
 
 

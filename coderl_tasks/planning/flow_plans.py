@@ -73,7 +73,6 @@ async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]
 
 
 def _named_pool(settings: CurateSettings) -> Path | None:
-    """The folder of a pool that is named, by its settings or by the flow run that makes it."""
     name = settings.name or deployed_name()
     if name is None:
         return None
@@ -131,7 +130,6 @@ async def _decided(settings: EvaluateSettings, policy: FoundPolicy) -> EvaluateS
 
 
 def evaluation_content(settings: EvaluateSettings, policy: FoundPolicy) -> dict[str, Any]:
-    """What decides the outcome of an evaluation, for the record."""
     name = policy.sampler_path or settings.model_name
     return settings.content() | {"policy": name, "step": policy.step, "served_by": policy.served_by}
 
@@ -281,7 +279,7 @@ def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal |
 
 
 def compared_name(found: EvalJournal, run: Path | None) -> str:
-    """What an evaluation that one of `run` is compared with is called: of another run, by that run's name too."""
+    """The name of an evaluation that one of `run` is compared with: of another run, by that run's name too."""
     home = found.folder.parent
     if home.name != "evals" or (run is not None and home.parent == run):
         return found.name

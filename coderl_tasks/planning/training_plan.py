@@ -142,7 +142,6 @@ def run_config(settings: TrainSettings) -> dict[str, Any]:
 
 
 def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
-    """Whether the run has done all that `settings` ask for: the steps, the last checkpoint, the final evaluation."""
     last, wanted = directory.last_committed_step, settings.max_steps
     return has_ended(directory.path, last, max_steps=wanted, eval_every=settings.eval.every, steer=settings.steer)
 
@@ -159,7 +158,6 @@ def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
 
 
 def run_record(path: Path | None) -> MadeWith | None:
-    """What the run at `path` goes on with, None if there is no run yet."""
     config = recorded_config(path)
     if config is None:
         return None
