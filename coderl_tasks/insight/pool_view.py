@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -121,8 +122,8 @@ def make_up(pool: pl.DataFrame) -> list[MakeUp]:
     for split, part in _by_split(pool):
         labelled = [part.filter(difficulty=name) for name in DIFFICULTIES]
         doubts = [float((1 - each["difficulty_probability"].drop_nulls()).sum()) for each in labelled]
-        rate = part["pass_rate"].mean()
-        rows.append(MakeUp(split, tuple(map(len, labelled)), tuple(map(round, doubts)), len(part), rate))  # type: ignore[arg-type]  # polars: any scalar
+        rate: Any = part["pass_rate"].mean()  # polars: any scalar
+        rows.append(MakeUp(split, tuple(map(len, labelled)), tuple(map(round, doubts)), len(part), rate))
     return rows
 
 
