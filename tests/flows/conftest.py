@@ -4,9 +4,9 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.services import Services
+from tests import warm_start
 from tests.flows.run_records import ENDS, TINY
 
 Coderl = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -38,12 +39,7 @@ def flow_environment(embedded: Services, prefect_api: str, tmp_path_factory: pyt
 @pytest.fixture(scope="session")
 def coderl(flow_environment: dict[str, str]) -> Coderl:
     """Runs `coderl ARGUMENTS` to its end."""
-
-    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
-        return subprocess.run(command, env=flow_environment, capture_output=True, text=True, check=False, timeout=300)
-
-    return run
+    return partial(warm_start.run, flow_environment)
 
 
 @pytest.fixture

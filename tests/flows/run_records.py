@@ -1,8 +1,7 @@
-"""A tiny run: its settings, how it is started, and what is compared between runs."""
+"""A tiny run: its settings, and what is compared between runs."""
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,13 @@ import polars as pl
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.paths import coderl_home
 from local_servers.tinker.checkpoint_store import CheckpointStore
+from tests.warm_start import Command
 
 TINY = ("batch_size=24", "group_size=3", "max_tokens=64", "save_every=2", "eval_every=2", "eval.limit=2")
 ENDS = "eval.ends_limit=4"
 
 
-def start(environment: dict[str, str], *arguments: object, stderr: int = subprocess.STDOUT) -> "subprocess.Popen[str]":
-    """`coderl ARGUMENTS` under way."""
-    command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
-
-
-def wait_for(file: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for(file: Path, process: "Command | subprocess.Popen[str]") -> None:
     """Return as soon as `file` is there, which `process` makes."""
     deadline = time.monotonic() + 200
     while not file.exists():

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import read_json, write_json
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
-from coderl_tasks.paths import DATA, POOLS, PROJECT_ROOT
+from coderl_tasks.paths import DATA, POOLS
 from coderl_tasks.planning import flow_plans, training_plan
 from coderl_tasks.planning.flow_plans import plan, plan_curation, plan_evaluation, plan_pipeline
 from coderl_tasks.planning.training_plan import plan_training, run_config, steps_note
@@ -30,6 +29,7 @@ from coderl_tasks.settings import (
     TrainSettings,
     parse_settings,
 )
+from tests import warm_start
 from tests.conftest import Serve
 from tests.faults.models_proxy import ModelsProxy
 from tests.flows.conftest import Coderl, Refused
@@ -56,12 +56,9 @@ def coderl_there(flow_environment: dict[str, str], proxy: ModelsProxy, tmp_path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(DATA / "nano")
     service = {name: os.environ[name] for name in ("TINKER_BASE_URL", "TINKER_API_KEY")}
-    paths = {"PYTHONPATH": str(PROJECT_ROOT)}
 
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "coderl_tasks.cli", *map(str, arguments)]
-        environment = flow_environment | service | paths
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return warm_start.run(flow_environment | service, *arguments, folder=tmp_path)
 
     return run
 

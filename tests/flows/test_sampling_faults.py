@@ -3,7 +3,6 @@ wrong is trained on."""
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.services import Services
+from tests import warm_start
 from tests.conftest import Serve
 from tests.faults.sampling_faults import SamplingFaults
 from tests.flows.run_records import rollouts, step_rows
@@ -25,16 +25,8 @@ def train(flow_environment: dict[str, str], serve: Serve, pool: Path) -> Train:
     """Runs `coderl train` behind a gateway, without evaluations."""
 
     def run(gateway: SamplingFaults, path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "coderl_tasks.cli", "train", "preset=nano", f"pool={pool}", f"log_path={path}"]
-        environment = {**flow_environment, "TINKER_BASE_URL": serve(gateway.app())}
-        return subprocess.run(
-            [*command, *SMALL, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", *SMALL, *arguments)
+        return warm_start.run({**flow_environment, "TINKER_BASE_URL": serve(gateway.app())}, *words)
 
     return run
 

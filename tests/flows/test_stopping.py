@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,10 @@ from prefect.exceptions import TerminationSignal
 from coderl_tasks.cli.launch import ended_by_sigterm, was_terminated
 from coderl_tasks.errors import TerminatedError
 from coderl_tasks.journal.atomic import read_json
+from tests import warm_start
 from tests.flows.conftest import Coderl, Refused
-from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows, wait_for
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, step_rows, wait_for
+from tests.warm_start import Command
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_signal_ends_a_run_in_two_lines_and_costs_nothing(
 ) -> None:
     path = tmp_path / "run"
     words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = start(flow_environment, *words, stderr=subprocess.PIPE)
+    process = Command(flow_environment, *words)
     wait_for(path / moment, process)
     os.kill(process.pid, number)
     output, errors = process.communicate(timeout=60)
@@ -83,7 +84,7 @@ def test_a_cap_on_tokens_ends_a_run_in_two_lines_and_a_higher_one_goes_on(
         assert said.startswith(f"coderl {flow[0]}: max_usd=1: what ") and "prices=prefill:" in said
 
 
-def interrupted(process: "subprocess.Popen[str]") -> list[str]:
+def interrupted(process: Command) -> list[str]:
     """The lines that a command printed which Ctrl-C ends now."""
     os.kill(process.pid, signal.SIGINT)
     output, errors = process.communicate(timeout=60)
@@ -97,7 +98,7 @@ def test_an_interrupted_curation_says_which_command_goes_on_and_that_does(
 ) -> None:
     folder = tmp_path / "a pool"
     words = ("curate", "preset=nano", "limit=40", "profile_samples=2", "mix=hard:0.5,easy:0.5", "band_low=0.05")
-    process = start(flow_environment, *words, f"name={folder}", stderr=subprocess.PIPE)
+    process = Command(flow_environment, *words, f"name={folder}")
     wait_for(folder / "shards/0000/groups", process)
     said = re.fullmatch("stopped; coderl (curate .*) goes on", interrupted(process)[-1])
     assert said
@@ -113,7 +114,7 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
 ) -> None:
     home = flow_environment | {"HOME": str(tmp_path)}
     words = ("evaluate", "preset=nano", "checkpoint=data/nano", "eval_limit=24", "max_tokens=64")
-    process = start(home, *words, stderr=subprocess.PIPE)
+    process = Command(home, *words)
     evals = tmp_path / "code-rl-logs/evals"
     while process.poll() is None and not list(evals.glob("*/groups/request.json")):
         time.sleep(0.01)
@@ -122,7 +123,7 @@ def test_the_same_command_goes_on_with_the_evaluation_that_was_interrupted(
     assert f"evaluation directory: {folder}" in lines
     assert lines[-1].startswith("stopped; coderl evaluate preset=nano max_tokens=64 checkpoint=data/nano ")
     assert lines[-1].endswith(f" eval_limit=24 log_path={folder} goes on")
-    again = subprocess.run(process.args, env=home, capture_output=True, text=True, check=False)
+    again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
     assert "going on where an earlier start with these settings stopped" in again.stdout
     assert [path.name for path in evals.iterdir()] == [folder.name]
@@ -137,14 +138,14 @@ def test_the_same_command_goes_on_with_the_pipeline_that_was_interrupted_and_pay
     sizes = ("limit=6", "profile_samples=2", "max_tests=3", "band_low=0.0", "band_high=1.0", f"name={pool}")
     words = ("preset=nano", *(f"curate.{word}" for word in sizes), *(f"train.{word}" for word in (*TINY, ENDS)))
     words = (*words, "train.max_steps=1", "evaluate.eval_limit=2", "evaluate.max_tokens=64")
-    process = start(home, "pipeline", *words, stderr=subprocess.PIPE)
+    process = Command(home, "pipeline", *words)
     while process.poll() is None and not list(root.glob("*/steps/000000/sampled.parquet")):
         time.sleep(0.01)
     (said,) = [line for line in interrupted(process) if line.startswith("stopped")]
     assert (command := re.fullmatch("stopped; coderl (pipeline .*) goes on", said))
     assert set(shlex.split(command[1])) == {"pipeline", *(word.replace("eval_every", "eval.every") for word in words)}
     paid_for = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*ampled.parquet")}
-    again = subprocess.run(process.args, env=home, capture_output=True, text=True, check=False)
+    again = warm_start.run(home, *process.arguments)
     assert again.returncode == 0, again.stderr
     (record,) = (root / "pipelines").iterdir()
     run = root / record.name

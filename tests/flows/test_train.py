@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +24,8 @@ from coderl_tasks.policy.update import KL_SAMPLE, kl_to_base
 from coderl_tasks.services.supervisor import EmbeddedServer
 from flows.train import is_history_due
 from tests.flows.conftest import Coderl, Refused
-from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, start, step_rows, wait_for
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, rows, step_rows, wait_for
+from tests.warm_start import Command
 
 
 def test_the_run_directory_holds_what_was_promised(run: Path) -> None:
@@ -119,7 +121,7 @@ def test_the_observed_kl_to_the_base_model_changes_nothing_else(
 ) -> None:
     path = tmp_path / "run"
     words = ("preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY[:4], "eval_every=-1")
-    process = start(flow_environment, "train", *words, "kl.base_every=2")
+    process = Command(flow_environment, "train", *words, "kl.base_every=2")
     wait_for(path / "steps/000001/scored.parquet", process)
     process.kill()
     process.communicate()
@@ -140,7 +142,7 @@ def test_a_tinker_server_that_dies_costs_nothing(
     path, home = tmp_path / "run", tmp_path / "home"
     environment = {**flow_environment, "TINKER_API_KEY": "", "TINKER_BASE_URL": ""}
     arguments = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = start({**environment, "CODERL_HOME": str(home)}, *arguments)
+    process = Command({**environment, "CODERL_HOME": str(home)}, *arguments, stderr=subprocess.STDOUT)
     wait_for(path / "steps/000000/scored.parquet", process)
     os.kill(tinker_server_of(home), signal.SIGKILL)
     output, _ = process.communicate(timeout=200)

@@ -1,5 +1,6 @@
 """Runs behind faulty connections, and beside each other: they end as if nothing had been."""
 
+import subprocess
 from pathlib import Path
 
 import polars as pl
@@ -7,7 +8,8 @@ import polars as pl
 from coderl_tasks.services import Services
 from tests.conftest import Serve
 from tests.faults.fault_proxy import FAULTS, FaultProxy
-from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, start, step_rows
+from tests.flows.run_records import ENDS, TINY, final_weights, rollouts, step_rows
+from tests.warm_start import Command
 
 RATE = 0.3
 STALL_S = 1.0
@@ -35,7 +37,7 @@ def test_faults_on_a_third_of_all_calls_change_nothing(
     addresses = {"TINKER_BASE_URL": serve(tinker.app()), "SANDBOX_URL": serve(sandbox.app())}
     path = tmp_path / "run"
     words = ("train", "preset=nano", f"pool={pool}", f"log_path={path}", "max_steps=3", *TINY, ENDS)
-    process = start({**flow_environment, **addresses}, *words)
+    process = Command({**flow_environment, **addresses}, *words, stderr=subprocess.STDOUT)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     for proxy in (tinker, sandbox):
@@ -51,7 +53,7 @@ def test_two_runs_on_one_pool_do_not_disturb_each_other(
 ) -> None:
     paths = [tmp_path / name for name in ("one", "two")]
     words = ("train", "preset=nano", f"pool={pool}", "max_steps=3", *TINY, ENDS)
-    processes = [start(flow_environment, *words, f"log_path={path}") for path in paths]
+    processes = [Command(flow_environment, *words, f"log_path={path}", stderr=subprocess.STDOUT) for path in paths]
     outputs = [process.communicate(timeout=600)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     for path in paths:
