@@ -17,7 +17,14 @@ from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256, same_model
 from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
-from coderl_tasks.problems.sources import NoSplitsError, Role, find_source, may_be_on_the_hub, open_source, revision_of
+from coderl_tasks.problems.sources import (
+    PINNED_REVISIONS,
+    NoSplitsError,
+    Role,
+    find_source,
+    may_be_on_the_hub,
+    open_source,
+)
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
 from coderl_tasks.settings.curate_settings import NO_PROFILE
@@ -143,7 +150,7 @@ def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings
 def _files_read(source: str, role: Role) -> list[str | None]:
     """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
     if find_source(source) is None and may_be_on_the_hub(source):
-        return [revision_of(source)]
+        return [PINNED_REVISIONS.get(source)]
     try:
         return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
     except NoSplitsError:

@@ -22,18 +22,10 @@ from coderl_tasks.errors import CoderlError
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
-from coderl_tasks.problems import (
-    PROBLEM_SCHEMA,
-    PROFILE_COLUMNS,
-    PROFILE_SCHEMA,
-    TOLD,
-    Drop,
-    LoadResult,
-    Problem,
-    count_drops,
-    dropped_frame,
-    problems_frame,
-)
+from coderl_tasks.problems.drops import Drop, count_drops, dropped_frame, require_all_rows
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
 POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
@@ -64,10 +56,7 @@ class Pool:
     screened: Screened | None = None
 
     def __post_init__(self) -> None:
-        if self.pool.height + self.dropped.height != self.read:
-            raise ValueError(
-                f"kept {self.pool.height} + dropped {self.dropped.height} is not the {self.read} rows read"
-            )
+        require_all_rows(self.pool.height, self.dropped, self.read)
 
     def drops_in_words(self) -> str:
         """How many were dropped for which reason, the commonest first; empty if none was."""

@@ -16,13 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.solution_check import (
-    SolutionCheck,
-    SolutionSettings,
-    Status,
-    check_problem,
-    undecided,
-)
+from coderl_tasks.curation.solution_check import SolutionCheck, SolutionSettings, Status, check_problem, undecided
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json

@@ -14,15 +14,9 @@ from coderl_tasks.curation.solution_check import SolutionSettings
 from coderl_tasks.curation.solutions import check_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.environments import environment_of
-from coderl_tasks.filtering import (
-    DuplicateRules,
-    FilterRequest,
-    FilterResult,
-    OnRows,
-    OverlapRules,
-    RowRules,
-    filter_dataset,
-)
+from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
+from coderl_tasks.filtering.contamination import OverlapRules
+from coderl_tasks.filtering.stages import FilterResult
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem

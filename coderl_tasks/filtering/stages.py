@@ -38,17 +38,11 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.problems import DROPPED_SCHEMA, Drop, count_drops, dropped_frame
+from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
 from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
-from coderl_tasks.problems.sources import (
-    NoSplitsError,
-    RowSource,
-    is_file,
-    open_source,
-    revision_of,
-)
+from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
 FORMAT = 2
 """Goes up when the same rows give other parts."""
@@ -87,8 +81,7 @@ class FilterResult:
     manifest: dict[str, Any]
 
     def __post_init__(self) -> None:
-        if len(self.kept) + self.dropped.height != self.read:
-            raise ValueError(f"kept {len(self.kept)} + dropped {self.dropped.height} is not the {self.read} rows read")
+        require_all_rows(len(self.kept), self.dropped, self.read)
 
     def lines(self) -> list[str]:
         """What came of it, for people."""
@@ -138,7 +131,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     described = {
         "format": FORMAT,
         "dataset": request.source,
-        "revision": revision_of(request.source),
+        "revision": PINNED_REVISIONS.get(request.source),
         "splits": None if request.splits is None else list(request.splits),
         "limit": request.limit,
         "rows": asdict(request.rows),

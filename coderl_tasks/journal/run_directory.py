@@ -63,13 +63,7 @@ class RunDirectory:
     """
 
     def __init__(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        lock: DirectoryLock,
-        *,
-        changes: list[ConfigChange],
-        resumed: bool,
+        self, path: Path, config: dict[str, Any], lock: DirectoryLock, *, changes: list[ConfigChange], resumed: bool
     ):
         self.path = path
         self.config = config

@@ -26,12 +26,7 @@ from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.known_rows import ASSERTIONS
 from coderl_tasks.problems.problem import Kind, Test
 
-KINDS: dict[str, Kind] = {
-    "stdin": "stdin",
-    "stdin_stdout": "stdin",
-    "functional": "call",
-    "function_call": "call",
-}
+KINDS: dict[str, Kind] = {"stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +109,8 @@ def as_mapping(metadata: Any) -> Mapping[str, Any]:
 
 
 def decode_json(raw_tests: Any) -> Any:
-    """The value that `raw_tests` holds; JSON text is decoded, also where it was encoded twice.
-
-    None for blank text. Raises RowDropped (tests_not_json).
-    """
+    """The value that `raw_tests` holds, None for blank text; JSON text is decoded, also where it was encoded twice.
+    Raises RowDropped (tests_not_json)."""
     for _ in range(2):
         if not isinstance(raw_tests, str):
             break
@@ -216,16 +209,15 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
 
 
 def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
-    if not as_text:
-        return value if isinstance(value, list) else [value]
     # The same text means two things: a list is one argument in LiveCodeBench, all arguments elsewhere.
-    if not by_line:
+    if as_text and by_line:
+        return _json_values(value)
+    if as_text:
         try:
-            whole = json.loads(value)
+            value = json.loads(value)
         except (ValueError, RecursionError):
             return _json_values(value)
-        return whole if isinstance(whole, list) else [whole]
-    return _json_values(value)
+    return value if isinstance(value, list) else [value]
 
 
 def _json_values(text: str) -> list[Any]:

@@ -33,7 +33,6 @@ class EvaluationSide:
 
     @property
     def role(self) -> Role:
-        """The side of `source` that they are read from."""
         return "test" if self.share is None else "train"
 
     def __str__(self) -> str:
@@ -46,11 +45,10 @@ class EvaluationSide:
         dates: Dates | None = None,
         keep: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Read them, of `splits` and of `dates` if given, and `keep` each as `load_problems` does. Raises DataError if
-        that cannot be done."""
+        """Read them as `load_problems` does; raises as it does."""
         share = self.share
         if share is None:
-            return load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep)
+            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, keep=keep)
 
         def keep_held_out(problem: Problem) -> Problem:
             # The others are left out below: their tests need no place.
@@ -58,7 +56,7 @@ class EvaluationSide:
                 return replace(problem, tests=(), solutions=())
             return problem if keep is None else keep(problem)
 
-        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep_held_out)
+        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
         # A row that never became a problem has no id that could put it on a side: it is counted, so that `unusable`
         # names it.
@@ -85,13 +83,12 @@ def require_other_problems(settings: FlowSettings, trained_on: str | None, other
     """
     side = evaluation_side(settings)
     asked_for = side.share is not None or settings.evaluation_dataset is not None
-    if asked_for or trained_on is None or not is_file(side.source) or not same_source(side.source, trained_on):
-        return
-    raise ConfigError(
-        f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, for "
-        "curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or on these, "
-        f"if it names this file); {otherwise}"
-    )
+    if not asked_for and trained_on is not None and is_file(side.source) and same_source(side.source, trained_on):
+        raise ConfigError(
+            f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, "
+            "for curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or "
+            f"on these, if it names this file); {otherwise}"
+        )
 
 
 def same_source(one: str, other: str) -> bool:

@@ -61,11 +61,7 @@ def model_renderer(model_name: str, renderer_name: str | None = None, thinking: 
 
 
 def get_renderer(
-    name: str,
-    tokenizer: "PreTrainedTokenizerBase",
-    *,
-    thinking: bool | None = None,
-    end_tokens: Sequence[int] = (),
+    name: str, tokenizer: "PreTrainedTokenizerBase", *, thinking: bool | None = None, end_tokens: Sequence[int] = ()
 ) -> Renderer:
     """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`.
 
