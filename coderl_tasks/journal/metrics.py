@@ -18,10 +18,8 @@ _LARGEST = 2**63
 
 
 class MetricsLog:
-    """The metrics file of a run; one owner at a time, guarded by the directory's lock.
-
-    It remembers which rows there are, so that appending does not read the file.
-    """
+    """The metrics file of a run, for the one process that holds the directory. It remembers which rows there are, so
+    that appending does not read the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,10 +42,8 @@ class MetricsLog:
             self._replace(sorted([*others, row], key=row_identity))
 
     def reconcile(self, committed: Iterable[Row]) -> None:
-        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them.
-
-        Evaluation rows of steps that are not committed are dropped: they come back when the step is repeated.
-        """
+        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them:
+        later ones come back when their step is repeated."""
         repair(self.path)
         rows = read_rows(self.path)
         steps = sorted(committed, key=lambda row: int(row["step"]))

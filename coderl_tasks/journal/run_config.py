@@ -75,10 +75,12 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = (_flatten(_settings(config)) for config in (old, new))
+    before, after = (
+        _flatten({key: value for key, value in config.items() if key not in NOT_COMPARED}) for config in (old, new)
+    )
     keys = sorted(before.keys() | after.keys())
-    values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
-    return [ConfigChange(*item) for item in values if item[1] != item[2]]
+    changes = [ConfigChange(key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys]
+    return [change for change in changes if change.old != change.new]
 
 
 def check_resume(
@@ -90,21 +92,13 @@ def check_resume(
     """
     patterns = tuple(may_change)
     changes = config_changes(old, new)
-    refused = [
-        change
-        for change in changes
-        if not change.is_free and not any(fnmatchcase(change.key, pattern) for pattern in patterns)
-    ]
+    refused = [each for each in changes if not (each.is_free or any(fnmatchcase(each.key, p) for p in patterns))]
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "
             "use them again, or start a new run with another log_path (init_from=<state_path> keeps the weights)"
         )
     return changes
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in NOT_COMPARED}
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -38,10 +38,7 @@ def run_path(given: str) -> Path:
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:
     """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here;
-    "latest" is the run that was written to last.
-
-    Raises ConfigError, with the near names, if there is none.
-    """
+    "latest" is the run that was written to last. Raises ConfigError, with the near names, if there is none."""
     given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
     named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
