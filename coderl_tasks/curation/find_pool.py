@@ -35,10 +35,8 @@ OF_DATASET = "dataset-"
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """A pool's parquet `file`; `manifest` is empty where it has none.
-
-    `larger` is, where "latest" was asked for, the largest pool made with the same model, if that is another one.
-    """
+    """A pool's parquet `file`; `manifest` is empty where it has none. `larger` is, where "latest" was asked for, the
+    largest pool made with the same model, if that is another one."""
 
     file: Path
     manifest: dict[str, Any]
@@ -66,7 +64,7 @@ class FoundPool:
         """What the pool is of, as the manifest says; None if nothing says it."""
         settings = self.manifest.get("settings")
         # A curation that names none is from before there were others.
-        return str(settings.get("environment", "code")) if isinstance(settings, dict) else None
+        return None if settings is None else str(settings.get("environment", "code"))
 
     @property
     def of_run(self) -> str | None:
@@ -78,7 +76,7 @@ class FoundPool:
     def made_with(self) -> CurateSettings | None:
         """The settings that it was made with, as the manifest says; None if nothing says it."""
         settings = self.manifest.get("settings")
-        return CurateSettings().filled_from(settings) if isinstance(settings, dict) else None
+        return None if settings is None else CurateSettings().filled_from(settings)
 
     @property
     def is_profiled(self) -> bool:
@@ -92,10 +90,8 @@ class FoundPool:
 
 
 def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
-    """The pool that `pool` names: the folder of a finished pool, or a parquet file of problems.
-
-    Raises ConfigError, saying what to do, if there is none.
-    """
+    """The pool that `pool` names: the folder of a finished pool, or a parquet file of problems. Raises ConfigError,
+    saying what to do, if there is none."""
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -130,11 +126,9 @@ def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> 
 
 
 def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:
-    """The curation that keeps all problems of the data set of `settings`, without a profile.
-
-    Its folder is named by all that decides what is kept, the data's files included: a start after a kill goes on there,
-    and every run on the same data finds it. Raises DataError if the data set is not there.
-    """
+    """The curation that keeps all problems of the data set of `settings`, without a profile. Its folder is named by all
+    that decides what is kept, the data's files included: a start after a kill goes on there, and every run on the same
+    data finds it. Raises DataError if the data set is not there."""
     decides = {key for key, field in FlowSettings.model_fields.items() if about(field).inherited}
     decides = {*decides, *SIDES} - {"max_tokens", "reward_timeout"}  # nothing is sampled or run
     values = {key: getattr(settings, key) for key in decides}
@@ -208,10 +202,10 @@ def require_environment(pool: FoundPool, environment: str) -> None:
 
 
 def _readable(manifest_file: Path) -> dict[str, Any]:
-    """A manifest, or nothing if it is damaged: no finished pool then; naming that pool says what is wrong with it."""
+    """A manifest, empty if it is missing or damaged: no finished pool then; naming that pool says what is wrong."""
     try:
         return read_shaped(manifest_file, Manifest)
-    except DataError:
+    except (FileNotFoundError, DataError):
         return {}
 
 
@@ -222,11 +216,7 @@ def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
 
 def finished_with(folder: Path) -> dict[str, Any] | None:
     """The settings with which the curation in `folder` came to its end last; None if it did not."""
-    try:
-        found = read_shaped(folder / MANIFEST_FILE, Manifest).get("settings")
-    except (FileNotFoundError, DataError):
-        return None
-    return found if isinstance(found, dict) else None
+    return _readable(folder / MANIFEST_FILE).get("settings")
 
 
 def recorded_model(folder: Path) -> str | None:

@@ -75,10 +75,8 @@ def in_words(chance: float) -> str:
 
 
 class Screen:
-    """The `problems` of a curation, whose prompts have so many tokens, and what samples of some say of all.
-
-    `band` and `max_samples` say what is learnable.
-    """
+    """The `problems` of a curation, whose prompts have so many tokens, and what samples of some say of all. `band` and
+    `max_samples` say what is learnable."""
 
     def __init__(
         self, problems: Sequence[Problem], prompt_tokens: Sequence[int], band: Band, max_samples: int, seed: int
@@ -103,33 +101,28 @@ class Screen:
         self, part: Sequence[Problem], profile: pl.DataFrame, skip_below: float
     ) -> tuple[list[Problem], list[Drop]]:
         """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others, and the drops of the rest.
-
-        All of them are while nothing is profiled.
-        """
+        All of them are while nothing is profiled."""
         if not len(profile):
             return list(part), []
         chances = self.by_id(self.beliefs(profile))
-        worth = [problem for problem in part if chances[problem.problem_id] >= skip_below]
-        drops = [
-            Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
-            for problem in part
-            if chances[problem.problem_id] < skip_below
-        ]
+        worth, drops = [], []
+        for problem in part:
+            chance = chances[problem.problem_id]
+            if chance >= skip_below:
+                worth.append(problem)
+            else:
+                drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
         return worth, drops
 
     def by_id(self, beliefs: Beliefs) -> dict[str, float]:
-        """The chances by problem_id."""
         return {name: float(beliefs.chances[place]) for name, place in self._place.items()}
 
     def distributions(self, beliefs: Beliefs) -> Mapping[str, Array]:
-        """The distributions (J,) of pass rates by problem_id."""
         return {name: beliefs.distributions[place] for name, place in self._place.items()}
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """What `profile` (SHARD_SCHEMA) of some of the problems says of all.
-
-        Problems without a graded sample, and those whose sampling was not brought to an end, tell nothing.
-        """
+        """What `profile` (SHARD_SCHEMA) of some of the problems says of all. Problems without a graded sample, and
+        those whose sampling was not brought to an end, tell nothing."""
         prior = learn_prior(profile)
         told = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
         columns = told.select("problem_id", "n_correct", "n_samples").iter_rows()
@@ -168,10 +161,8 @@ class Screen:
         return weights_PC
 
     def _nearest(self, seen: Ints) -> tuple[Ints, npt.NDArray[np.float32]]:
-        """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1.
-
-        A problem is none of its own; of equally like ones the first in order are taken.
-        """
+        """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1. A
+        problem is none of its own; of equally like ones the first in order are taken."""
         found, how_like = [], []
         others = self._vectors.of(seen)
         count = min(NEIGHBOURS, len(seen))
@@ -192,10 +183,8 @@ class Screen:
 @dataclass(frozen=True)
 class _Vectors:
     """Texts as sets of hashed words and pairs of words: `has` (P, BUCKETS) is 1 where a text has it, `worth` (BUCKETS,)
-    a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has.
-
-    Sums are of whole numbers below 2^24, which float32 holds exactly, in whatever order they are added.
-    """
+    a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has. Sums are of whole
+    numbers below 2^24, which float32 holds exactly, in whatever order they are added."""
 
     has: npt.NDArray[np.float32]
     worth: npt.NDArray[np.float32]

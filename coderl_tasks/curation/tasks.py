@@ -10,8 +10,7 @@ from prefect import task
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
-from coderl_tasks.curation.solution_check import SolutionSettings
-from coderl_tasks.curation.solutions import check_solutions
+from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.environments import environment_of
 from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
@@ -33,7 +32,6 @@ def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> 
 
 
 def filter_request(settings: CurateSettings) -> FilterRequest:
-    """What `settings` ask of the stages that need no model."""
     return FilterRequest(
         settings.dataset,
         settings.splits,
@@ -51,10 +49,8 @@ def filter_request(settings: CurateSettings) -> FilterRequest:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it.
-
-    `policy` is the one of a run that is profiled, None for the base model.
-    """
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it. `policy` is
+    the one of a run that is profiled, None for the base model."""
 
     session: Session
     settings: CurateSettings
@@ -81,11 +77,8 @@ async def profile(
     rule_of: RuleOf | None = None,
     sampled: frozenset[str] | None = None,
 ) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of one shard: how often the policy solves each problem.
-
-    `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids;
-    `sampled` has the ids of those that are sampled at all (see `curation.screen`), None for all.
-    """
+    """The profile (SHARD_SCHEMA) of one shard. By problem id, `rule_of` knows those sampled on for their labels' sake
+    (`curation.labels`), and `sampled` has those sampled at all (`curation.screen`), None for all."""
     settings, session, policy = shard.settings, shard.session, shard.policy
     service = await session.service()
     return await profile_shard(
@@ -105,7 +98,6 @@ async def profile(
 
 
 def prices(settings: CurateSettings) -> Prices:
-    """What `settings` say that tokens cost."""
     return Prices(settings.price_prompt, settings.price_completion)
 
 

@@ -24,7 +24,7 @@ FEWEST_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class DuplicateRules:
-    """How much two statements must resemble each other, as Jaccard similarity of their 5-word shingles."""
+    """How much two statements must resemble each other (Jaccard similarity of their 5-word shingles)."""
 
     resemblance: float = 0.6
 

@@ -208,7 +208,6 @@ def require_price(settings: FlowSettings) -> None:
 
 
 def is_capped(settings: FlowSettings) -> bool:
-    """Whether `settings` have a cap."""
     return settings.max_tokens_total is not None or settings.max_usd is not None
 
 
@@ -338,12 +337,10 @@ def pool_spent(manifest: Mapping[str, Any]) -> Tokens:
 
 
 def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
-    """The budget of the curation in `folder`."""
     return Budget(settings, [profile_tokens(folder)] if is_capped(settings) else ())
 
 
 def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:
-    """The budget of the evaluation in `folder`."""
     return Budget(settings, [evaluation_tokens(folder)] if is_capped(settings) else ())
 
 

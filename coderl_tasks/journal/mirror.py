@@ -114,10 +114,8 @@ class RecordedFolder:
 
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
-    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes.
-
-    One process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that.
-    """
+    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes. One
+    process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that."""
     here = local_path(address)
     local = here or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     # The lock of a copy lies beside it, since `fetch` deletes the copy.

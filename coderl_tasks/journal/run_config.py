@@ -56,10 +56,8 @@ class ConfigChange:
 
 
 def recorded_config(run: Path | None) -> dict[str, Any] | None:
-    """What config.json says of the run in the folder `run`; None if there is none (yet).
-
-    Raises DataError if it is damaged or was written by a newer version than this one.
-    """
+    """What config.json says of the run in the folder `run`; None if there is none (yet). Raises DataError if it is
+    damaged or was written by a newer version than this one."""
     file = run.expanduser() / CONFIG_FILE if run is not None else None
     if file is None or not file.is_file():
         return None
@@ -86,10 +84,8 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Confi
 def check_resume(
     old: Mapping[str, Any], new: Mapping[str, Any], *, may_change: Iterable[str] = MAY_CHANGE
 ) -> list[ConfigChange]:
-    """The allowed changes between a recorded configuration and a new one, to be logged.
-
-    Raises ConfigError naming every change of a key that matches none of the patterns `may_change`.
-    """
+    """The allowed changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every
+    change of a key that matches none of the patterns `may_change`."""
     patterns = tuple(may_change)
     changes = config_changes(old, new)
     refused = [each for each in changes if not (each.is_free or any(fnmatchcase(each.key, p) for p in patterns))]
@@ -113,5 +109,4 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown_setting(value: Any) -> str:
-    """A setting's value as it is shown in a change."""
     return "not set" if value is _ABSENT else repr(value)

@@ -54,11 +54,9 @@ _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 
 
 class RunDirectory:
-    """A run's directory, held by this process until `close` (or the end of a `with` block).
-
-    `config` is what config.json says: the settings, and FINDINGS. `changes` are the settings that differ from the
-    recorded ones; `resumed` says whether there were any; `finished` that nothing was left to do at the start.
-    """
+    """A run's directory, held by this process until `close` (or the end of a `with` block). `config` is what
+    config.json says: the settings, and FINDINGS. `changes` are the settings that differ from the recorded ones;
+    `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
 
     def __init__(
         self, path: Path, config: dict[str, Any], lock: DirectoryLock, *, changes: list[ConfigChange], resumed: bool
@@ -171,7 +169,6 @@ class RunDirectory:
                     GroupFiles(folder).remove()
 
     def close(self) -> None:
-        """Release the directory for others."""
         self._lock.release()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,6 @@ _NEAR = 0.8
 
 
 def runs_root() -> Path:
-    """The default root of runs."""
     return Path(DEFAULT_ROOT).expanduser()
 
 
@@ -57,10 +56,8 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
 
 def doubt(path: Path) -> str | None:
     """Why a new run at `path`, where nothing is yet, may be meant for another one; None where nothing speaks for that.
-
     Nobody makes up a name of the form that runs get by themselves. Any other name is in doubt if it is spelt like that
-    of a run beside it, unless it continues a series (exp1, exp2, exp2-long).
-    """
+    of a run beside it, unless it continues a series (exp1, exp2, exp2-long)."""
     near = near_runs(path)
     if is_given_name(path.name):
         return f"there is no run in {path}{did_you_mean(near)}"

@@ -45,13 +45,11 @@ class Drop:
 
     @classmethod
     def of(cls, problem: Problem, stage: str, reason: str, detail: str = "") -> "Drop":
-        """The drop of a row that had become `problem`."""
         place = (problem.problem_id, problem.split, problem.source_row, problem.statement)
         return cls(stage, reason, detail, *place)
 
 
 def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
-    """Drops as a frame of `DROPPED_SCHEMA`, in order."""
     return pl.DataFrame([asdict(drop) for drop in drops], schema=DROPPED_SCHEMA)
 
 

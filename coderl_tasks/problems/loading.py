@@ -115,10 +115,8 @@ class LoadResult:
 def load_rows(
     source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int | None = None
 ) -> Iterator[RawRow]:
-    """The raw rows of `source` (see `sources.open_source`), split by split.
-
-    With a `limit`, at most so many rows, taken in turn from the splits, so that each is represented; None or -1: all.
-    """
+    """The raw rows of `source` (see `sources.open_source`), split by split. With a `limit`, at most so many rows, taken
+    in turn from the splits, so that each is represented; None or -1: all."""
     sources = [split_source.rows() for split_source in open_source(source, splits, role)]
     if limit is None or limit == -1:
         return chain.from_iterable(sources)
@@ -227,11 +225,8 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
-    """The problem in a row with these two columns; its id is its own `problem_id`, else a hash of both.
-
-    A ground truth that is no text is taken as its JSON. Raises RowDropped: row_not_object, no_prompt, no_ground_truth,
-    not_utf8.
-    """
+    """The problem in a row with these two columns; its id is its own `problem_id`, else a hash of both. A ground truth
+    that is no text is taken as its JSON. Raises RowDropped: row_not_object, no_prompt, no_ground_truth, not_utf8."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", f"not a JSON object: {row}")
     text, truth = row.get(text_column), row.get(truth_column)

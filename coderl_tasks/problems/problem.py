@@ -98,12 +98,10 @@ _FIELDS = tuple(field.name for field in fields(Problem))
 
 
 def problems_frame(problems: list[Problem]) -> pl.DataFrame:
-    """Problems as a frame of `PROBLEM_SCHEMA`, in order."""
     return pl.DataFrame([problem.to_row() for problem in problems], schema=PROBLEM_SCHEMA)
 
 
 def problems_from_frame(frame: pl.DataFrame) -> list[Problem]:
-    """The problems of a frame with (at least) the columns of `PROBLEM_SCHEMA`, in order."""
     return [Problem.from_row(row) for row in frame.iter_rows(named=True)]
 
 
@@ -121,10 +119,8 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
 
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
     """Problems `start` to `start + count` (-1: to the end) of the files at `addresses`, counted over all, in order.
-
-    Columns that are not in PROBLEM_SCHEMA are ignored; only row groups in the range are read.
-    Raises DataError for a file that is missing or is none of problems, ConfigError for an address that will not do.
-    """
+    Columns that are not in PROBLEM_SCHEMA are ignored; only row groups in the range are read. Raises DataError for a
+    file that is missing or is none of problems, ConfigError for an address that will not do."""
     problems: list[Problem] = []
     place = 0
     for address in addresses:
@@ -150,11 +146,9 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoredTests(Sequence[Test]):
-    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the
-    first one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one.
-
-    Raises DataError where the file is no longer what it was when the pool was opened.
-    """
+    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the first
+    one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one. Raises DataError where
+    the file is no longer what it was when the pool was opened."""
 
     file: "PoolFile | SpilledTests"
     place: tuple[int, int]

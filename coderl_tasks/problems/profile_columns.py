@@ -66,6 +66,6 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "multi_answer_suspect": pl.Boolean(),
     "suspicion": pl.String(),
 }
-"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solution_check`, `detail` says
+"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says
 why; `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion` says why several answers may be right,
 null where nothing suggests it."""

@@ -103,10 +103,8 @@ def format_of(path: Path) -> Format | None:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`rows` rows in row groups or bytes `start` to `stop` of a file, the first being number `first_row` of its split.
-
     `size` are their bytes, uncompressed; `block` is the most of these that have to be held at once: the largest row
-    group, or the longest line.
-    """
+    group, or the longest line."""
 
     file: RawFile
     start: int
@@ -162,10 +160,8 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
 def read_segment(
     segment: Segment, split: str, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
 ) -> Iterator[RawRow]:
-    """The rows of `segment`, as rows of `split`. Only the caller holds a row.
-
-    `scratch` is the folder of temporary files, the system's where None. Raises DataError if the file cannot be read.
-    """
+    """The rows of `segment`, as rows of `split`. Only the caller holds a row. `scratch` is the folder of temporary
+    files, the system's where None. Raises DataError if the file cannot be read."""
     if segment.file.format == "parquet":
         return _parquet_rows(segment, split, max_row_bytes, scratch)
     read = {"csv": _csv_rows, "json": _json_rows, "lines": _line_rows}[segment.file.format]
@@ -343,9 +339,7 @@ def _decoded(text: bytes) -> str:
 
 def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
     """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
-
-    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them.
-    """
+    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them."""
     file = segment.file
     # Of the whole process, and 128 KB where nobody sets it. A quote that is not closed takes the rest of the file.
     csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))

@@ -36,11 +36,8 @@ OTHER_LANGUAGES = (
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
-    """The problem in one raw row, with all its tests.
-
-    Raises RowDropped: row_not_object, no_statement, ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8,
-    or a reason of `parse_tests`.
-    """
+    """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
+    ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8, or a reason of `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
     if (statement := statement_of(row)) is None:
@@ -89,7 +86,6 @@ def require_utf8(texts: Iterable[str]) -> None:
 
 
 def _no_object(row: Any) -> str:
-    """Why what was read, a line's text or another value, is no row."""
     if row is None:
         return "not a JSON object"
     if isinstance(row, str):

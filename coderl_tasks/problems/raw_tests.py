@@ -47,11 +47,9 @@ class _RawTest:
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Tests of any raw shape in LiveCodeBench's shape, which is accepted as input too and needs no metadata.
-
-    Each is {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output
-    being text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason.
-    """
+    """Tests of any raw shape in LiveCodeBench's shape, which is accepted as input too and needs no metadata. Each is
+    {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output being
+    text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason."""
     test_set = parse_tests(raw_tests, metadata)
     if test_set.kind == "stdin":
         return [
@@ -163,7 +161,6 @@ def _raw_test(item: Any) -> _RawTest:
 
 
 def _named_functions(metadata: Mapping[str, Any]) -> list[str]:
-    """The function that a metadata mapping names: at most one."""
     names = [_name(metadata.get(key)) for key in ("func_name", "fn_name", "entry_point")]
     return [name for name in names if name][:1]
 

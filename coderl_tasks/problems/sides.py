@@ -78,9 +78,7 @@ def evaluation_side(settings: FlowSettings) -> EvaluationSide:
 
 def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
     """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that.
-
-    `otherwise` is what else can be done, in words.
-    """
+    `otherwise` is what else can be done, in words."""
     side = evaluation_side(settings)
     asked_for = side.share is not None or settings.evaluation_dataset is not None
     if not asked_for and trained_on is not None and is_file(side.source) and same_source(side.source, trained_on):
@@ -97,15 +95,12 @@ def same_source(one: str, other: str) -> bool:
 
 
 def same_side(one: EvaluationSide, other: EvaluationSide) -> bool:
-    """Whether two evaluation sides are of the same problems."""
     return same_source(one.source, other.source) and one.share == other.share
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
-    """Whether a problem is in the evaluation side that `test_share=share` makes.
-
-    A keyed hash of the id decides, whatever the seed: a pool and the runs on it agree, rows that are added move none,
-    and what a smaller share holds out a larger one does too.
-    """
+    """Whether a problem is in the evaluation side that `test_share=share` makes. A keyed hash of the id decides,
+    whatever the seed: a pool and the runs on it agree, rows that are added move none, and what a smaller share holds
+    out a larger one does too."""
     number = int.from_bytes(hashlib.sha256(f"test_share/{problem_id}".encode()).digest()[:8])
     return number < share * 2**64
