@@ -15,16 +15,9 @@ from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256, same_model
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
 from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
-from coderl_tasks.problems.sources import (
-    PINNED_REVISIONS,
-    NoSplitsError,
-    Role,
-    find_source,
-    may_be_on_the_hub,
-    open_source,
-)
+from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
 from coderl_tasks.settings.curate_settings import NO_PROFILE
@@ -134,23 +127,11 @@ def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings
     values = {key: getattr(settings, key) for key in decides}
     made = CurateSettings.model_validate({**values, "profile_mode": NO_PROFILE})
     side = evaluation_side(settings)
-    read = [_files_read(settings.dataset, "train"), _files_read(side.source, side.role)]
+    read = [files_read(settings.dataset, "train"), files_read(side.source, side.role)]
     number = sha256(json.dumps([made.content(), read], sort_keys=True).encode()).hexdigest()[:12]
     stem = re.sub(r"[^\w-]+", "-", Path(settings.dataset).name.partition(".")[0])
     made = made.with_model(settings.model_name, settings.model_reason or "")
     return made.with_changes(name=str((pools / f"{OF_DATASET}{stem}-{number}").resolve()))
-
-
-def _files_read(source: str, role: Role) -> list[str | None]:
-    """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
-    if find_source(source) is None and may_be_on_the_hub(source):
-        return [PINNED_REVISIONS.get(source)]
-    try:
-        return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
-    except NoSplitsError:
-        if role == "train":
-            raise
-        return []
 
 
 def _is_of_dataset(pool: FoundPool, settings: TrainSettings) -> bool:

@@ -127,13 +127,14 @@ class Told:
 
     def rule_of(self, plan: SamplingPlan) -> RuleOf:
         """By problem_id the rule of `plan`, which counts the rollouts in."""
-        return lambda name: _Further(plan.rule, *self.counts.get(name, (0, 0)))
+        return lambda name: self._rule(plan, name)
 
     def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
         """Those of the problems that `plan` wants samples of."""
-        return frozenset(
-            name for name in problem_ids if not _is_clear(plan.rule, *self.counts.get(name, (0, 0)), plan.max_samples)
-        )
+        return frozenset(name for name in problem_ids if not self._rule(plan, name).is_clear(0, 0, plan.max_samples))
+
+    def _rule(self, plan: SamplingPlan, name: str) -> "_Further":
+        return _Further(plan.rule, *self.counts.get(name, (0, 0)))
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
         """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format
@@ -142,8 +143,7 @@ class Told:
         old = {row["problem_id"]: row for row in self.profile.iter_rows(named=True)}
         rows = []
         for name in problem_ids:
-            row = fresh.get(name) or old[name]
-            row[TOLD] = old[name]["n_samples"] if name in old else 0
+            row = (fresh.get(name) or old[name]) | {TOLD: old[name]["n_samples"] if name in old else 0}
             if name in fresh and name in old:
                 k, n = row["n_correct"] + old[name]["n_correct"], row["n_samples"] + old[name]["n_samples"]
                 both = {
@@ -165,11 +165,8 @@ class _Further:
     n: int
 
     def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
-        return _is_clear(self.rule, self.n_correct + n_correct, self.n + n, max_samples)
-
-
-def _is_clear(rule: Rule | None, n_correct: int, n: int, max_samples: int) -> bool:
-    return n >= max_samples or (n > 0 and rule is not None and rule.is_clear(n_correct, n, max_samples))
+        k, n = self.n_correct + n_correct, self.n + n
+        return n >= max_samples or (n > 0 and self.rule is not None and self.rule.is_clear(k, n, max_samples))
 
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:

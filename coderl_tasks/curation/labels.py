@@ -41,8 +41,7 @@ from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, POSTERIOR_BINS
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.stats import CONFIDENCE
 
-VERSION = 1
-"""Of the method: the same profile gives the same labels as long as this is the same."""
+VERSION = 1  # of the method: the same profile gives the same labels as long as this is the same
 DEGREE = 12
 CELLS = 200
 STRENGTH = 20
@@ -100,10 +99,14 @@ class Prior:
         }
 
 
+def telling(profile: pl.DataFrame) -> pl.DataFrame:
+    """The problems of `profile` that have a graded sample, and whose sampling was brought to an end."""
+    return profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
+
+
 def learn_prior(profile: pl.DataFrame) -> Prior:
-    """The prior that `profile` shows (problem rows with split, prompt_tokens, n_samples, n_correct, infra_errors).
-    Problems without a graded sample, and those whose sampling was not brought to an end, do not count."""
-    seen = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
+    """The prior that `profile` (SHARD_SCHEMA) shows."""
+    seen = telling(profile)
     flat = np.full(DEGREE + 3, 1 / (DEGREE + 3))
     whole = _fit(seen, flat)
     weights, edges = {ALL: tuple(whole.tolist())}, {}
@@ -209,8 +212,8 @@ def rules_for_labels(
     round costs. The price is the least at which the samples expected under `prior` are within the budget. The rest
     of it goes to problems, in the order of a hash, that go on as if a sample were a little cheaper.
     """
-    seen = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
-    stops = {name: (k, n) for name, k, n in seen.select("problem_id", "n_correct", "n_samples").iter_rows()}
+    columns = telling(profile).select("problem_id", "n_correct", "n_samples")
+    stops = {name: (k, n) for name, k, n in columns.iter_rows()}
     kept = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
     counts = Counter(kept.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)

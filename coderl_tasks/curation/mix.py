@@ -26,8 +26,7 @@ import polars as pl
 from coderl_tasks.curation.difficulty import DIFFICULTIES
 from coderl_tasks.policy.selection import seed_for
 
-Cell = tuple[str, ...]
-"""A difficulty, a split, or both, in this order; () where neither is asked for."""
+Cell = tuple[str, ...]  # a difficulty, a split, or both, in this order; () where neither is asked for
 
 
 @dataclass(frozen=True, slots=True)

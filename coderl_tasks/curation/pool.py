@@ -129,11 +129,15 @@ def band_drop(
     detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
     if screened is not None:
         chance = screened.chances[problem.problem_id]
-        is_kept, is_hard = chance >= screened.drop_below, measured["posterior_mean"] < (low + high) / 2
+        if chance >= screened.drop_below:
+            return None
+        is_hard = measured["posterior_mean"] < (low + high) / 2
         detail += f", {in_words(chance)}"
+    elif low <= measured["pass_rate"] <= high:
+        return None
     else:
-        is_kept, is_hard = low <= measured["pass_rate"] <= high, measured["pass_rate"] < low
-    return None if is_kept else Drop.of(problem, "band", "too_hard" if is_hard else "too_easy", detail)
+        is_hard = measured["pass_rate"] < low
+    return Drop.of(problem, "band", "too_hard" if is_hard else "too_easy", detail)
 
 
 def write_pool(

@@ -34,7 +34,7 @@ import numpy.typing as npt
 import polars as pl
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood
+from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood, telling
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import Drop, Problem
 
@@ -44,8 +44,7 @@ NEIGHBOURS = 20
 GROUP_WORTH = 1.0
 EM_STEPS = 20
 """Two failures of one problem hardly tell never from seldom; those of many like it do, a little more with each step."""
-BUCKETS = 2048
-"""Words and pairs of words are counted by a hash of so many values."""
+BUCKETS = 2048  # words and pairs of words are counted by a hash of so many values
 BLOCK = 512
 _TOKEN = re.compile(r"[^\W\d]+|\d+")
 Ints = npt.NDArray[np.int64]
@@ -121,11 +120,9 @@ class Screen:
         return {name: beliefs.distributions[place] for name, place in self._place.items()}
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """What `profile` (SHARD_SCHEMA) of some of the problems says of all. Problems without a graded sample, and
-        those whose sampling was not brought to an end, tell nothing."""
+        """What `profile` (SHARD_SCHEMA) of some of the problems says of all."""
         prior = learn_prior(profile)
-        told = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
-        columns = told.select("problem_id", "n_correct", "n_samples").iter_rows()
+        columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
         seen = sorted((self._place[name], k, n) for name, k, n in columns)  # in whatever order the profile has them
         places = np.array([place for place, _, _ in seen], dtype=np.int64)
         states = [(k, n) for _, k, n in seen]

@@ -28,8 +28,7 @@ from coderl_tasks.stats import beta_binomial
 
 RISK_KEEP, RISK_DROP = 0.1, 0.05
 JEFFREYS = (0.5, 0.5)
-State = tuple[int, int]
-"""(passes, samples)"""
+State = tuple[int, int]  # (passes, samples)
 
 
 @dataclass(frozen=True, slots=True)

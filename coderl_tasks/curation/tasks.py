@@ -28,11 +28,7 @@ from coderl_tasks.settings import CurateSettings
 @task(name="filter", **PHASE)
 def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> FilterResult:
     """The stages that need no model, as `settings` want them, recorded in `folder`."""
-    return filter_dataset(folder, filter_request(settings), on_rows)
-
-
-def filter_request(settings: CurateSettings) -> FilterRequest:
-    return FilterRequest(
+    request = FilterRequest(
         settings.dataset,
         settings.splits,
         settings.limit,
@@ -45,6 +41,7 @@ def filter_request(settings: CurateSettings) -> FilterRequest:
         settings.environment,
         environment_of(settings).rows,
     )
+    return filter_dataset(folder, request, on_rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,20 +78,14 @@ async def profile(
     (`curation.labels`), and `sampled` has those sampled at all (`curation.screen`), None for all."""
     settings, session, policy = shard.settings, shard.session, shard.policy
     service = await session.service()
-    return await profile_shard(
-        list(shard.problems),
-        await create_sampling_client(service, base_model=settings.model_name)
-        if policy is None
-        else await create_sampling_client(service, sampler_path=policy.sampler_path),
-        session.engine(
-            *(settings, "profile", settings.model_name if policy is None else policy.sampler_path),
-            sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
-        ),
-        profile_plan(settings, rule_of, sampled),
-        prices=prices(settings),
-        folder=shard.folder,
-        on_progress=on_progress,
-    )
+    if policy is None:
+        sampler = await create_sampling_client(service, base_model=settings.model_name)
+        engine = session.engine(settings, "profile", settings.model_name, sampler_step=OUTSIDE_TRAINING)
+    else:
+        sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
+        engine = session.engine(settings, "profile", policy.sampler_path, sampler_step=policy.step)
+    work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
+    return await profile_shard(*work, prices=prices(settings), folder=shard.folder, on_progress=on_progress)
 
 
 def prices(settings: CurateSettings) -> Prices:

@@ -22,8 +22,7 @@ from coderl_tasks.problems.problem import trim_tests
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow
 
 MIB = 2**20
-LONG_STATEMENT_CHARS = 4000
-"""How much is recorded of a statement that was dropped for its length."""
+LONG_STATEMENT_CHARS = 4000  # how much is recorded of a statement that was dropped for its length
 
 
 @dataclass(frozen=True, slots=True)

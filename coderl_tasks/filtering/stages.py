@@ -44,8 +44,7 @@ from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whol
 from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
 from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
-FORMAT = 2
-"""Goes up when the same rows give other parts."""
+FORMAT = 2  # goes up when the same rows give other parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,12 +302,10 @@ class _Hold:
     descriptor: int
 
 
-_held: dict[Path, _Hold] = {}
-"""By lock file."""
+_held: dict[Path, _Hold] = {}  # by lock file
 _held_guard = threading.Lock()
 RUN_LOCK = "run.lock"
-_FLOCK = "hhqqi4x"
-"""struct flock of 64-bit Linux: type, whence, start, length, process."""
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
 
 
 class DirectoryBusyError(ConfigError):

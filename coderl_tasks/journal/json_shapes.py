@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from coderl_tasks.journal.atomic import DamagedFileError, read_json
 
-DEEPEST = 50
-"""Lists and objects in one another: ours have five, and readers recur."""
+DEEPEST = 50  # lists and objects in one another: ours have five, and readers recur
 Number = Annotated[float, Field(gt=-(2**63), lt=2**63)]
 
 

@@ -22,7 +22,7 @@ crash. That a service bills prompts of a group and sequences that are trained on
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,8 +41,7 @@ LOST_FILE = "lost.json"
 MILLION = 1e6
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
-_GROUP = ("step", "group_index", "attempt")
-"""The columns of rollouts that tokens are counted by."""
+_GROUP = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,8 @@ class Tokens:
 
     def in_words(self) -> str:
         """All kinds that there are any of."""
-        kinds = {"prompt": self.prompt, "cached prompt": self.cached, "completion": self.completion}
-        kinds["training"] = self.training
-        return ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number) + " tokens"
+        kinds = zip(("prompt", "cached prompt", "completion", "training"), astuple(self), strict=True)
+        return ", ".join(f"{number:,} {kind}" for kind, number in kinds if number) + " tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +102,6 @@ PRICES = {
 """By the model's name on the Tinker service, as on these days others quoted its page of prices
 (https://tinker-docs.thinkingmachines.ai/tinker/models/models_and_pricing/) for the shorter context; prices change.
 The cached price of Qwen3-8B is from the page's "80% discount on cached prefill tokens"."""
-
-
-def price_of(model_name: str, prices: Mapping[str, float]) -> Price | None:
-    """What the setting `prices` says, else what the table says of `model_name`; None if neither says any."""
-    if prices:
-        prefill = prices["prefill"]
-        return Price(prefill, prices.get("cached", prefill), prices["sample"], prices.get("train"), "prices=")
-    return PRICES.get(model_name)
 
 
 class Budget:
@@ -185,8 +175,10 @@ def flow_of(settings: FlowSettings) -> str:
 
 
 def cost_price(settings: FlowSettings) -> Price | None:
-    """What the tokens of `settings` cost; None where that is not known."""
-    price = price_of(settings.model_name, dict(settings.prices.items()))
+    """What the tokens of `settings` cost: by its `prices`, else by PRICES; None where that is not known."""
+    price, own = PRICES.get(settings.model_name), dict(settings.prices.items())
+    if own:
+        price = Price(own["prefill"], own.get("cached", own["prefill"]), own["sample"], own.get("train"), "prices=")
     if price is not None and isinstance(settings, TrainSettings) and settings.kl.penalty_coef:
         # The base model reads once what is trained on.
         train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
@@ -261,7 +253,8 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
     if not is_capped(settings):
         return Budget(settings)
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
-    budget = Budget(settings, [evaluations_tokens(path)])
+    own = (folder for folder in path.glob("evals/*") if folder.name.startswith((BASELINE, FINAL, "step-")))
+    budget = Budget(settings, map(evaluation_tokens, own))
     for folder in sorted(path.glob("steps/*")):
         step, lost = int(folder.name), read_lost(folder)
         if step in committed:
@@ -295,12 +288,6 @@ def read_lost(folder: Path) -> Tokens:
     """The tokens that `add_lost` recorded. DamagedFileError if that cannot be read."""
     path = folder / LOST_FILE
     return Tokens(**read_json(path)) if path.is_file() else Tokens()
-
-
-def evaluations_tokens(run: Path) -> Tokens:
-    """What a run's own evaluations have spent, finished or not."""
-    own = [path for path in run.glob("evals/*") if path.name.startswith((BASELINE, FINAL, "step-"))]
-    return sum((evaluation_tokens(path) for path in own), Tokens())
 
 
 def evaluation_tokens(folder: Path) -> Tokens:

@@ -13,8 +13,7 @@ import polars as pl
 from coderl_tasks.journal.atomic import DamagedFileError, Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
-_LARGEST = 2**63
-"""What a number is below, either way: beyond it none fits into a column of integers."""
+_LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
 class MetricsLog:
@@ -64,8 +63,7 @@ class MetricsLog:
 
 def metrics_rows(path: Path) -> list[Row]:
     """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
-    step is no whole number, or a value is NaN, infinite, over 2**63, a list or an object, or a text in a step's row
-    (`act` may be one)."""
+    step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
     rows = read_rows(path)
     for number, row in enumerate(rows, 1):
         if type(row.get("step")) is not int:  # JSON's true is an int to isinstance

@@ -18,8 +18,7 @@ from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 STEPS_PER_FILE = 64
-STEP = "step-"
-"""What the name of a file of a single step begins with."""
+STEP = "step-"  # what the name of a file of a single step begins with
 LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
 """Columns of the index that count another one's tokens."""
 LEFT_OUT = (

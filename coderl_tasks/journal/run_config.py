@@ -12,8 +12,7 @@ from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 CONFIG_FILE = "config.json"
-FORMAT = 1
-"""Version of the run directory's format, the one that the first release promises to read."""
+FORMAT = 1  # version of the run directory's format, the one that the first release promises to read
 
 # A mended reward function is what a run that stopped for it goes on with.
 _SETTINGS = {key: about(field) for key, field in all_settings(TrainSettings)} | {

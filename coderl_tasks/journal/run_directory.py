@@ -38,8 +38,7 @@ from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, S
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
-STOP: Literal["max_steps"] = "max_steps"
-"""The setting that an act changes which ends a run."""
+STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
 _WRITTEN_EARLY = {
     "config.json",
     "test_order.json",

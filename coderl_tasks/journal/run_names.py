@@ -13,8 +13,7 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
-LATEST = "latest"
-"""Names the newest run, or pool, wherever one is asked for."""
+LATEST = "latest"  # names the newest run, or pool, wherever one is asked for
 _NEAR = 0.8
 
 
@@ -29,10 +28,8 @@ def is_name(given: str) -> bool:
 
 def run_path(given: str) -> Path:
     """The directory of the run that `given` names, whether it is there or not."""
-    path = Path(given).expanduser()
-    if not is_name(given) or (_is_there(path) and not _is_there(runs_root() / given)):
-        return path
-    return runs_root() / given
+    here, named = Path(given).expanduser(), runs_root() / given
+    return here if not is_name(given) or (_is_there(here) and not _is_there(named)) else named
 
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:

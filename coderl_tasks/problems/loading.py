@@ -71,17 +71,15 @@ def row_date(values: Any) -> date | None:
     """The day that a raw row says its problem is of; None if it says none that can be read."""
     if not isinstance(values, Mapping):
         return None
-    for place in (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS)):
-        for name in DATE_COLUMNS:
-            found = place.get(name)
-            if isinstance(found, date):  # a datetime is one too
-                return date(found.year, found.month, found.day)
-            if isinstance(found, str):
-                try:
-                    return date.fromisoformat(found.strip()[: len("YYYY-MM-DD")])
-                except ValueError:
-                    return None
-    return None
+    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
+    found = (place.get(name) for place in places for name in DATE_COLUMNS)
+    day = next((value for value in found if isinstance(value, date | str)), None)
+    if isinstance(day, date):  # a datetime is one too
+        return date(day.year, day.month, day.day)
+    try:
+        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

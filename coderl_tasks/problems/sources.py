@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
 from coderl_tasks.problems.raw_files import (
     MAX_ROW_BYTES,
@@ -89,6 +89,18 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
         other = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
         raise NoSplitsError(f"{source} has no {role} split.{other}")
     return found
+
+
+def files_read(source: str, role: Role) -> list[str | None]:
+    """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
+    if find_source(source) is None and may_be_on_the_hub(source):
+        return [PINNED_REVISIONS.get(source)]
+    try:
+        return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
+    except NoSplitsError:
+        if role == "train":
+            raise
+        return []
 
 
 def find_source(source: str) -> Path | None:

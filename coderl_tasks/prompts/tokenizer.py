@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
 from coderl_tasks.prompts.chat_template import ChatTemplateRenderer
-from coderl_tasks.prompts.renderers import (
-    QWEN3_RENDERERS,
-    THINK_OPEN,
-    THINKING_OF,
-    DisableThinkingRenderer,
-    Renderer,
-    ThinkingRenderer,
-)
+from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_OPEN, THINKING_OF, Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,8 +40,8 @@ def model_renderer(model_name: str, renderer_name: str | None = None, thinking: 
     Raises ConfigError as `load_tokenizer` and `get_renderer` do."""
     tokenizer = load_tokenizer(model_name)
     name = renderer_name or recommended_renderer(model_name)
-    if renderer_name is None and name == ThinkingRenderer.name and thinking is False:
-        name = DisableThinkingRenderer.name
+    if renderer_name is None and name == "qwen3" and thinking is False:
+        name = "qwen3_disable_thinking"
     # Asked for only where it is needed: for a model on the hub this is a download.
     end_tokens = generation_end_tokens(model_name) if name == ChatTemplateRenderer.name else ()
     return get_renderer(name, tokenizer, thinking=thinking, end_tokens=end_tokens)
