@@ -253,7 +253,7 @@ def test_the_second_of_one_process_is_refused(tmp_path: Path, config: Config) ->
 
 HOLDER = """
 import os, sys
-from coderl_tasks.journal import RunDirectory
+from coderl_tasks.journal.run_directory import RunDirectory
 run = RunDirectory.open(sys.argv[1], {})
 if os.fork() == 0:            # a child that outlives the holder
     sys.stdin.read()
