@@ -23,7 +23,8 @@ from typing import Any
 
 from deepcoder_sized import generate
 
-from coderl_tasks.filtering import FilterRequest, FilterResult, filter_dataset
+from coderl_tasks.filtering import FilterRequest, filter_dataset
+from coderl_tasks.filtering.stages import FilterResult
 
 SAMPLE_S = 0.02
 

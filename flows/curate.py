@@ -17,8 +17,7 @@ from coderl_tasks.curation.mix import Mix
 from coderl_tasks.curation.pool import Pool, build_pool, require_problems, write_pool
 from coderl_tasks.curation.profile import drop_long_prompts
 from coderl_tasks.curation.screen import Screen, Screened
-from coderl_tasks.curation.solution_check import Status
-from coderl_tasks.curation.solutions import split_by_solutions
+from coderl_tasks.curation.solutions import Status, split_by_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.curation.tasks import Shard, check_shard, filter_problems, prices, profile, profile_plan
 from coderl_tasks.filtering import KeptProblems

@@ -16,7 +16,6 @@ class Band(NamedTuple):
     high: float
 
     def has(self, n_correct: int, n: int) -> bool:
-        """Whether `n_correct` of `n` samples is a rate in the band."""
         return self.low <= n_correct / n <= self.high
 
 

@@ -15,9 +15,9 @@ from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256, same_model
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
 from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source
-from coderl_tasks.problems.sources import NoSplitsError, Role, find_source, may_be_on_the_hub, open_source, revision_of
+from coderl_tasks.problems.sources import files_read
 from coderl_tasks.rollouts.rounds import read_fingerprint
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings, about
 from coderl_tasks.settings.curate_settings import NO_PROFILE
@@ -28,10 +28,8 @@ OF_DATASET = "dataset-"
 
 @dataclass(frozen=True, slots=True)
 class FoundPool:
-    """A pool's parquet `file`; `manifest` is empty where it has none.
-
-    `larger` is, where "latest" was asked for, the largest pool made with the same model, if that is another one.
-    """
+    """A pool's parquet `file`; `manifest` is empty where it has none. `larger` is, where "latest" was asked for, the
+    largest pool made with the same model, if that is another one."""
 
     file: Path
     manifest: dict[str, Any]
@@ -59,7 +57,7 @@ class FoundPool:
         """What the pool is of, as the manifest says; None if nothing says it."""
         settings = self.manifest.get("settings")
         # A curation that names none is from before there were others.
-        return str(settings.get("environment", "code")) if isinstance(settings, dict) else None
+        return None if settings is None else str(settings.get("environment", "code"))
 
     @property
     def of_run(self) -> str | None:
@@ -71,7 +69,7 @@ class FoundPool:
     def made_with(self) -> CurateSettings | None:
         """The settings that it was made with, as the manifest says; None if nothing says it."""
         settings = self.manifest.get("settings")
-        return CurateSettings().filled_from(settings) if isinstance(settings, dict) else None
+        return None if settings is None else CurateSettings().filled_from(settings)
 
     @property
     def is_profiled(self) -> bool:
@@ -85,10 +83,8 @@ class FoundPool:
 
 
 def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
-    """The pool that `pool` names: the folder of a finished pool, or a parquet file of problems.
-
-    Raises ConfigError, saying what to do, if there is none.
-    """
+    """The pool that `pool` names: the folder of a finished pool, or a parquet file of problems. Raises ConfigError,
+    saying what to do, if there is none."""
     path = find_local(str(pools / pool)) or find_local(pool)
     if path is None:
         raise ConfigError(
@@ -123,33 +119,19 @@ def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> 
 
 
 def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:
-    """The curation that keeps all problems of the data set of `settings`, without a profile.
-
-    Its folder is named by all that decides what is kept, the data's files included: a start after a kill goes on there,
-    and every run on the same data finds it. Raises DataError if the data set is not there.
-    """
+    """The curation that keeps all problems of the data set of `settings`, without a profile. Its folder is named by all
+    that decides what is kept, the data's files included: a start after a kill goes on there, and every run on the same
+    data finds it. Raises DataError if the data set is not there."""
     decides = {key for key, field in FlowSettings.model_fields.items() if about(field).inherited}
     decides = {*decides, *SIDES} - {"max_tokens", "reward_timeout"}  # nothing is sampled or run
     values = {key: getattr(settings, key) for key in decides}
     made = CurateSettings.model_validate({**values, "profile_mode": NO_PROFILE})
     side = evaluation_side(settings)
-    read = [_files_read(settings.dataset, "train"), _files_read(side.source, side.role)]
+    read = [files_read(settings.dataset, "train"), files_read(side.source, side.role)]
     number = sha256(json.dumps([made.content(), read], sort_keys=True).encode()).hexdigest()[:12]
     stem = re.sub(r"[^\w-]+", "-", Path(settings.dataset).name.partition(".")[0])
     made = made.with_model(settings.model_name, settings.model_reason or "")
     return made.with_changes(name=str((pools / f"{OF_DATASET}{stem}-{number}").resolve()))
-
-
-def _files_read(source: str, role: Role) -> list[str | None]:
-    """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
-    if find_source(source) is None and may_be_on_the_hub(source):
-        return [revision_of(source)]
-    try:
-        return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
-    except NoSplitsError:
-        if role == "train":
-            raise
-        return []
 
 
 def _is_of_dataset(pool: FoundPool, settings: TrainSettings) -> bool:
@@ -201,10 +183,10 @@ def require_environment(pool: FoundPool, environment: str) -> None:
 
 
 def _readable(manifest_file: Path) -> dict[str, Any]:
-    """A manifest, or nothing if it is damaged: no finished pool then; naming that pool says what is wrong with it."""
+    """A manifest, empty if it is missing or damaged: no finished pool then; naming that pool says what is wrong."""
     try:
         return read_shaped(manifest_file, Manifest)
-    except DataError:
+    except (FileNotFoundError, DataError):
         return {}
 
 
@@ -215,11 +197,7 @@ def is_finished(folder: Path, settings: Mapping[str, Any]) -> bool:
 
 def finished_with(folder: Path) -> dict[str, Any] | None:
     """The settings with which the curation in `folder` came to its end last; None if it did not."""
-    try:
-        found = read_shaped(folder / MANIFEST_FILE, Manifest).get("settings")
-    except (FileNotFoundError, DataError):
-        return None
-    return found if isinstance(found, dict) else None
+    return _readable(folder / MANIFEST_FILE).get("settings")
 
 
 def recorded_model(folder: Path) -> str | None:

@@ -16,12 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.difficulty import difficulty
-from coderl_tasks.curation.profile import Prices, profile_frame
+from coderl_tasks.curation.profile import Prices, profile_frame, rates
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
@@ -34,20 +32,13 @@ from coderl_tasks.problems import SHARD_SCHEMA, TOLD, Problem
 from coderl_tasks.problems.sides import SIDES, same_source
 from coderl_tasks.rollouts.rounds import Rule, RuleOf, SamplingPlan
 from coderl_tasks.settings import CurateSettings, about
-from coderl_tasks.stats import jeffreys_interval
 
 POLICY_FILE = "policy.json"
 SAME_AS_RUN = ("model_name", "environment", *SIDES)
 """Settings in which a pool and the run that it is made from cannot differ: rollouts of other data tell nothing."""
 
 AS_SAMPLED = (
-    "max_tokens",
-    "temperature",
-    "renderer_name",
-    "thinking",
-    "reward_file",
-    "reward_timeout",
-    "use_r1_zero_format",
+    *("max_tokens", "temperature", "renderer_name", "thinking", "reward_file", "reward_timeout", "use_r1_zero_format"),
 )
 """Settings of the run, not of its pool, that new samples need to be like its rollouts."""
 
@@ -78,11 +69,8 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 
 
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
-    """`settings` where they were given, else those of the pool that the run in `from_run` was trained on.
-
-    Raises ConfigError if there is no such run, it has no checkpoint to sample from, or other data, another environment
-    or another model were given.
-    """
+    """`settings` where they were given, else those of the pool that the run in `from_run` was trained on. Raises
+    ConfigError if there is no such run or checkpoint to sample from, or one of SAME_AS_RUN was given otherwise."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
     said = f"from_run={settings.from_run}"
@@ -108,10 +96,8 @@ def filled_from_run(settings: CurateSettings) -> CurateSettings:
 
 
 def policy_in(folder: Path, settings: CurateSettings) -> RunPolicy:
-    """The policy that the curation in `folder` profiles: the recorded one, else that of the run's last checkpoint.
-
-    It is recorded, in place of one of another run. Raises ConfigError if the run has no checkpoint.
-    """
+    """The policy that the curation in `folder` profiles: the recorded one, else, recorded now, that of the run's last
+    checkpoint. Raises ConfigError if there is none."""
     recorded = recorded_policy(folder)
     assert settings.from_run is not None
     if recorded is not None and recorded.run == settings.from_run:
@@ -141,37 +127,31 @@ class Told:
 
     def rule_of(self, plan: SamplingPlan) -> RuleOf:
         """By problem_id the rule of `plan`, which counts the rollouts in."""
-        return lambda name: _Further(plan.rule, *self.counts.get(name, (0, 0)))
+        return lambda name: self._rule(plan, name)
 
     def unsettled(self, problem_ids: Sequence[str], plan: SamplingPlan) -> frozenset[str]:
         """Those of the problems that `plan` wants samples of."""
-        return frozenset(
-            name for name in problem_ids if not _is_clear(plan.rule, *self.counts.get(name, (0, 0)), plan.max_samples)
-        )
+        return frozenset(name for name in problem_ids if not self._rule(plan, name).is_clear(0, 0, plan.max_samples))
+
+    def _rule(self, plan: SamplingPlan, name: str) -> "_Further":
+        return _Further(plan.rule, *self.counts.get(name, (0, 0)))
 
     def with_samples(self, problem_ids: Sequence[str], sampled: pl.DataFrame) -> pl.DataFrame:
-        """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order.
-
-        Rates of format and truncation and lengths are those of the samples where there are any: they are of the policy
-        itself.
-        """
+        """The profile (SHARD_SCHEMA and TOLD) of the problems by rollouts and samples, in their order. Rates of format
+        and truncation and lengths are those of the samples where there are any: they are of the policy itself."""
         fresh = {row["problem_id"]: row for row in sampled.iter_rows(named=True)}
         old = {row["problem_id"]: row for row in self.profile.iter_rows(named=True)}
         rows = []
         for name in problem_ids:
-            of_run = {TOLD: old[name]["n_samples"] if name in old else 0}
-            if name not in fresh:
-                rows.append(old[name] | of_run)
-                continue
-            row = fresh[name] | of_run
-            if name in old:
+            row = (fresh.get(name) or old[name]) | {TOLD: old[name]["n_samples"] if name in old else 0}
+            if name in fresh and name in old:
                 k, n = row["n_correct"] + old[name]["n_correct"], row["n_samples"] + old[name]["n_samples"]
                 both = {
                     key: [one + other for one, other in zip(row[key], old[name][key], strict=True)]
                     for key in ("test_runs", "test_catches")
                     if len(row[key]) == len(old[name][key])
                 }
-                row = row | both | _rates(k, n)
+                row |= both | rates(k, n)
             rows.append(row)
         return pl.DataFrame(rows, schema=SHARD_SCHEMA | {TOLD: pl.Int64()})
 
@@ -185,18 +165,13 @@ class _Further:
     n: int
 
     def is_clear(self, n_correct: int, n: int, max_samples: int) -> bool:
-        return _is_clear(self.rule, self.n_correct + n_correct, self.n + n, max_samples)
-
-
-def _is_clear(rule: Rule | None, n_correct: int, n: int, max_samples: int) -> bool:
-    return n >= max_samples or (n > 0 and rule is not None and rule.is_clear(n_correct, n, max_samples))
+        k, n = self.n_correct + n_correct, self.n + n
+        return n >= max_samples or (n > 0 and self.rule is not None and self.rule.is_clear(k, n, max_samples))
 
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
-    """What the rollouts of the policy's run, up to its step, say of `problems`, which have their tests.
-
-    Nothing of those that the run did not come by, or knew with other tests.
-    """
+    """What the rollouts of the policy's run, up to its step, say of `problems`, which have their tests; nothing of
+    those that the run did not come by, or knew with other tests."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [
@@ -218,14 +193,5 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
         if n := round(math.fsum(worth)):  # else too old to tell anything
             counts[problem.problem_id] = round(n * math.fsum(right) / math.fsum(worth)), n
             row = profile_frame([problem], rollouts, prices).row(0, named=True)
-            rows.append(row | _rates(*counts[problem.problem_id]) | nothing)
+            rows.append(row | rates(*counts[problem.problem_id]) | nothing)
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))
-
-
-def _rates(n_correct: int, n: int) -> dict[str, Any]:
-    """What a profile says of `n_correct` of `n` completions."""
-    interval = jeffreys_interval(n_correct, n)
-    rate = n_correct / n
-    counts: dict[str, Any] = {"n_correct": n_correct, "n_samples": n}
-    of_rate = {"pass_rate": rate, "difficulty": difficulty(rate), "ci_low": interval.low, "ci_high": interval.high}
-    return counts | of_rate

@@ -41,8 +41,7 @@ from coderl_tasks.problems.profile_columns import LABEL_COLUMNS, POSTERIOR_BINS
 from coderl_tasks.rollouts.rounds import SamplingPlan
 from coderl_tasks.stats import CONFIDENCE
 
-VERSION = 1
-"""Of the method: the same profile gives the same labels as long as this is the same."""
+VERSION = 1  # of the method: the same profile gives the same labels as long as this is the same
 DEGREE = 12
 CELLS = 200
 STRENGTH = 20
@@ -70,7 +69,6 @@ class Posterior(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """Of the label."""
         return max(self.by_difficulty)
 
 
@@ -93,7 +91,6 @@ class Prior:
         return np.asarray(self.weights[group]) @ components()
 
     def as_dict(self) -> dict[str, Any]:
-        """For a manifest: the prior in full, and what else decides the labels."""
         return {
             "version": VERSION,
             "prior": f"never, always, Beta(i+1, {DEGREE}-i+1) for i=0..{DEGREE}; groups shrunk by {STRENGTH} problems",
@@ -102,12 +99,14 @@ class Prior:
         }
 
 
-def learn_prior(profile: pl.DataFrame) -> Prior:
-    """The prior that `profile` shows (problem rows with split, prompt_tokens, n_samples, n_correct, infra_errors).
+def telling(profile: pl.DataFrame) -> pl.DataFrame:
+    """The problems of `profile` that have a graded sample, and whose sampling was brought to an end."""
+    return profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
 
-    Problems without a graded sample, and those whose sampling was not brought to an end, do not count.
-    """
-    seen = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
+
+def learn_prior(profile: pl.DataFrame) -> Prior:
+    """The prior that `profile` (SHARD_SCHEMA) shows."""
+    seen = telling(profile)
     flat = np.full(DEGREE + 3, 1 / (DEGREE + 3))
     whole = _fit(seen, flat)
     weights, edges = {ALL: tuple(whole.tolist())}, {}
@@ -180,38 +179,21 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
-    """`profile` with `difficulty` as the most probable one, and LABEL_COLUMNS; null where nothing was graded.
-
-    `own` has, by problem_id, the distributions (J,) of problems of which more is known than their group.
-    """
+    """`profile` with `difficulty` as the most probable one, and LABEL_COLUMNS; null where nothing was graded. `own`
+    has, by problem_id, the distributions (J,) of problems of which more is known than their group."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
-    known: dict[tuple[str, int, int], Posterior] = {}
-    rows = []
+    own = own or {}
+    of_group = cache(lambda group, k, n: posterior(distributions[group], k, n))
+    rows: list[list[Any]] = []
     columns = ["problem_id", "split", "prompt_tokens", "n_samples", "n_correct"]
     for name, split, tokens, n, k in profile.select(columns).iter_rows():
         if not n:
-            rows.append(dict.fromkeys(["difficulty", *LABEL_COLUMNS]))
+            rows.append([None] * (1 + len(LABEL_COLUMNS)))
             continue
-        state = (prior.group(split, tokens), k, n)
-        if own is not None and name in own:
-            found = posterior(own[name], k, n)
-        else:
-            if state not in known:
-                known[state] = posterior(distributions[state[0]], k, n)
-            found = known[state]
-        shares = {f"{name}_probability": p for name, p in zip(DIFFICULTIES, found.by_difficulty, strict=True)}
-        rows.append(
-            {
-                "difficulty": found.difficulty,
-                "difficulty_probability": found.probability,
-                **shares,
-                "posterior_mean": found.mean,
-                "posterior_low": found.low,
-                "posterior_high": found.high,
-                "posterior": list(found.by_bin),
-            }
-        )
-    labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS})
+        found = posterior(own[name], k, n) if name in own else of_group(prior.group(split, tokens), k, n)
+        rate = (found.mean, found.low, found.high, list(found.by_bin))
+        rows.append([found.difficulty, found.probability, *found.by_difficulty, *rate])  # as LABEL_COLUMNS are
+    labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
     columns = [*profile.columns]
     if "posterior" not in columns:  # after the other columns that a pool has of the profile
         place = columns.index("test_catches") + 1
@@ -223,16 +205,15 @@ def rules_for_labels(
     profile: pl.DataFrame, prior: Prior, plan: SamplingPlan, rule: StoppingRule, budget: float
 ) -> tuple[dict[str, StoppingRule], float]:
     """By problem_id, the rules of the problems to be sampled on for their labels' sake, where `budget` further samples
-    are worth most; and how many samples they are expected to take.
+    are worth most; and how many samples they are expected to take. Problems out of the band are not sampled on.
 
     `profile` is what `plan` led to, by `rule`. At a price per sample, the best thing to do at each (passes, samples) is
     found by working back from the last round: go on where the label's probability is expected to grow by more than the
     round costs. The price is the least at which the samples expected under `prior` are within the budget. The rest
-    of it goes to problems, in the order of a hash, that go on as if a sample were a little cheaper. What is dropped is
-    not sampled on.
+    of it goes to problems, in the order of a hash, that go on as if a sample were a little cheaper.
     """
-    seen = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
-    stops = {name: (k, n) for name, k, n in seen.select("problem_id", "n_correct", "n_samples").iter_rows()}
+    columns = telling(profile).select("problem_id", "n_correct", "n_samples")
+    stops = {name: (k, n) for name, k, n in columns.iter_rows()}
     kept = {name: stop for name, stop in stops.items() if rule.band.has(*stop)}
     counts = Counter(kept.values())
     further = _FurtherRounds(prior.distribution(), plan, rule)

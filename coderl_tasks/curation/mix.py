@@ -26,8 +26,7 @@ import polars as pl
 from coderl_tasks.curation.difficulty import DIFFICULTIES
 from coderl_tasks.policy.selection import seed_for
 
-Cell = tuple[str, ...]
-"""A difficulty, a split, or both, in this order; () where neither is asked for."""
+Cell = tuple[str, ...]  # a difficulty, a split, or both, in this order; () where neither is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class Mix:
         return cells
 
     def as_dict(self) -> dict[str, Any]:
-        """What was asked for, for a manifest."""
         return {"difficulty": dict(self.difficulty), "split": dict(self.split), "size": self.size, "seed": self.seed}
 
     def shortfall(self, short: Mapping[str, int]) -> str:
@@ -87,13 +85,9 @@ class Selection:
 
 
 def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
-    """Which of `candidates` the mix leaves out, and what it was short of.
-
-    They have problem_id, split and difficulty, and hard_probability, medium_probability and easy_probability where the
-    labels are not certain.
-
-    Reasons: not_in_mix (the cell has no share) and over_share (the cell has its part).
-    """
+    """Which of `candidates` the mix leaves out, not_in_mix (the cell has no share) or over_share (the cell has its
+    part), and what it was short of. They have problem_id, split and difficulty, and the probabilities of each
+    difficulty where labels are not certain."""
     if not mix.keys and mix.size is None:
         return Selection({}, {})
     shares = label_shares(candidates, mix)
@@ -143,10 +137,8 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
 
 
 def closest_weights(rows_L_D: np.ndarray, target_D: np.ndarray) -> np.ndarray:
-    """The weights (L,), at least 0 and together 1, with which the sum of the rows comes closest to the target.
-
-    With so few rows every choice of rows with a weight above 0 is tried: the best that is feasible is the answer.
-    """
+    """The weights (L,), at least 0 and together 1, with which the sum of the rows comes closest to the target: the best
+    of all choices of rows with a weight above 0, of which there are few."""
     best, least = np.full(len(rows_L_D), 1 / len(rows_L_D)), np.inf
     for size in range(1, len(rows_L_D) + 1):
         for chosen in combinations(range(len(rows_L_D)), size):
@@ -172,11 +164,9 @@ def apportion(shares: Mapping[Cell, Fraction], size: int) -> dict[Cell, int]:
 
 def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int]) -> int:
     """The largest size of which every cell has its part."""
-    size = sum(available.values())
-    for cell, share in shares.items():
-        if share:
-            # A part is less than one above share * size.
-            size = min(size, floor((available[cell] + 1) / share))
+    # A part is less than one above share * size.
+    bounds = [floor((available[cell] + 1) / share) for cell, share in shares.items() if share]
+    size = min([sum(available.values()), *bounds])
     # Down from a bound, one by one: with largest remainders a cell's part may shrink as the size grows, so bisection
     # could miss the largest size that fits.
     while any(part > available[cell] for cell, part in apportion(shares, size).items()):

@@ -22,18 +22,10 @@ from coderl_tasks.errors import CoderlError
 from coderl_tasks.filtering import KeptProblems
 from coderl_tasks.journal.atomic import make_folder, write_json, write_parquet
 from coderl_tasks.paths import file_sha256
-from coderl_tasks.problems import (
-    PROBLEM_SCHEMA,
-    PROFILE_COLUMNS,
-    PROFILE_SCHEMA,
-    TOLD,
-    Drop,
-    LoadResult,
-    Problem,
-    count_drops,
-    dropped_frame,
-    problems_frame,
-)
+from coderl_tasks.problems.drops import Drop, count_drops, dropped_frame, require_all_rows
+from coderl_tasks.problems.loading import LoadResult
+from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Problem, problems_frame
+from coderl_tasks.problems.profile_columns import PROFILE_COLUMNS, PROFILE_SCHEMA, TOLD
 
 POOL_SCHEMA: dict[str, pl.DataType] = PROBLEM_SCHEMA | PROFILE_COLUMNS
 BAND_LOW, BAND_HIGH = 0.1, 0.9
@@ -48,9 +40,9 @@ class EmptyPoolError(CoderlError):
 class Pool:
     """A pool's tables: `pool` (POOL_SCHEMA), `dropped` (DROPPED_SCHEMA), `profile` (PROFILE_SCHEMA), and the rows read.
 
-    `band` is the lowest and highest pass rate kept, None without a profile (`profile` is empty then), `mix` what was
-    asked of the pool's make-up and `short` what of it there was too little of, by cell. `prior` is what the labels rest
-    on, None without a profile. `screened` is what decided, where pass rates did not.
+    `band` is the lowest and highest pass rate kept, and `prior` what the labels rest on, None without a profile
+    (`profile` is empty then); `mix` is what was asked of the pool's make-up and `short` what was missing, by cell.
+    `screened` is what decided, where pass rates did not.
     """
 
     pool: pl.DataFrame
@@ -64,10 +56,7 @@ class Pool:
     screened: Screened | None = None
 
     def __post_init__(self) -> None:
-        if self.pool.height + self.dropped.height != self.read:
-            raise ValueError(
-                f"kept {self.pool.height} + dropped {self.dropped.height} is not the {self.read} rows read"
-            )
+        require_all_rows(self.pool.height, self.dropped, self.read)
 
     def drops_in_words(self) -> str:
         """How many were dropped for which reason, the commonest first; empty if none was."""
@@ -88,21 +77,19 @@ def build_pool(
     """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
     these the ones that `mix` takes.
 
-    `profile` (PROFILE_SCHEMA) has one row per problem of `loaded`, except those of `drops`, which were dropped
-    between loading and profiling. Without one there is no band: PROFILE_COLUMNS are null.
-    `prior` is the one of its labels. With `screened` the chance that a problem is learnable decides in place of its
-    pass rate. Raises ValueError if a problem is in neither or in both.
+    `profile` (PROFILE_SCHEMA), whose labels rest on `prior`, has one row per problem of `loaded`, except those of
+    `drops`, which were dropped between loading and profiling (else ValueError). Without one there is no band:
+    PROFILE_COLUMNS are null. With `screened` the chance that a problem is learnable decides in place of its pass rate.
     """
-    earlier = list(drops)
+    out = list(drops)
     left = {problem.problem_id: problem for problem in loaded.problems}
-    for before in earlier:
+    for before in out:
         left.pop(str(before.problem_id))
     candidates = problems_frame(list(left.values())) if profile is None else profile
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
     if profile is not None and left.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
     in_band: list[Problem] = []
-    out: list[Drop] = []
     for problem in left.values():
         row = measured.get(problem.problem_id)
         drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)
@@ -111,16 +98,18 @@ def build_pool(
         else:
             out.append(drop)
     selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
-    kept = [problem for problem in in_band if problem.problem_id not in selection.left_out]
+    kept: list[Problem] = []
     for problem in in_band:
         if problem.problem_id in selection.left_out:
             out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
+        else:
+            kept.append(problem)
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
     rows = [measured.get(problem.problem_id, {}) for problem in kept]
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
-        dropped=pl.concat([loaded.dropped, dropped_frame([*earlier, *out])]),
+        dropped=pl.concat([loaded.dropped, dropped_frame(out)]),
         profile=table,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
@@ -134,11 +123,8 @@ def build_pool(
 def band_drop(
     problem: Problem, measured: Mapping[str, Any], low: float, high: float, screened: Screened | None = None
 ) -> Drop | None:
-    """Why a profiled problem lies outside the band; None if it does not.
-
-    One with infra errors is not judged by the rest: its sampling was not brought to an end.
-    """
-    if measured["infra_errors"]:
+    """Why a profiled problem lies outside the band; None if it does not."""
+    if measured["infra_errors"]:  # its sampling was not brought to an end, so the rest does not count
         return Drop.of(problem, "profile", "not_graded", f"{measured['infra_errors']} infra errors")
     detail = f"{measured['n_correct']} of {measured['n_samples']} samples pass"
     if screened is not None:
@@ -146,10 +132,12 @@ def band_drop(
         if chance >= screened.drop_below:
             return None
         is_hard = measured["posterior_mean"] < (low + high) / 2
-        return Drop.of(problem, "band", "too_hard" if is_hard else "too_easy", f"{detail}, {in_words(chance)}")
-    if low <= measured["pass_rate"] <= high:
+        detail += f", {in_words(chance)}"
+    elif low <= measured["pass_rate"] <= high:
         return None
-    return Drop.of(problem, "band", "too_hard" if measured["pass_rate"] < low else "too_easy", detail)
+    else:
+        is_hard = measured["pass_rate"] < low
+    return Drop.of(problem, "band", "too_hard" if is_hard else "too_easy", detail)
 
 
 def write_pool(
@@ -161,12 +149,9 @@ def write_pool(
     inputs: Mapping[str, Any] | None = None,
     whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
-    """Write a finished pool to `folder` and return its manifest.
-
-    `settings` is recorded as it is, and must have `model_name` (see `find_pool`); so are `policy`, which says whose
-    pass rates these are, and `inputs`, which says what was read (a data set's revision, files' hashes). `whole` are the
-    problems that `pool` has only outlines of: pool.parquet gets them with their tests.
-    """
+    """Write a finished pool to `folder` and return its manifest. `settings`, which must have `model_name`, are recorded
+    as they are; so are `policy`, whose pass rates these are, and `inputs`, which says what was read. `whole` are the
+    problems that `pool` has only outlines of: pool.parquet gets them with their tests."""
     make_folder(folder)
     for name in TABLES:
         if name == "pool" and whole is not None:
@@ -220,20 +205,14 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:
     """How many learnable problems are expected to be kept, dropped after a sample, and not sampled at all."""
-    parts = {
-        "kept": pool.pool,
-        "dropped": pool.dropped.filter(stage="band"),
-        "unsampled": pool.dropped.filter(stage="screen"),
-    }
-    return {
-        name: round(math.fsum(screened.chances[problem_id] for problem_id in part["problem_id"]), 2)
-        for name, part in parts.items()
-    }
+    band, unsampled = (pool.dropped.filter(stage=stage) for stage in ("band", "screen"))
+    parts = {"kept": pool.pool, "dropped": band, "unsampled": unsampled}
+    chances = {name: [screened.chances[each] for each in part["problem_id"]] for name, part in parts.items()}
+    return {name: round(math.fsum(of_part), 2) for name, of_part in chances.items()}
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
-    """Raise EmptyPoolError, one line that says why, if the pool kept nothing. `if_too_hard` is said besides where the
-    problems were."""
+    """Raise EmptyPoolError, one line that says why, if the pool kept nothing. `if_too_hard` adds advice for that."""
     if pool.pool.height:
         return
     reasons = pool.drops_in_words()

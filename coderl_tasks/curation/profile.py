@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import tinker
@@ -37,7 +38,7 @@ class Prices:
     completion: float | None = None
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """What so many tokens cost; None if no price is known. One that is not known counts as 0 beside one that is."""
+        """None if no price is known. One that is not known counts as 0 beside one that is."""
         if self.prompt is None and self.completion is None:
             return None
         return (prompt_tokens * (self.prompt or 0.0) + completion_tokens * (self.completion or 0.0)) / 1e6
@@ -73,10 +74,9 @@ async def profile_shard(
 ) -> pl.DataFrame:
     """Sample and grade completions of each problem: a frame of SHARD_SCHEMA, one row per problem sampled, in order.
 
-    With a `folder`, the shard is recorded there (groups/ as they arrive, then rollouts.parquet): called again with the
-    same problems and settings it samples only what is missing, and nothing once it is finished; what could not be
-    graded is graded again. Another stopping rule uses what there is, and leaves alone what it does not need. Raises
-    InfraError if sampling fails.
+    The shard is recorded in `folder` (groups/ as they arrive, then rollouts.parquet): called again with the same
+    problems and settings it samples only what is missing, and grades again what could not be graded. Another stopping
+    rule uses what there is, and leaves alone what it does not need. Raises InfraError if sampling fails.
     """
     work = (problems, sampler, engine, plan)
     if folder is None:
@@ -107,10 +107,7 @@ async def profile_shard(
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
     """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: SHARD_SCHEMA, one row per problem that has any, in order.
-
-    Infra errors are counted, and nothing else is made of them. A prompt is counted once per round, since each round is
-    a request of its own.
-    """
+    A prompt is counted once per round, since each round is a request of its own."""
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(
         n_samples=graded.sum(),
@@ -135,13 +132,13 @@ def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: P
         row["prompt_tokens_spent"] = row["rounds"] * row["prompt_tokens"]
         row["cost"] = prices.cost(row["prompt_tokens_spent"], row["completion_tokens_spent"])
         if n := row["n_samples"]:
-            interval = jeffreys_interval(row["n_correct"], n)
-            row |= {
-                "pass_rate": row["n_correct"] / n,
-                "ci_low": interval.low,
-                "ci_high": interval.high,
-                "difficulty": difficulty(row["n_correct"] / n),
-                "format_rate": row["format_ok"] / n,
-            }
+            row |= rates(row["n_correct"], n) | {"format_rate": row["format_ok"] / n}
         rows.append({name: row.get(name) for name in SHARD_SCHEMA})
     return pl.DataFrame(rows, schema=SHARD_SCHEMA)
+
+
+def rates(n_correct: int, n: int) -> dict[str, Any]:
+    """What a profile says of `n_correct` of `n` completions."""
+    interval, rate = jeffreys_interval(n_correct, n), n_correct / n
+    counts: dict[str, Any] = {"n_correct": n_correct, "n_samples": n, "pass_rate": rate}
+    return counts | {"difficulty": difficulty(rate), "ci_low": interval.low, "ci_high": interval.high}

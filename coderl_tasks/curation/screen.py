@@ -34,7 +34,7 @@ import numpy.typing as npt
 import polars as pl
 
 from coderl_tasks.curation.difficulty import Band
-from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood
+from coderl_tasks.curation.labels import DIGITS, RATES, Array, Prior, components, learn_prior, likelihood, telling
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import Drop, Problem
 
@@ -44,8 +44,7 @@ NEIGHBOURS = 20
 GROUP_WORTH = 1.0
 EM_STEPS = 20
 """Two failures of one problem hardly tell never from seldom; those of many like it do, a little more with each step."""
-BUCKETS = 2048
-"""Words and pairs of words are counted by a hash of so many values."""
+BUCKETS = 2048  # words and pairs of words are counted by a hash of so many values
 BLOCK = 512
 _TOKEN = re.compile(r"[^\W\d]+|\d+")
 Ints = npt.NDArray[np.int64]
@@ -75,10 +74,8 @@ def in_words(chance: float) -> str:
 
 
 class Screen:
-    """The `problems` of a curation, whose prompts have so many tokens, and what samples of some say of all.
-
-    `band` and `max_samples` say what is learnable.
-    """
+    """The `problems` of a curation, whose prompts have so many tokens, and what samples of some say of all. `band` and
+    `max_samples` say what is learnable."""
 
     def __init__(
         self, problems: Sequence[Problem], prompt_tokens: Sequence[int], band: Band, max_samples: int, seed: int
@@ -103,36 +100,29 @@ class Screen:
         self, part: Sequence[Problem], profile: pl.DataFrame, skip_below: float
     ) -> tuple[list[Problem], list[Drop]]:
         """Those of `part` that are worth samples, by the `profile` (SHARD_SCHEMA) of others, and the drops of the rest.
-
-        All of them are while nothing is profiled.
-        """
+        All of them are while nothing is profiled."""
         if not len(profile):
             return list(part), []
         chances = self.by_id(self.beliefs(profile))
-        worth = [problem for problem in part if chances[problem.problem_id] >= skip_below]
-        drops = [
-            Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chances[problem.problem_id])}")
-            for problem in part
-            if chances[problem.problem_id] < skip_below
-        ]
+        worth, drops = [], []
+        for problem in part:
+            chance = chances[problem.problem_id]
+            if chance >= skip_below:
+                worth.append(problem)
+            else:
+                drops.append(Drop.of(problem, "screen", "hardly_learnable", f"unsampled, {in_words(chance)}"))
         return worth, drops
 
     def by_id(self, beliefs: Beliefs) -> dict[str, float]:
-        """The chances by problem_id."""
         return {name: float(beliefs.chances[place]) for name, place in self._place.items()}
 
     def distributions(self, beliefs: Beliefs) -> Mapping[str, Array]:
-        """The distributions (J,) of pass rates by problem_id."""
         return {name: beliefs.distributions[place] for name, place in self._place.items()}
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """What `profile` (SHARD_SCHEMA) of some of the problems says of all.
-
-        Problems without a graded sample, and those whose sampling was not brought to an end, tell nothing.
-        """
+        """What `profile` (SHARD_SCHEMA) of some of the problems says of all."""
         prior = learn_prior(profile)
-        told = profile.filter(pl.col("n_samples") > 0, pl.col("infra_errors") == 0)
-        columns = told.select("problem_id", "n_correct", "n_samples").iter_rows()
+        columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
         seen = sorted((self._place[name], k, n) for name, k, n in columns)  # in whatever order the profile has them
         places = np.array([place for place, _, _ in seen], dtype=np.int64)
         states = [(k, n) for _, k, n in seen]
@@ -168,10 +158,8 @@ class Screen:
         return weights_PC
 
     def _nearest(self, seen: Ints) -> tuple[Ints, npt.NDArray[np.float32]]:
-        """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1.
-
-        A problem is none of its own; of equally like ones the first in order are taken.
-        """
+        """Of each problem (P, K) the likest of those `seen`, as places in it, and how like they are, from 0 to 1. A
+        problem is none of its own; of equally like ones the first in order are taken."""
         found, how_like = [], []
         others = self._vectors.of(seen)
         count = min(NEIGHBOURS, len(seen))
@@ -192,10 +180,8 @@ class Screen:
 @dataclass(frozen=True)
 class _Vectors:
     """Texts as sets of hashed words and pairs of words: `has` (P, BUCKETS) is 1 where a text has it, `worth` (BUCKETS,)
-    a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has.
-
-    Sums are of whole numbers below 2^24, which float32 holds exactly, in whatever order they are added.
-    """
+    a whole number that grows the fewer texts have it, and `length` (P,) the sum of what a text has. Sums are of whole
+    numbers below 2^24, which float32 holds exactly, in whatever order they are added."""
 
     has: npt.NDArray[np.float32]
     worth: npt.NDArray[np.float32]

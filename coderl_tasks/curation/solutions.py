@@ -1,41 +1,111 @@
-"""Checks many problems with their own solutions, resumably, and drops those whose solutions fail.
+"""What problems' own reference solutions say of them: each is checked, resumably, and those whose solutions fail go.
 
-1. `own_solution_fails` and `flaky_solution` are dropped; a problem without solutions, or with one that is merely slow,
-   stays. Each problem's check is in the table, the suspects of several right answers too (see `solution_check`).
-2. An outage drops nothing. What could not be graded is tried again; while the sandbox grades nothing at all that is an
-   InfraError, and a problem that alone cannot be graded stays in as `undecided`.
+1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
+   what passes only sometimes, or answers differently from run to run, is flaky, and says nothing of the tests. (The
+   driver seeds `random`: a draw from it is the same in every run, and what is flaky draws elsewhere.)
+2. A slow reference is not a wrong one. What exceeds the time limit is run again with a multiple of it: `slow` passes
+   then. What exceeds even that is `too_slow`: nothing is known.
+3. Several right answers make a comparison with one expected output unfair. Such problems are suspects: the statement
+   says so, or a second solution gets half of the tests or more and disagrees on the others.
+4. Only `own_solution_fails` and `flaky_solution` are dropped. An outage drops nothing: what could not be graded is
+   tried again; while the sandbox grades nothing at all that is an InfraError, and a problem that alone cannot be
+   graded stays in as `undecided`.
 """
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from coderl_tasks.curation.solution_check import (
-    SolutionCheck,
-    SolutionSettings,
-    Status,
-    check_problem,
-    undecided,
-)
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.scoring import extract_code
+from coderl_tasks.grading.verdict import Grade, Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, append_row, make_folder, read_rows, set_aside, write_json
 from coderl_tasks.problems import SOLUTION_SCHEMA, Drop, Problem, Test
 from coderl_tasks.rollouts.rounds import FINGERPRINT_FILE, Progress, read_fingerprint
 
 logger = logging.getLogger(__name__)
 
-STAGE = "solution"
-DROPPED_FOR = frozenset({Status.FAILS, Status.FLAKY})
 CHECKS_FILE = "checks.jsonl"
 PASSES_OVER = 3
 _PROBE = Problem("probe", "", "", "", "stdin", "", (Test("1\n", "1\n"),), 1, 1, None, (), 0)
+PLAUSIBLE_SHARE = 0.5
+_FENCE_LINE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
+_MANY = r"(?:multiple|several|many|more than one|different|various|two or more)"
+_ANSWERS = r"(?:answer|solution|output|way|option|result|possibilit|arrangement|permutation|sequence|string|path|array)"
+_GIVE = r"(?:print|output|return|report|find|display|write|choose|construct|give)"
+_IS = r"is|are|(?:will|would|can|may) be"
+_FINE = r"(?:accepted|acceptable|allowed|fine|correct)"
+_PHRASES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b{_MANY}(?: \w+){{0,3}} {_ANSWERS}\w*\b[^.\n]{{0,60}}\bany\b(?! (?:number|other|more|further)\b)",
+        rf"\b{_GIVE} any(?: one)? of (?:them|these|those|the)\b",
+        rf"\b{_GIVE} any (?:\w+ ){{0,2}}{_ANSWERS}\w*\b",
+        rf"\bany (?:of them|(?:\w+ )?{_ANSWERS}\w*) (?:{_IS}) {_FINE}\b",
+        rf"\b(?:{_GIVE}|be {_GIVE}(?:ed|n)?)\b[^.\n]{{0,60}}\bin (?:any|arbitrary) order\b",
+        rf"\b{_MANY} (?:\w+ )?{_ANSWERS}\w* (?:{_IS}) {_FINE}\b",
+    )
+)
+
+
+class Status(StrEnum):
+    """What the check says of a problem."""
+
+    GOOD = "good"
+    SLOW = "slow"
+    TOO_SLOW = "too_slow"
+    NO_SOLUTION = "no_solution"
+    UNDECIDED = "undecided"
+    FAILS = "own_solution_fails"
+    FLAKY = "flaky_solution"
+
+
+DROPPED_FOR = (Status.FAILS, Status.FLAKY)
+_SAID = {
+    Status.GOOD: "passes",
+    Status.SLOW: "passes, but not within the time limit",
+    # What it answered is left out: a random answer would make each record another.
+    Status.FLAKY: "answers differently from run to run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionSettings:
+    """How solutions are checked: at most `max_solutions` per problem, each run `runs` times if it ends in time.
+    `timeout_s` is CPU seconds per test where the problem names none; a slow one gets `time_factor` times the limit.
+    `concurrency` problems are checked at once (how many programs run at once is up to the sandbox client)."""
+
+    max_solutions: int = 3
+    runs: int = 2
+    timeout_s: float = 6.0
+    time_factor: float = 5.0
+    concurrency: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionCheck:
+    """One row of SOLUTION_SCHEMA."""
+
+    problem_id: str
+    split: str
+    status: Status
+    detail: str = ""
+    n_solutions: int = 0
+    n_tried: int = 0
+    suspicion: str | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        row = asdict(self) | {"status": self.status.value, "multi_answer_suspect": self.suspicion is not None}
+        return {name: row[name] for name in SOLUTION_SCHEMA}
 
 
 async def check_solutions(
@@ -46,11 +116,9 @@ async def check_solutions(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, one row per problem, in order.
-
-    With a `folder`, checks are recorded there as they end: called again with the same problems and settings it does
-    only what is left. Raises InfraError if the sandbox is down; what was checked until then stays recorded.
-    """
+    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, one row per problem, in order. Checks are
+    recorded in `folder` as they end: called again with the same problems and settings it does only what is left. Raises
+    InfraError if the sandbox is down."""
     rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, settings))
     left = [problem for problem in problems if problem.problem_id not in rows]
 
@@ -86,14 +154,14 @@ def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tup
         if row is None:
             kept.append(problem)
         else:
-            drops.append(Drop.of(problem, STAGE, row["status"], row["detail"]))
+            drops.append(Drop.of(problem, "solution", row["status"], row["detail"]))
     return kept, drops
 
 
 async def _pass_over(
     problems: Sequence[Problem], judge: Judge, settings: SolutionSettings, note: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
-    """Check these, some side by side, and note what is known; the rest, which could not be graded."""
+    """Check these, some at once, and note what is known; the rest, which could not be graded."""
     # One iterator for all workers: taking the next problem awaits nothing, so no two of them take the same.
     waiting = iter(problems)
     ungraded: list[Problem] = []
@@ -120,12 +188,8 @@ def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[st
     """What decides the checks, to be recorded beside them: problems and settings, but not the concurrency."""
     digest = sha256()
     for problem in problems:
-        content = [
-            problem.problem_id,
-            *problem.solutions,
-            *(text for t in problem.tests for text in (t.input, t.expected)),
-        ]
-        for text in content:
+        tests = (text for test in problem.tests for text in (test.input, test.expected))
+        for text in (problem.problem_id, *problem.solutions, *tests):
             digest.update(len(text).to_bytes(8, "little") + text.encode("utf-8", "surrogatepass"))
     values = asdict(settings)
     del values["concurrency"]
@@ -133,8 +197,7 @@ def _request(problems: Sequence[Problem], settings: SolutionSettings) -> dict[st
 
 
 def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The checks recorded in `folder`, by problem id; those of other problems or settings are deleted, and a damaged
-    file is set aside."""
+    """The checks recorded in `folder`, by problem id, none if they are of another `request`, or damaged."""
     file = folder / CHECKS_FILE
     if read_fingerprint(folder) != request:
         # Checks are deleted before the fingerprint is written: a crash in between must not leave old checks under a new
@@ -148,3 +211,112 @@ def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(file).name)
         return {}
+
+
+async def check_problem(problem: Problem, judge: Judge, settings: SolutionSettings) -> SolutionCheck | None:
+    """The check of one problem; None for an infra error."""
+    codes = list(dict.fromkeys(_code(solution) for solution in problem.solutions))
+    patient = replace(problem, time_limit_s=settings.time_factor * (problem.time_limit_s or settings.timeout_s))
+    tried: list[_Finding] = []
+    for code in codes[: settings.max_solutions]:
+        if len(tried) > 1 and any(finding.is_good for finding in tried):
+            break  # one passes, and another one's opinion is known
+        finding = await _find(problem, patient, code, judge, settings.runs)
+        if finding is None:
+            return None
+        tried.append(finding)
+    opinion = await _disagreement(patient, judge, tried)
+    if opinion is None:
+        return None
+    about = (problem.problem_id, problem.split, *_status(tried))
+    return SolutionCheck(*about, len(codes), len(tried), suspicion(problem, opinion))
+
+
+def undecided(problem: Problem) -> SolutionCheck:
+    about = (problem.problem_id, problem.split, Status.UNDECIDED, "the sandbox could not run its solutions")
+    return SolutionCheck(*about, len(problem.solutions), 0, suspicion(problem))
+
+
+def suspicion(problem: Problem, disagreement: str = "") -> str | None:
+    """Why several answers may be right: what the statement says, and how solutions disagree. None if nothing does."""
+    phrase = multi_answer_phrase(problem.statement)
+    reasons = [f'the statement says "{phrase}"' if phrase else "", disagreement]
+    return "; ".join(reason for reason in reasons if reason) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What the runs of one solution say, with the grade that says it."""
+
+    code: str
+    status: Status
+    grade: Grade
+
+    @property
+    def is_good(self) -> bool:
+        return self.status in (Status.GOOD, Status.SLOW)
+
+
+async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, runs: int) -> _Finding | None:
+    """What `runs` runs of a solution say; `patient` is the problem with much time. None for an infra error."""
+    first = await judge.grade(problem, code)
+    slow = first.verdict is Verdict.TIME_LIMIT
+    if slow:
+        first = await judge.grade(patient, code)
+        if first.verdict is Verdict.TIME_LIMIT:
+            return _Finding(code, Status.TOO_SLOW, first)
+    if not first.gradable:
+        return None
+    for _ in range(runs - 1):
+        # With the long limit in any case: a program that just kept the short one would be flaky whenever the machine
+        # is busy.
+        again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
+        if not again.gradable:
+            return None
+        # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
+        other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
+        if first.verdict is not again.verdict or other_answer:
+            return _Finding(code, Status.FLAKY, first)
+    passes = Status.SLOW if slow else Status.GOOD
+    return _Finding(code, passes if first.passed else Status.FAILS, first)
+
+
+async def _disagreement(problem: Problem, judge: Judge, tried: Sequence[_Finding]) -> str | None:
+    """How a plausible solution differs from one that passes; empty if none does, None for an infra error."""
+    good = next((number for number, finding in enumerate(tried, 1) if finding.is_good), None)
+    if good is None:
+        return ""
+    for number, finding in enumerate(tried, 1):
+        if finding.status is not Status.FAILS or finding.grade.verdict is not Verdict.WRONG_ANSWER:
+            continue
+        # The first grade ended at the first failure; on how many tests the two differ only a run of all tells.
+        whole = await judge.grade(problem, finding.code, run_all=True)
+        if not whole.gradable:
+            return None
+        if whole.tests_passed >= PLAUSIBLE_SHARE * whole.tests_total:
+            differing = whole.tests_total - whole.tests_passed
+            return f"solutions {good} and {number} disagree on {differing} of {whole.tests_total} tests"
+    return ""
+
+
+def _status(tried: Sequence[_Finding]) -> tuple[Status, str]:
+    """The problem's status and its detail: the best that a solution says."""
+    for status in (Status.GOOD, Status.SLOW, Status.TOO_SLOW, Status.FLAKY, Status.FAILS):
+        for number, finding in enumerate(tried, 1):
+            if finding.status is status:
+                said = _SAID.get(status, f"{finding.grade.verdict.value}, {finding.grade.reason}")
+                return status, f"solution {number} of {len(tried)} tried: {said}"
+    return Status.NO_SOLUTION, ""
+
+
+def _code(solution: str) -> str:
+    """The program of a reference solution, which may be fenced; backticks in a comment of a bare one are no fence."""
+    return (extract_code(solution) if _FENCE_LINE.search(solution) else None) or solution
+
+
+def multi_answer_phrase(statement: str) -> str | None:
+    """The words of a statement that say that any of several answers is accepted; None if there are none. "If there are
+    multiple answers, print the smallest" has one answer and is not meant."""
+    text = " ".join(statement.split())
+    found = [match for pattern in _PHRASES if (match := pattern.search(text)) is not None]
+    return min(found, key=lambda match: match.start())[0] if found else None

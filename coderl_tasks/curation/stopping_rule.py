@@ -28,8 +28,7 @@ from coderl_tasks.stats import beta_binomial
 
 RISK_KEEP, RISK_DROP = 0.1, 0.05
 JEFFREYS = (0.5, 0.5)
-State = tuple[int, int]
-"""(passes, samples)"""
+State = tuple[int, int]  # (passes, samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,7 @@ def chance_of_change(
     band: Band, n_correct: int, n: int, max_samples: int, prior: tuple[float, float] = JEFFREYS
 ) -> float:
     """The probability that `max_samples` samples decide otherwise about the band than these `n_correct` of `n` do.
-
-    Exactly 0 where no outcome would. Raises ValueError for n = 0, or more samples than `max_samples`.
-    """
+    Exactly 0 where no outcome would. Raises ValueError for n = 0, or more samples than `max_samples`."""
     left = max_samples - n
     if n < 1 or left < 0:
         raise ValueError(f"{n} of at most {max_samples} samples decide nothing")

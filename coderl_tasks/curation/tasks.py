@@ -10,19 +10,12 @@ from prefect import task
 from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.from_run import RunPolicy
 from coderl_tasks.curation.profile import Prices, profile_shard
-from coderl_tasks.curation.solution_check import SolutionSettings
-from coderl_tasks.curation.solutions import check_solutions
+from coderl_tasks.curation.solutions import SolutionSettings, check_solutions
 from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.environments import environment_of
-from coderl_tasks.filtering import (
-    DuplicateRules,
-    FilterRequest,
-    FilterResult,
-    OnRows,
-    OverlapRules,
-    RowRules,
-    filter_dataset,
-)
+from coderl_tasks.filtering import DuplicateRules, FilterRequest, OnRows, RowRules, filter_dataset
+from coderl_tasks.filtering.contamination import OverlapRules
+from coderl_tasks.filtering.stages import FilterResult
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.policy.sampling import OUTSIDE_TRAINING
 from coderl_tasks.problems import Problem
@@ -35,12 +28,7 @@ from coderl_tasks.settings import CurateSettings
 @task(name="filter", **PHASE)
 def filter_problems(settings: CurateSettings, folder: Path, on_rows: OnRows) -> FilterResult:
     """The stages that need no model, as `settings` want them, recorded in `folder`."""
-    return filter_dataset(folder, filter_request(settings), on_rows)
-
-
-def filter_request(settings: CurateSettings) -> FilterRequest:
-    """What `settings` ask of the stages that need no model."""
-    return FilterRequest(
+    request = FilterRequest(
         settings.dataset,
         settings.splits,
         settings.limit,
@@ -53,14 +41,13 @@ def filter_request(settings: CurateSettings) -> FilterRequest:
         settings.environment,
         environment_of(settings).rows,
     )
+    return filter_dataset(folder, request, on_rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shard:
-    """Some hundred problems of a curation, read when a task works on them, and the folder that records it.
-
-    `policy` is the one of a run that is profiled, None for the base model.
-    """
+    """Some hundred problems of a curation, read when a task works on them, and the folder that records it. `policy` is
+    the one of a run that is profiled, None for the base model."""
 
     session: Session
     settings: CurateSettings
@@ -87,31 +74,21 @@ async def profile(
     rule_of: RuleOf | None = None,
     sampled: frozenset[str] | None = None,
 ) -> pl.DataFrame:
-    """The profile (SHARD_SCHEMA) of one shard: how often the policy solves each problem.
-
-    `rule_of` knows the problems that are sampled on for their labels' sake (see `curation.labels`), by their ids;
-    `sampled` has the ids of those that are sampled at all (see `curation.screen`), None for all.
-    """
+    """The profile (SHARD_SCHEMA) of one shard. By problem id, `rule_of` knows those sampled on for their labels' sake
+    (`curation.labels`), and `sampled` has those sampled at all (`curation.screen`), None for all."""
     settings, session, policy = shard.settings, shard.session, shard.policy
     service = await session.service()
-    return await profile_shard(
-        list(shard.problems),
-        await create_sampling_client(service, base_model=settings.model_name)
-        if policy is None
-        else await create_sampling_client(service, sampler_path=policy.sampler_path),
-        session.engine(
-            *(settings, "profile", settings.model_name if policy is None else policy.sampler_path),
-            sampler_step=OUTSIDE_TRAINING if policy is None else policy.step,
-        ),
-        profile_plan(settings, rule_of, sampled),
-        prices=prices(settings),
-        folder=shard.folder,
-        on_progress=on_progress,
-    )
+    if policy is None:
+        sampler = await create_sampling_client(service, base_model=settings.model_name)
+        engine = session.engine(settings, "profile", settings.model_name, sampler_step=OUTSIDE_TRAINING)
+    else:
+        sampler = await create_sampling_client(service, sampler_path=policy.sampler_path)
+        engine = session.engine(settings, "profile", policy.sampler_path, sampler_step=policy.step)
+    work = (list(shard.problems), sampler, engine, profile_plan(settings, rule_of, sampled))
+    return await profile_shard(*work, prices=prices(settings), folder=shard.folder, on_progress=on_progress)
 
 
 def prices(settings: CurateSettings) -> Prices:
-    """What `settings` say that tokens cost."""
     return Prices(settings.price_prompt, settings.price_completion)
 
 

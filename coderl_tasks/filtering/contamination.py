@@ -27,10 +27,8 @@ ALL, SAME = 0.8, 0.9
 
 @dataclass(frozen=True, slots=True)
 class OverlapRules:
-    """How much of an evaluation problem a train problem may have.
-
-    `overlap` and `resemblance` are shares, 0 to 1; `common` is how many problems may have a window that still counts.
-    """
+    """How much of an evaluation problem a train problem may have: `overlap` and `resemblance` are shares, 0 to 1;
+    `common` is how many problems may have a window that still counts."""
 
     overlap: float = 0.5
     resemblance: float = 0.6
@@ -56,16 +54,14 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
             index.add(number, entry.signature)
     faults = []
     for number, entry in enumerate(train):
+        if (detail := overlaps.detail(entry)) is not None:
+            faults.append(Fault(number, "ngram_overlap", detail))
+            continue
         candidates = index.query(entry.signature) if entry.signature.words else []
         # First: what is the same word for word is to be named rather than what resembles it.
         if entry.signature.statement in same:
             candidates.insert(0, same[entry.signature.statement])
-        detail = overlaps.detail(entry)
-        if detail is not None:
-            faults.append(Fault(number, "ngram_overlap", detail))
-            continue
-        detail = _near_duplicate(entry, [evaluation[other] for other in candidates], rules)
-        if detail is not None:
+        if (detail := _near_duplicate(entry, [evaluation[other] for other in candidates], rules)) is not None:
             faults.append(Fault(number, "near_duplicate_statement", detail))
     return faults
 
@@ -95,12 +91,9 @@ class _Overlaps:
         )
         # By share, then by place: of several the same one is named each time.
         for holder, count in sorted(shared.items(), key=lambda item: (-item[1] / self._own[item[0]], item[0])):
-            own = self._own[holder]
-            share = count / own
-            if (count >= MANY and share >= self._rules.overlap) or (
-                own >= SOME and share >= max(ALL, self._rules.overlap)
-            ):
-                place = self._evaluation[holder].place
+            own, place = self._own[holder], self._evaluation[holder].place
+            least = self._rules.overlap if count >= MANY else max(ALL, self._rules.overlap)
+            if count / own >= least and (count >= MANY or own >= SOME):
                 return f"{count} of the {own} {WINDOW_WORDS}-word passages of its own that {place} has"
         return None
 

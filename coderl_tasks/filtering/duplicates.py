@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from coderl_tasks.filtering.signature import NearDuplicateIndex, Signature, resemblance, shared_tests
 from coderl_tasks.problems.loading import SAME_ID_OTHER_TESTS
 
-FEWEST_WORDS = 8
-"""Statements of fewer words are too short to be told apart by their words."""
+FEWEST_WORDS = 8  # statements of fewer words are too short to be told apart by their words
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicateRules:
-    """How much two statements must resemble each other, as Jaccard similarity of their 5-word shingles."""
+    """How much two statements must resemble each other (Jaccard similarity of their 5-word shingles)."""
 
     resemblance: float = 0.6
 

@@ -93,7 +93,6 @@ def part_row(problem: Problem, signature: Signature) -> tuple[dict[str, Any], in
 
 
 def dropped_file(part: Path) -> Path:
-    """The file of the drops that belongs to `part`."""
     return part.with_suffix(".dropped.parquet")
 
 
@@ -146,10 +145,8 @@ class KeptProblems:
             yield Problem.from_row(row | large)
 
     def write(self, path: Path, extra: pl.DataFrame) -> None:
-        """Write them to `path` as a table of PROBLEM_SCHEMA and the columns of `extra`, which has a row for each.
-
-        The same problems and columns give the same bytes. Raises ValueError where the numbers of rows differ.
-        """
+        """Write them to `path` as a table of PROBLEM_SCHEMA and the columns of `extra`, which has a row for each (else
+        ValueError). The same problems and columns give the same bytes."""
         if extra.height != len(self):
             raise ValueError(f"{extra.height} rows of further columns for {len(self)} problems")
         schema = pa.schema([*PROBLEM_FIELDS, *extra.to_arrow().schema])

@@ -11,26 +11,24 @@ The sanity checks, in order, on all tests of the row:
     contradictory_tests   two tests with one input and answers that exclude each other: no program can be right
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from coderl_tasks.grading.verdict import matches, parse_value, values_match
-from coderl_tasks.problems import Drop, Problem, RowDropped, trim_tests
+from coderl_tasks.problems import Drop, Problem, RowDropped
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader, parse_row
+from coderl_tasks.problems.problem import trim_tests
 from coderl_tasks.problems.raw_files import MAX_ROW_BYTES, Oversized, RawRow
 
 MIB = 2**20
-LONG_STATEMENT_CHARS = 4000
-"""How much is recorded of a statement that was dropped for its length."""
+LONG_STATEMENT_CHARS = 4000  # how much is recorded of a statement that was dropped for its length
 
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a row needs to become a problem, and how many tests it keeps (`max_tests`, -1: all).
-
-    `min_tests` counts different tests; sizes are characters and bytes.
-    """
+    """What a row needs to become a problem, and how many tests it keeps (`max_tests`, -1: all). `min_tests` counts
+    different tests."""
 
     max_tests: int = 15
     min_tests: int = 5
@@ -58,12 +56,11 @@ def parse(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem | Drop:
 
 def filter_problem(whole: Problem, rules: RowRules | None) -> KeptRow | Drop:
     """`whole` with the tests it is to keep, or why it is dropped. Without `rules` nothing is; it keeps one test."""
-    fault = None if rules is None else sanity(whole, rules)
-    if fault is not None:
-        reason, detail = fault
-        statement = whole.statement[:LONG_STATEMENT_CHARS]
-        return Drop("sanity", reason, detail, whole.problem_id, whole.split, whole.source_row, statement)
-    return KeptRow(trim_tests(whole, 1 if rules is None else rules.max_tests), whole)
+    if rules is None:
+        return KeptRow(trim_tests(whole, 1), whole)
+    if (fault := sanity(whole, rules)) is not None:
+        return Drop.of(replace(whole, statement=whole.statement[:LONG_STATEMENT_CHARS]), "sanity", *fault)
+    return KeptRow(trim_tests(whole, rules.max_tests), whole)
 
 
 def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:

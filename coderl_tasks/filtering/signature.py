@@ -42,11 +42,9 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """One problem's hashes; arrays are sorted and without repeats, `test_outputs` follows `test_inputs`.
-
-    `statement` is of the statement and the starter code as they are but for case and white space, `tests` of all
-    tests, in any order.
-    """
+    """One problem's hashes; arrays are sorted and without repeats, `test_outputs` follows `test_inputs`. `statement` is
+    of the statement and the starter code as they are but for case and white space, `tests` of all tests, in any
+    order."""
 
     statement: int
     tests: int
@@ -128,9 +126,9 @@ def shared_tests(one: Signature, other: Signature) -> SharedTests:
 class NearDuplicateIndex:
     """Finds the signatures added so far whose resemblance to a given one may reach `threshold`.
 
-    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most.
-    Comparing a problem with all earlier ones would take time that grows with the square of the data. Of the candidates
-    the sketches rule out what is far below, all at once: boilerplate makes every statement resemble others a little.
+    An LSH index gives the candidates, with bands so wide that a pair at the threshold is missed once in fifty at most:
+    to compare a problem with all earlier ones would take quadratic time. Of the candidates the sketches rule out what
+    is far below, all at once: boilerplate makes every statement resemble others a little.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -179,28 +177,24 @@ def _empty() -> "MinHash":
 
 
 def _as_minhash(sketch: Sketch) -> "MinHash":
-    """A sketch as the object that an LSH index takes."""
     from datasketch import MinHash
 
     return MinHash(hashvalues=sketch, permutations=_empty().permutations, seed=1, hashfunc=int, scheme="affine32")
 
 
 def signature_row(signature: Signature) -> dict[str, Any]:
-    """A signature as values of SIGNATURE_FIELDS."""
     pairs = zip(SIGNATURE_FIELDS, fields(Signature), strict=True)
     return {column.name: getattr(signature, field.name) for column, field in pairs}
 
 
 def read_signatures(table: pa.Table, known_windows: Hashes | None = None) -> list[Signature]:
-    """The signatures in a table that has SIGNATURE_FIELDS, in order; with `known_windows` (sorted), of the windows only
-    those that are among them."""
+    """The signatures in a table with SIGNATURE_FIELDS, in order; of windows only those in `known_windows` (sorted)."""
     columns = [table.column(field.name).combine_chunks() for field in SIGNATURE_FIELDS]
     signatures = []
     for row in range(table.num_rows):
         statement, tests, words = (column[row].as_py() for column in columns[:3])
         # Copies: views would keep the whole table of their part in memory.
-        arrays = (column[row].values.to_numpy(zero_copy_only=False).copy() for column in columns[3:])
-        shingles, windows, *rest = arrays
+        shingles, windows, *rest = (column[row].values.to_numpy(zero_copy_only=False).copy() for column in columns[3:])
         if known_windows is not None:
             windows = _among(windows, known_windows)
         signatures.append(Signature(statement, tests, words, shingles, windows, *rest))

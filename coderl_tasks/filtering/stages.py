@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated, known_windows
-from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, Fault, find_duplicates
+from coderl_tasks.filtering.duplicates import DuplicateRules, Entry, find_duplicates
 from coderl_tasks.filtering.parts import KEPT_SCHEMA, KeptProblems, dropped_file
 from coderl_tasks.filtering.rows import RowRules, min_tests_hint
 from coderl_tasks.filtering.signature import SIGNATURE_FIELDS, Hashes, read_signatures
@@ -38,20 +38,13 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.problems import DROPPED_SCHEMA, Drop, count_drops, dropped_frame
+from coderl_tasks.problems.drops import DROPPED_SCHEMA, Drop, count_drops, dropped_frame, require_all_rows
 from coderl_tasks.problems.loading import CODE_ROWS, RowReader
 from coderl_tasks.problems.raw_files import FileIndex, RawFile, index_file, whole_file
 from coderl_tasks.problems.sides import NO_EVALUATION, is_held_out
-from coderl_tasks.problems.sources import (
-    NoSplitsError,
-    RowSource,
-    is_file,
-    open_source,
-    revision_of,
-)
+from coderl_tasks.problems.sources import PINNED_REVISIONS, NoSplitsError, RowSource, is_file, open_source
 
-FORMAT = 2
-"""Goes up when the same rows give other parts."""
+FORMAT = 2  # goes up when the same rows give other parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +80,20 @@ class FilterResult:
     manifest: dict[str, Any]
 
     def __post_init__(self) -> None:
-        if len(self.kept) + self.dropped.height != self.read:
-            raise ValueError(f"kept {len(self.kept)} + dropped {self.dropped.height} is not the {self.read} rows read")
+        require_all_rows(len(self.kept), self.dropped, self.read)
 
     def lines(self) -> list[str]:
         """What came of it, for people."""
-        dropped = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
+        dropped, hint = self._counts(), min_tests_hint(self.dropped)
         lines = [f"{self.read} rows read from {self.manifest['dataset']}: {len(self.kept)} problems"]
         lines += [f"dropped: {dropped}"] if dropped else []
-        hint = min_tests_hint(self.dropped)
         lines += [hint] if hint is not None else []
-        compared = self.manifest["evaluation_problems"]
-        if not compared:
+        if not self.manifest["evaluation_problems"]:
             lines.append("not decontaminated: there are no evaluation problems to compare with (evaluation_dataset=)")
         return lines
+
+    def _counts(self) -> str:
+        return ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
 
     def require_problems(self) -> None:
         """Raise DataError, one line that says what was found and what is missing, if no row came through."""
@@ -109,27 +102,21 @@ class FilterResult:
         dataset = self.manifest["dataset"]
         if self.dropped.is_empty():
             raise DataError(f"{dataset} has no rows")
-        counts = ", ".join(f"{count} {reason}" for reason, count in self.manifest["dropped"].items())
         first = self.dropped.row(0, named=True)
         why = f"row {first['source_row']} of {first['split']}: {first['detail'] or first['reason']}"
-        other = f" --environment={self.manifest['environment']}" if "environment" in self.manifest else ""
         hint = min_tests_hint(self.dropped)
         why += f". {hint.capitalize()}" if hint is not None else ""
-        all_rows = f"All rows: coderl validate {dataset}{other}"
-        raise DataError(f"{dataset}: none of {self.read} rows can be used ({counts}); {why}. {all_rows}")
+        all_rows = f"All rows: coderl validate {dataset} --environment={self.manifest['environment']}"
+        raise DataError(f"{dataset}: none of {self.read} rows can be used ({self._counts()}); {why}. {all_rows}")
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
-    """Put the problems of a data set through all stages, in `folder`, which is theirs alone.
-
-    Raises DataError for what cannot be read, InfraError if a worker dies.
-    """
+    """Put the problems of a data set through all stages, in `folder`, which is theirs alone. Raises DataError for what
+    cannot be read, InfraError if a worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
     # Both sides may have the same files.
-    files = list(
-        dict.fromkeys(file for side in (train, evaluation) for source in side.sources for file in source.files)
-    )
+    files = list(dict.fromkeys(file for source in train.sources + evaluation.sources for file in source.files))
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(0, 0, 0, "hashing"))
@@ -138,7 +125,7 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     described = {
         "format": FORMAT,
         "dataset": request.source,
-        "revision": revision_of(request.source),
+        "revision": PINNED_REVISIONS.get(request.source),
         "splits": None if request.splits is None else list(request.splits),
         "limit": request.limit,
         "rows": asdict(request.rows),
@@ -266,36 +253,26 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
     evaluation, _ = _entries(folder, "evaluation", None)
     # Of the train problems' windows only those that the evaluation has too stay in memory: no others can overlap.
     train, kept = _entries(folder, "train", known_windows(evaluation))
-    held_out = {
-        number: ("test_side", Fault(number, "held_out", f"one of test_share={request.test_share:g}"))
-        for number, problem_id in enumerate(kept["problem_id"])
-        if request.test_share is not None and is_held_out(problem_id, request.test_share)
-    }
-    left = [number for number in range(len(train)) if number not in held_out]
-    duplicates = [
-        Fault(left[fault.index], fault.reason, fault.detail)
-        for fault in find_duplicates([train[number] for number in left], request.duplicates)
-    ]
+    faults: dict[int, tuple[str, str, str]] = {}  # stage, reason and detail, by number
+    if request.test_share is not None:
+        held_out = ("test_side", "held_out", f"one of test_share={request.test_share:g}")
+        ids = kept["problem_id"]
+        faults = {n: held_out for n, name in enumerate(ids) if is_held_out(name, request.test_share)}
     # In this order each row has one reason, and a passage of a problem that comes twice counts once.
-    twice = {fault.index for fault in duplicates}
-    once = [number for number in left if number not in twice]
-    contaminated = [
-        Fault(once[fault.index], fault.reason, fault.detail)
-        for fault in find_contaminated([train[number] for number in once], evaluation, request.overlap)
-    ]
-    faults = held_out | {fault.index: ("dedup", fault) for fault in duplicates}
-    faults |= {fault.index: ("decontaminate", fault) for fault in contaminated}
-    out = kept.with_row_index("index").filter(pl.col("index").is_in(list(faults)))
-    problems = KeptProblems(folder, out.drop("index"))
-    drops = [
-        Drop.of(problem, faults[index][0], faults[index][1].reason, faults[index][1].detail)
-        for index, problem in zip(out["index"], problems.outlines(), strict=True)
-    ]
+    left = [number for number in range(len(train)) if number not in faults]
+    for fault in find_duplicates([train[number] for number in left], request.duplicates):
+        faults[left[fault.index]] = ("dedup", fault.reason, fault.detail)
+    left = [number for number in left if number not in faults]
+    for fault in find_contaminated([train[number] for number in left], evaluation, request.overlap):
+        faults[left[fault.index]] = ("decontaminate", fault.reason, fault.detail)
+    numbered, is_out = kept.with_row_index("index"), pl.col("index").is_in(list(faults))
+    out, through = numbered.filter(is_out), numbered.filter(~is_out).drop("index")
+    problems = KeptProblems(folder, out.drop("index")).outlines()
+    drops = [Drop.of(problem, *faults[index]) for index, problem in zip(out["index"], problems, strict=True)]
     earlier = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
     dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *earlier, dropped_frame(drops)])
     if request.test_share is not None:
         dropped = _with_held_out(dropped, request.test_share)
-    through = kept.with_row_index("index").filter(~pl.col("index").is_in(list(faults))).drop("index")
     manifest = described | _rules(request)
     manifest |= {
         "read": through.height + dropped.height,

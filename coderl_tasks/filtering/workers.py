@@ -46,10 +46,7 @@ DoneT = TypeVar("DoneT")
 
 @dataclass(frozen=True, slots=True)
 class RowsProgress:
-    """Rows and bytes read so far, and bytes in all (uncompressed): 0 while that is not known, as the files are hashed.
-
-    `phase` is hashing, reading, or comparing, when all has been read.
-    """
+    """Rows and bytes read so far, and bytes in all (uncompressed), 0 while the files are hashed."""
 
     rows: int
     bytes_read: int
@@ -63,11 +60,8 @@ OnCount = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class PartJob:
-    """Make `part` of `segment`, of its first `limit` rows only where that is given.
-
-    Without `rules` it is of evaluation problems: whatever parses is kept, with one test; with `held_out` only what that
-    share holds out.
-    """
+    """Make `part` of `segment`, of its first `limit` rows only where that is given. Without `rules` it is of evaluation
+    problems: whatever parses is kept, with one test; with `held_out` only what that share holds out."""
 
     source: RowSource
     segment: Segment
@@ -152,9 +146,7 @@ def run_jobs(
     on_progress: OnCount | None = None,
 ) -> list[DoneT]:
     """What `work`, a function of a module, gives for each job, in order. Of heavy jobs one runs at a time.
-
-    `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies.
-    """
+    `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies."""
     global _counter
     if workers == 1 or len(jobs) < 2:
         _counter = _LocalCounter(on_progress)
@@ -163,9 +155,7 @@ def run_jobs(
     # threads (polars has some) may wait for a lock that none of its own threads holds.
     context = multiprocessing.get_context("spawn")
     shared = _SharedCounter(context)
-    executor = ProcessPoolExecutor(
-        min(workers, len(jobs)), mp_context=context, initializer=_start_worker, initargs=(shared,)
-    )
+    executor = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (shared,))
     waiting = {heavy: deque(n for n, job in enumerate(jobs) if is_heavy(job) is heavy) for heavy in (True, False)}
     running: dict[Future[DoneT], tuple[int, bool]] = {}
     done: dict[int, DoneT] = {}

@@ -48,10 +48,8 @@ class DamagedFileError(DataError):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """An open file whose content is at `path`, atomically and durably, when the block has ended without an error.
-
-    The folder must exist. DirectoryMovedError if it is no longer the one that this process holds.
-    """
+    """An open file whose content is at `path`, in a folder that exists, when the block has ended without an error.
+    DirectoryMovedError if the folder is no longer the one that this process holds."""
     require_in_place(path)
     # In the same folder, as a rename is atomic only within a file system. Not one of tempfile's: its mode 0600
     # would outlive the rename, where the umask is to decide.
@@ -83,7 +81,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Put `data` at `path`, atomically and durably. The folder must exist."""
+    """Put `data` at `path` (see `replacing`)."""
     with replacing(path) as file:
         file.write(data)
 
@@ -105,10 +103,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
-    """Put `frame` at `path` as zstd parquet; the same frame gives the same bytes.
-
-    With `rows_per_group` it is encoded so many rows at a time, and takes memory for these alone.
-    """
+    """Put `frame` at `path` as zstd parquet; the same frame gives the same bytes. With `rows_per_group` it is encoded
+    so many rows at a time, and takes memory for these alone."""
     # Into the file and not by way of `write_bytes`: a step of long completions would be there twice more.
     with replacing(path) as file:
         encode_parquet(file, frame, rows_per_group)
@@ -152,8 +148,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_parquet(path: Path, schema: Mapping[str, pl.DataType] | None = None, *, others: bool = True) -> pl.DataFrame:
     """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
-    `schema`, or has it in another type. Without `others`, columns that `schema` does not have are not read.
-    """
+    `schema`, or has it in another type. Without `others`, columns that `schema` does not have are not read."""
     data = _content(path)
     try:
         there = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
@@ -187,8 +182,8 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def make_folder(folder: Path, *, private: bool = False) -> Path:
-    """Create `folder` and its parents, durably. No error if it exists; DirectoryMovedError if it would be created where
-    a folder was that this process holds. What is created is for this user alone if `private`."""
+    """Create `folder` and its parents where they are missing, durably, for this user alone if `private`.
+    DirectoryMovedError if it would be created where a folder was that this process holds."""
     require_in_place(folder)
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     if private:
@@ -211,8 +206,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The objects in `path`, none if it is missing. A torn last line is left out; a damaged line before it raises
-    DamagedFileError."""
+    """The objects in `path`, none if it is missing, without a torn last line. DamagedFileError for another damaged
+    line."""
     return _parse(path)[0]
 
 
@@ -252,10 +247,7 @@ def repair(path: Path) -> bool:
 
 
 def recover(path: Path) -> None:
-    """Cut off a torn last line; set a file that is damaged otherwise aside, and put back its lines that can be read.
-
-    Only the directory's owner may do this.
-    """
+    """As `repair`; a file that is damaged otherwise is set aside, and its lines that can be read are put back."""
     try:
         repair(path)
     except DamagedFileError as error:
@@ -265,7 +257,6 @@ def recover(path: Path) -> None:
 
 
 def _row(line: bytes) -> Row | None:
-    """The object in `line`, None if there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -311,12 +302,10 @@ class _Hold:
     descriptor: int
 
 
-_held: dict[Path, _Hold] = {}
-"""By lock file."""
+_held: dict[Path, _Hold] = {}  # by lock file
 _held_guard = threading.Lock()
 RUN_LOCK = "run.lock"
-_FLOCK = "hhqqi4x"
-"""struct flock of 64-bit Linux: type, whence, start, length, process."""
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, process
 
 
 class DirectoryBusyError(ConfigError):

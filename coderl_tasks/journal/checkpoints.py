@@ -48,7 +48,7 @@ def save_checkpoint(
     kind: "Kind" = "both",
     ttl_seconds: int | None = None,
 ) -> dict[str, Any]:
-    """`save_checkpoint_async` for code that is not async: blocks until the weights are saved and recorded."""
+    """`save_checkpoint_async` for code that is not async."""
     from coderl_tasks.policy.clients import submit_weights, tinker_errors
 
     with tinker_errors(f"saving checkpoint {name}"):
@@ -90,10 +90,8 @@ class ExpiringState:
 
 def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]:
     """The states of the newest steps of `run`, whose settings are `config`, that a resume goes on from and that expire,
-    the newest first; not those of steps with a checkpoint, which stays.
-
-    `expires` is what was asked of the service, counted from the commit: what the service says counts.
-    """
+    the newest first; not those of steps with a checkpoint, which stays. `expires` is an estimate: the time that was
+    asked of the service, counted from the commit."""
     recorded = {key: config[key] for key in _EXPIRY if config.get(key) is not None}
     settings = TrainSettings().filled_from(recorded)
     hours, keep = settings.rolling_save.hours, settings.rolling_states
@@ -117,11 +115,8 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
 
 
 def check_log_dir(log_path: Path | str, behavior_if_exists: LogDirBehavior = "resume") -> bool:
-    """Whether `log_path` holds a run to go on with, after doing what `behavior_if_exists` says if it does.
-
-    `resume` leaves it, `raise` makes it a ConfigError, `delete` removes it. A directory that is not a run's is
-    never deleted (ConfigError).
-    """
+    """Whether `log_path` holds a run to go on with. One that is there is left (`resume`), refused with a ConfigError
+    (`raise`) or deleted (`delete`); a directory that is not a run's is never deleted (ConfigError)."""
     folder = Path(log_path).expanduser()
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False

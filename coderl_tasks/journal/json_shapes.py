@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from coderl_tasks.journal.atomic import DamagedFileError, read_json
 
-DEEPEST = 50
-"""Lists and objects in one another: ours have five, and readers recur."""
+DEEPEST = 50  # lists and objects in one another: ours have five, and readers recur
 Number = Annotated[float, Field(gt=-(2**63), lt=2**63)]
 
 
@@ -105,8 +104,8 @@ class Manifest(_Shape):
 
 
 def read_shaped(path: Path, shape: type[BaseModel]) -> dict[str, Any]:
-    """The JSON object at `path`, as it is. Raises FileNotFoundError, or DamagedFileError if it is none or not of
-    `shape`, which the first fault is named for."""
+    """The JSON object at `path`, as it is. Raises FileNotFoundError, or DamagedFileError, with the first fault, if it
+    is none or not of `shape`."""
     value = read_json(path)
     try:
         json.dumps(value, ensure_ascii=False).encode()  # as it was written
@@ -126,12 +125,8 @@ def _depth(value: Any) -> int:
     """How deep lists and objects lie in one another; no further than DEEPEST is looked."""
     level, depth = [value], 0
     while depth <= DEEPEST:
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+        level = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [inner for each in level if isinstance(each, list) for inner in each]
         if not level:
             break
         depth += 1

@@ -21,8 +21,8 @@ crash. That a service bills prompts of a group and sequences that are trained on
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +30,7 @@ import polars as pl
 
 from coderl_tasks.errors import BudgetReachedError, ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
-from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, StepJournal
+from coderl_tasks.journal.steps import BASELINE, FINAL, Commit
 from coderl_tasks.settings import CurateSettings, FlowSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS
 
@@ -41,8 +41,7 @@ LOST_FILE = "lost.json"
 MILLION = 1e6
 METRICS = ("tokens_prompt", "tokens_prompt_cached", "tokens_completion", "tokens_training")
 """The columns of metrics.jsonl that have a step's tokens, in the order of Tokens."""
-_GROUP = ("step", "group_index", "attempt")
-"""The columns of rollouts that tokens are counted by."""
+_GROUP = ("step", "group_index", "attempt")  # the columns of rollouts that tokens are counted by
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +68,13 @@ class Tokens:
 
     def in_words(self) -> str:
         """All kinds that there are any of."""
-        kinds = {"prompt": self.prompt, "cached prompt": self.cached, "completion": self.completion}
-        kinds["training"] = self.training
-        return ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if number) + " tokens"
+        kinds = zip(("prompt", "cached prompt", "completion", "training"), astuple(self), strict=True)
+        return ", ".join(f"{number:,} {kind}" for kind, number in kinds if number) + " tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens of each kind; `train` None is not known. `known` says since when, or from where."""
+    """USD per million tokens of each kind, None where not known. `known` says since when, or from where."""
 
     prefill: float
     cached: float
@@ -106,14 +104,6 @@ PRICES = {
 The cached price of Qwen3-8B is from the page's "80% discount on cached prefill tokens"."""
 
 
-def price_of(model_name: str, prices: Mapping[str, float]) -> Price | None:
-    """The price of `model_name`: the setting `prices` where it says any, else the table's; None if it is not known."""
-    if prices:
-        prefill = prices["prefill"]
-        return Price(prefill, prices.get("cached", prefill), prices["sample"], prices.get("train"), "prices=")
-    return PRICES.get(model_name)
-
-
 class Budget:
     """What one run has spent, and may. Without settings there is no cap, and it only counts."""
 
@@ -130,10 +120,8 @@ class Budget:
 
     @asynccontextmanager
     async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame], None]]:
-        """Room for what `request` costs at most, while the block lasts; called with the group that came, it is charged.
-
-        Raises BudgetReachedError if there is none and nothing is in flight that could leave some.
-        """
+        """Reserve what `request` costs at most, while the block lasts; called with the group that came, charge it.
+        Raises BudgetReachedError if it does not fit and nothing is in flight that could leave some."""
         epochs = self.epochs if request.step >= 0 else 0
         n, prompt = request.num_samples, len(request.prompt_tokens)
         completion = n * request.max_tokens
@@ -168,7 +156,7 @@ class Budget:
         self._training[step] = training
 
     def _too_much(self, most: Tokens) -> tuple[str, float, str] | None:
-        """The cap that `most` would pass, and what to say of it; None if it fits."""
+        """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
         if self.max_tokens is not None and then.counted > self.max_tokens:
             said = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
@@ -187,8 +175,10 @@ def flow_of(settings: FlowSettings) -> str:
 
 
 def cost_price(settings: FlowSettings) -> Price | None:
-    """What the tokens of `settings` cost; None where that is not known."""
-    price = price_of(settings.model_name, dict(settings.prices.items()))
+    """What the tokens of `settings` cost: by its `prices`, else by PRICES; None where that is not known."""
+    price, own = PRICES.get(settings.model_name), dict(settings.prices.items())
+    if own:
+        price = Price(own["prefill"], own.get("cached", own["prefill"]), own["sample"], own.get("train"), "prices=")
     if price is not None and isinstance(settings, TrainSettings) and settings.kl.penalty_coef:
         # The base model reads once what is trained on.
         train = None if price.train is None else price.train + price.prefill / settings.epochs_per_rollout_batch
@@ -210,7 +200,6 @@ def require_price(settings: FlowSettings) -> None:
 
 
 def is_capped(settings: FlowSettings) -> bool:
-    """Whether `settings` have a cap."""
     return settings.max_tokens_total is not None or settings.max_usd is not None
 
 
@@ -249,32 +238,30 @@ def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Toke
 
 
 def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:
-    """The tokens of recorded groups in parquet files; a damaged file, which is sampled again, has none."""
+    """The tokens of recorded groups in parquet files; one that is missing or damaged, which is sampled again, has
+    none."""
     total = Tokens()
     for file in files:
-        try:
+        with suppress(OSError, pl.exceptions.PolarsError):
             total += frame_tokens(pl.scan_parquet(file), epochs)
-        except (OSError, pl.exceptions.PolarsError):
-            continue
     return total
 
 
 def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Budget:
-    """The budget of the run at `path`, with what its steps (committed or not, ahead or not) and its evaluations have
-    spent; not its pool's profile."""
+    """The budget of the run at `path`, with what all its steps and its evaluations have spent; not its pool's
+    profile."""
     if not is_capped(settings):
         return Budget(settings)
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
-    budget = Budget(settings, [evaluations_tokens(path)])
+    own = (folder for folder in path.glob("evals/*") if folder.name.startswith((BASELINE, FINAL, "step-")))
+    budget = Budget(settings, map(evaluation_tokens, own))
     for folder in sorted(path.glob("steps/*")):
-        journal = StepJournal(folder, int(folder.name))
-        lost = read_lost(folder)
-        commit = committed.get(journal.step)
-        if commit is not None:
-            tokens = metrics_tokens(commit.metrics)
+        step, lost = int(folder.name), read_lost(folder)
+        if step in committed:
+            tokens = metrics_tokens(committed[step].metrics)
         else:
             tokens = step_tokens(folder, epochs)
-            budget.charged(journal.step, tokens.training)
+            budget.charged(step, tokens.training)
         budget.spent += tokens + lost
     return budget
 
@@ -303,12 +290,6 @@ def read_lost(folder: Path) -> Tokens:
     return Tokens(**read_json(path)) if path.is_file() else Tokens()
 
 
-def evaluations_tokens(run: Path) -> Tokens:
-    """What a run's own evaluations have spent, finished or not."""
-    own = [path for path in run.glob("evals/*") if path.name.startswith((BASELINE, FINAL, "step-"))]
-    return sum((evaluation_tokens(path) for path in own), Tokens())
-
-
 def evaluation_tokens(folder: Path) -> Tokens:
     """What the evaluation in `folder` has spent, finished or not."""
     whole = folder / "rollouts.parquet"
@@ -319,11 +300,11 @@ def profile_tokens(pool: Path) -> Tokens:
     """What the profile of the curation in the folder `pool` has spent."""
     total = Tokens()
     for shard in pool.glob("shards/*"):
-        total += files_tokens([shard / "rollouts.parquet"] if (shard / "rollouts.parquet").is_file() else [])
-        whole = _places(shard / "rollouts.parquet")
+        whole = shard / "rollouts.parquet"
+        places = _places(whole)
         # A finished shard that is sampled on has its new rounds here, beside those that the file has too.
-        groups = (file for file in shard.glob("groups/*.parquet") if not _places(file) <= whole)
-        total += files_tokens(groups)
+        groups = [file for file in shard.glob("groups/*.parquet") if not _places(file) <= places]
+        total += files_tokens([whole, *groups])
     return total
 
 
@@ -343,12 +324,10 @@ def pool_spent(manifest: Mapping[str, Any]) -> Tokens:
 
 
 def curation_budget(settings: CurateSettings, folder: Path) -> Budget:
-    """The budget of the curation in `folder`."""
     return Budget(settings, [profile_tokens(folder)] if is_capped(settings) else ())
 
 
 def evaluation_budget(settings: FlowSettings, folder: Path) -> Budget:
-    """The budget of the evaluation in `folder`."""
     return Budget(settings, [evaluation_tokens(folder)] if is_capped(settings) else ())
 
 

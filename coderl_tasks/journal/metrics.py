@@ -13,15 +13,12 @@ import polars as pl
 from coderl_tasks.journal.atomic import DamagedFileError, Row, append_row, read_rows, repair, write_rows
 
 EVAL_PREFIX = "eval/"
-_LARGEST = 2**63
-"""What a number is below, either way: beyond it none fits into a column of integers."""
+_LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
 class MetricsLog:
-    """The metrics file of a run; one owner at a time, guarded by the directory's lock.
-
-    It remembers which rows there are, so that appending does not read the file.
-    """
+    """The metrics file of a run, for the one process that holds the directory. It remembers which rows there are, so
+    that appending does not read the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,10 +41,8 @@ class MetricsLog:
             self._replace(sorted([*others, row], key=row_identity))
 
     def reconcile(self, committed: Iterable[Row]) -> None:
-        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them.
-
-        Evaluation rows of steps that are not committed are dropped: they come back when the step is repeated.
-        """
+        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them:
+        later ones come back when their step is repeated."""
         repair(self.path)
         rows = read_rows(self.path)
         steps = sorted(committed, key=lambda row: int(row["step"]))
@@ -68,8 +63,7 @@ class MetricsLog:
 
 def metrics_rows(path: Path) -> list[Row]:
     """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
-    step is no whole number, or a value is NaN, infinite, over 2**63, a list or an object, or a text in a step's row
-    (`act` may be one)."""
+    step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
     rows = read_rows(path)
     for number, row in enumerate(rows, 1):
         if type(row.get("step")) is not int:  # JSON's true is an int to isinstance

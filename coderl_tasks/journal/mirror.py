@@ -12,7 +12,8 @@ import logging
 import shutil
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
@@ -92,22 +93,20 @@ class Mirror:
         for path in sorted(self._local.rglob("*")):
             if path.name.startswith(".") or path.name == "run.lock":
                 continue
-            try:
+            with suppress(FileNotFoundError):
                 stat = path.stat()
-            except FileNotFoundError:
-                continue
-            if not S_ISREG(stat.st_mode):
-                continue
-            stamps[path.relative_to(self._local).as_posix()] = Stamp(stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                if S_ISREG(stat.st_mode):
+                    name = path.relative_to(self._local).as_posix()
+                    stamps[name] = Stamp(stat.st_ino, stat.st_mtime_ns, stat.st_size)
         return stamps
 
 
+@dataclass(frozen=True, slots=True)
 class RecordedFolder:
     """A local folder to work in; `changed` asks for what is new in it to be sent to where it is recorded."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.news = asyncio.Event()
+    path: Path
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def changed(self) -> None:
         self.news.set()
@@ -115,10 +114,8 @@ class RecordedFolder:
 
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
-    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes.
-
-    One process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that.
-    """
+    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes. One
+    process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that."""
     here = local_path(address)
     local = here or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
     # The lock of a copy lies beside it, since `fetch` deletes the copy.

@@ -18,8 +18,7 @@ from coderl_tasks.journal.steps import read_frame
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 STEPS_PER_FILE = 64
-STEP = "step-"
-"""What the name of a file of a single step begins with."""
+STEP = "step-"  # what the name of a file of a single step begins with
 LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
 """Columns of the index that count another one's tokens."""
 LEFT_OUT = (
@@ -60,8 +59,8 @@ def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
 
 
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
-    """Add the rollouts of `step`, which is committed as all before it are; and where the steps of a file of many are
-    complete, write that."""
+    """Add the rollouts of `step`, which is committed as all before it are. Once the steps of a file of many are
+    complete, that is written in place of theirs."""
     folder = make_folder(run / "index")
     write_parquet(folder / f"{STEP}{step:06d}.parquet", scored.select(_columns()))
     last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
@@ -75,8 +74,7 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
 
 
 def _read_step(run: Path, step: int) -> pl.DataFrame | None:
-    """The rows of a step, from its own file of the index or else from its rollouts; a damaged file is set aside, as the
-    journal does, and stops nobody."""
+    """The rows of a step, from its own file of the index or else from its rollouts; a damaged file is set aside."""
     rows = read_frame(run / "index" / f"{STEP}{step:06d}.parquet", INDEX_SCHEMA)
     if rows is not None:
         return rows

@@ -12,8 +12,7 @@ from coderl_tasks.settings import Setting, TrainSettings, about, all_settings
 from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 CONFIG_FILE = "config.json"
-FORMAT = 1
-"""Version of the run directory's format, the one that the first release promises to read."""
+FORMAT = 1  # version of the run directory's format, the one that the first release promises to read
 
 # A mended reward function is what a run that stopped for it goes on with.
 _SETTINGS = {key: about(field) for key, field in all_settings(TrainSettings)} | {
@@ -56,10 +55,8 @@ class ConfigChange:
 
 
 def recorded_config(run: Path | None) -> dict[str, Any] | None:
-    """What config.json says of the run in the folder `run`; None if there is none (yet).
-
-    Raises DataError if it is damaged or was written by a newer version than this one.
-    """
+    """What config.json says of the run in the folder `run`; None if there is none (yet). Raises DataError if it is
+    damaged or was written by a newer version than this one."""
     file = run.expanduser() / CONFIG_FILE if run is not None else None
     if file is None or not file.is_file():
         return None
@@ -75,36 +72,28 @@ def recorded_config(run: Path | None) -> dict[str, Any] | None:
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
     """Every setting that differs, nested ones as `a.b`, in the order of the keys."""
-    before, after = (_flatten(_settings(config)) for config in (old, new))
+    before, after = (
+        _flatten({key: value for key, value in config.items() if key not in NOT_COMPARED}) for config in (old, new)
+    )
     keys = sorted(before.keys() | after.keys())
-    values = ((key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
-    return [ConfigChange(*item) for item in values if item[1] != item[2]]
+    changes = [ConfigChange(key, before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys]
+    return [change for change in changes if change.old != change.new]
 
 
 def check_resume(
     old: Mapping[str, Any], new: Mapping[str, Any], *, may_change: Iterable[str] = MAY_CHANGE
 ) -> list[ConfigChange]:
-    """The allowed changes between a recorded configuration and a new one, to be logged.
-
-    Raises ConfigError naming every change of a key that matches none of the patterns `may_change`.
-    """
+    """The allowed changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every
+    change of a key that matches none of the patterns `may_change`."""
     patterns = tuple(may_change)
     changes = config_changes(old, new)
-    refused = [
-        change
-        for change in changes
-        if not change.is_free and not any(fnmatchcase(change.key, pattern) for pattern in patterns)
-    ]
+    refused = [each for each in changes if not (each.is_free or any(fnmatchcase(each.key, p) for p in patterns))]
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "
             "use them again, or start a new run with another log_path (init_from=<state_path> keeps the weights)"
         )
     return changes
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in NOT_COMPARED}
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -119,5 +108,4 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown_setting(value: Any) -> str:
-    """A setting's value as it is shown in a change."""
     return "not set" if value is _ABSENT else repr(value)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import polars as pl
@@ -39,8 +38,7 @@ from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, S
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
-STOP: Literal["max_steps"] = "max_steps"
-"""The setting that an act changes which ends a run."""
+STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
 _WRITTEN_EARLY = {
     "config.json",
     "test_order.json",
@@ -55,21 +53,12 @@ _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 
 
 class RunDirectory:
-    """A run's directory, held by this process until `close` (or the end of a `with` block).
-
-    `config` is what config.json says: the settings, and what was found out (FINDINGS). `changes` are the settings that
-    differ from the recorded ones, for the log; `resumed` says whether there were recorded ones; `finished` that nothing
-    was left to do when it was opened.
-    """
+    """A run's directory, held by this process until `close` (or the end of a `with` block). `config` is what
+    config.json says: the settings, and FINDINGS. `changes` are the settings that differ from the recorded ones;
+    `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
 
     def __init__(
-        self,
-        path: Path,
-        config: dict[str, Any],
-        lock: DirectoryLock,
-        *,
-        changes: list[ConfigChange],
-        resumed: bool,
+        self, path: Path, config: dict[str, Any], lock: DirectoryLock, *, changes: list[ConfigChange], resumed: bool
     ):
         self.path = path
         self.config = config
@@ -89,19 +78,18 @@ class RunDirectory:
         may_change: Iterable[str] = MAY_CHANGE,
         is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
-        """The run at `path`: created with `config` if there is none, resumed if there is. None is a new default place.
+        """The run at `path` (None: a new default place), created with `config` or resumed.
 
         Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows), and records the
-        new configuration, unless the run `is_finished`, so that it would have no effect. Raises ConfigError if the
-        directory is in use, holds something else, or was started with settings that may not change (`may_change` are
-        patterns of those that may). Where nothing was sampled yet, any may.
+        new configuration, unless the run `is_finished`. Raises ConfigError if the directory is in use, holds something
+        else, or was started with settings that match none of the patterns `may_change`, and has sampled.
         """
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
         # Before the lock is taken, whose file would then lie in somebody else's folder.
-        if folder.is_dir() and not config_path.exists() and any(_visible(folder)):
+        if folder.is_dir() and not config_path.exists() and any(map(_is_visible, folder.iterdir())):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
         lock = DirectoryLock(folder)
@@ -132,7 +120,7 @@ class RunDirectory:
         return run
 
     def step(self, step: int) -> StepJournal:
-        """The journal of `step` (from 0), whether it has begun or not."""
+        """The journal of `step`, whether it has begun or not."""
         if step < 0:
             raise ValueError(f"steps count from 0, got {step}")
         return _step(self.path, step)
@@ -165,7 +153,7 @@ class RunDirectory:
 
     @property
     def next_step(self) -> int:
-        """The step to work on: the first one without a commit. Some of its phases may be done."""
+        """The first step without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
 
     def index_rollouts(self, step: int, scored: pl.DataFrame) -> None:
@@ -174,34 +162,28 @@ class RunDirectory:
 
     def _remove_recorded_groups(self) -> None:
         """Finish deleting single groups where a crash came between recording all of them and that."""
-        for folder in self.path.glob("steps/*/groups"):
-            if (folder.parent / "sampled.parquet").is_file():
-                GroupFiles(folder).remove()
-        for folder in self.path.glob("evals/*/groups"):
-            if (folder.parent / "summary.json").is_file():
-                GroupFiles(folder).remove()
+        for kind, recorded in (("steps", "sampled.parquet"), ("evals", "summary.json")):
+            for folder in self.path.glob(f"{kind}/*/groups"):
+                if (folder.parent / recorded).is_file():
+                    GroupFiles(folder).remove()
 
     def close(self) -> None:
-        """Release the directory for others."""
         self._lock.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def committed_steps(path: Path) -> int:
-    """How many steps of the run at `path` have a commit, up to the first one without. Its files are not read."""
+    """How many steps of the run at `path` have a commit, up to the first one without. No file is read."""
     return next(step for step in count() if not _step(path, step).has("commit"))
 
 
 def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: str) -> bool:
-    """Whether the run at `path`, whose last committed step is `last`, has all that these settings ask for: the steps,
-    or those up to an act that ended it, the last checkpoint, the final evaluation."""
+    """Whether the run at `path`, whose last committed step is `last`, has all that these settings ask for."""
     if (max_steps == -1 or last < max_steps - 1) and not (steer == "act" and was_stopped(path, last)):
         return False
     # The last checkpoint is saved after the last commit: a crash between the two leaves something to do.
@@ -227,16 +209,13 @@ def was_stopped(path: Path, last: int) -> bool:
 def allowed_changes(
     path: Path, recorded: Mapping[str, Any], config: Mapping[str, Any], may_change: Iterable[str] = MAY_CHANGE
 ) -> list[ConfigChange]:
-    """What `config` changes of the run at `path`, which has `recorded`. Where nothing was sampled yet, anything may.
-
-    Raises ConfigError as `check_resume` does.
-    """
+    """As `check_resume` for the run at `path`; where nothing was sampled yet, anything may change."""
     return check_resume(recorded, config, may_change=("*",) if is_unstarted(path) else may_change)
 
 
 def is_unstarted(path: Path) -> bool:
-    """Whether the folder `path` holds an attempt at a run that never started: no group, no step, no evaluation is
-    recorded, and nothing lies there that a run does not write. An empty folder is one if runs are named so."""
+    """Whether the folder `path` holds an attempt at a run that recorded no group, step or evaluation, and nothing that
+    a run does not write. An empty folder is one if runs are named so."""
     children = list(path.iterdir())
     names = {child.name for child in children}
     if any(child.is_symlink() for child in (path, *children)):  # what lies behind it is somebody's arrangement
@@ -253,7 +232,7 @@ def is_unstarted(path: Path) -> bool:
 
 
 def is_given_name(name: str) -> bool:
-    """Whether `name` has the form of those that runs get by themselves: by the time, or by the flow run's id."""
+    """Whether `name` has the form of those that runs get by themselves: of the time, or of the flow run's id."""
     return re.fullmatch(r"\d{4}_\d\d_\d\d-\d\d_\d\d_\d\d(-\d+)?|run-[0-9a-f]{8}", name) is not None
 
 
@@ -288,8 +267,6 @@ def _make_run_folder(folder: Path) -> None:
         raise ConfigError(f"{folder} cannot be created ({error.strerror}): choose another log_path") from error
 
 
-def _visible(folder: Path) -> Iterable[Path]:
-    """What is in `folder` besides what an interrupted start or an early log leaves."""
-    return (
-        path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in ("run.lock", "logs.log")
-    )
+def _is_visible(path: Path) -> bool:
+    """Whether `path` is more than what an interrupted start or an early log leaves."""
+    return not path.name.startswith(".") and path.name not in ("run.lock", "logs.log")

@@ -13,13 +13,11 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
-LATEST = "latest"
-"""Names the newest run, or pool, wherever one is asked for."""
+LATEST = "latest"  # names the newest run, or pool, wherever one is asked for
 _NEAR = 0.8
 
 
 def runs_root() -> Path:
-    """The default root of runs."""
     return Path(DEFAULT_ROOT).expanduser()
 
 
@@ -30,18 +28,13 @@ def is_name(given: str) -> bool:
 
 def run_path(given: str) -> Path:
     """The directory of the run that `given` names, whether it is there or not."""
-    path = Path(given).expanduser()
-    if not is_name(given) or (_is_there(path) and not _is_there(runs_root() / given)):
-        return path
-    return runs_root() / given
+    here, named = Path(given).expanduser(), runs_root() / given
+    return here if not is_name(given) or (_is_there(here) and not _is_there(named)) else named
 
 
 def record_path(given: str, *, pools_first: bool = False) -> Path:
     """The existing directory that `given` names: a run, else a pool (or the other way round), else a folder here;
-    "latest" is the run that was written to last.
-
-    Raises ConfigError, with the near names, if there is none.
-    """
+    "latest" is the run that was written to last. Raises ConfigError, with the near names, if there is none."""
     given = given.removeprefix("log_path=").removeprefix("--log_path=")
     path = Path(given).expanduser()
     named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
@@ -60,10 +53,8 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
 
 def doubt(path: Path) -> str | None:
     """Why a new run at `path`, where nothing is yet, may be meant for another one; None where nothing speaks for that.
-
     Nobody makes up a name of the form that runs get by themselves. Any other name is in doubt if it is spelt like that
-    of a run beside it, unless it continues a series (exp1, exp2, exp2-long).
-    """
+    of a run beside it, unless it continues a series (exp1, exp2, exp2-long)."""
     near = near_runs(path)
     if is_given_name(path.name):
         return f"there is no run in {path}{did_you_mean(near)}"

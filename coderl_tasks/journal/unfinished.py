@@ -19,10 +19,8 @@ LOCK_FILE = "work.lock"
 
 @contextmanager
 def working_in(folder: Path, settings: Mapping[str, Any], *, instead: str) -> Iterator[None]:
-    """Hold `folder`, which is created if it is missing, with `settings` recorded in it.
-
-    Raises DirectoryBusyError if another process works there; `instead` says in words what to do then, besides waiting.
-    """
+    """Hold `folder`, which is created if it is missing, with `settings` recorded in it. Raises DirectoryBusyError if
+    another process works there; `instead` says in words what to do then, besides waiting."""
     lock = DirectoryLock(make_folder(folder, private=True), LOCK_FILE, instead)
     try:
         # Only once the folder is held: who is refused must not put its settings into another's work.

@@ -33,7 +33,7 @@ class RowDropped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """One dropped row: at which stage (parse, dedup, prompt, profile, band, ...), for which reason."""
+    """One dropped row. `stage` is parse, dedup, prompt, profile, band, ..."""
 
     stage: str
     reason: str
@@ -45,14 +45,18 @@ class Drop:
 
     @classmethod
     def of(cls, problem: Problem, stage: str, reason: str, detail: str = "") -> "Drop":
-        """The drop of a row that had become `problem`."""
         place = (problem.problem_id, problem.split, problem.source_row, problem.statement)
         return cls(stage, reason, detail, *place)
 
 
 def dropped_frame(drops: Iterable[Drop]) -> pl.DataFrame:
-    """Drops as a frame of `DROPPED_SCHEMA`, in order."""
     return pl.DataFrame([asdict(drop) for drop in drops], schema=DROPPED_SCHEMA)
+
+
+def require_all_rows(kept: int, dropped: pl.DataFrame, read: int) -> None:
+    """Raise ValueError unless every row that was read is kept or dropped."""
+    if kept + dropped.height != read:
+        raise ValueError(f"kept {kept} + dropped {dropped.height} is not the {read} rows read")
 
 
 def count_drops(dropped: pl.DataFrame) -> dict[str, int]:

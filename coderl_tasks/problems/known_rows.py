@@ -1,7 +1,4 @@
-"""Rows of well-known data sets that are not read as they are: what they are, and what to do with them.
-
-A refusal that lists columns leaves its reader to find out what every user of that data set has to find out.
-"""
+"""Rows of well-known data sets that are not read as they are: what they are, and what to do with them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +14,7 @@ ANSWERS = (
 CHATS = "nothing in them can be checked: training needs tests, or a prompt with a ground_truth (--environment=custom)"
 
 KNOWN_ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    (
-        "SWE-bench rows",
-        ("repo", "base_commit"),
-        "patches of repositories cannot be graded, only programs",
-    ),
+    ("SWE-bench rows", ("repo", "base_commit"), "patches of repositories cannot be graded, only programs"),
     ("MBPP rows", ("test_list",), ASSERTIONS),
     ("EvalPlus rows", ("base_input", "plus_input"), ASSERTIONS),
     ("BigCodeBench rows", ("complete_prompt", "test"), "tests that are unittest classes cannot be run"),

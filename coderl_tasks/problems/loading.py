@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame
+from coderl_tasks.problems.drops import Drop, RowDropped, dropped_frame, require_all_rows
 from coderl_tasks.problems.known_rows import known_rows
 from coderl_tasks.problems.problem import PROBLEM_SCHEMA, Kind, Problem, Test, trim_tests
 from coderl_tasks.problems.raw_files import Misread, Oversized, RawRow
@@ -21,6 +21,7 @@ from coderl_tasks.problems.raw_row import (
     METADATA_COLUMNS,
     content_id,
     problem_from_row,
+    require_utf8,
     row_id,
 )
 from coderl_tasks.problems.raw_tests import TestSet, as_mapping
@@ -34,8 +35,8 @@ SAME_ID_OTHER_TESTS = "same_id_other_tests"
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """How the rows of an environment become problems: `read` takes a raw row's values, with `split` and `source_row`,
-    and raises RowDropped; rows that are problems already, a pool's, have to be of one of `kinds`."""
+    """How an environment's rows become problems: `read` takes a row's values, `split` and `source_row`, and raises
+    RowDropped; rows that are problems already, a pool's, have to be of one of `kinds`."""
 
     read: Callable[..., Problem]
     kinds: tuple[Kind, ...]
@@ -70,17 +71,15 @@ def row_date(values: Any) -> date | None:
     """The day that a raw row says its problem is of; None if it says none that can be read."""
     if not isinstance(values, Mapping):
         return None
-    for place in (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS)):
-        for name in DATE_COLUMNS:
-            found = place.get(name)
-            if isinstance(found, date):  # a datetime is one too
-                return date(found.year, found.month, found.day)
-            if isinstance(found, str):
-                try:
-                    return date.fromisoformat(found.strip()[: len("YYYY-MM-DD")])
-                except ValueError:
-                    return None
-    return None
+    places = (values, *(as_mapping(values.get(name)) for name in METADATA_COLUMNS))
+    found = (place.get(name) for place in places for name in DATE_COLUMNS)
+    day = next((value for value in found if isinstance(value, date | str)), None)
+    if isinstance(day, date):  # a datetime is one too
+        return date(day.year, day.month, day.day)
+    try:
+        return None if day is None else date.fromisoformat(day.strip()[: len("YYYY-MM-DD")])
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +91,18 @@ class LoadResult:
     read: int
 
     def __post_init__(self) -> None:
-        if len(self.problems) + self.dropped.height != self.read:
-            raise ValueError(
-                f"kept {len(self.problems)} + dropped {self.dropped.height} is not the {self.read} rows read"
-            )
+        require_all_rows(len(self.problems), self.dropped, self.read)
 
     @property
     def unusable(self) -> str:
         """A line about the rows that gave no problem, with the reason of the first; empty if all did."""
         if self.dropped.is_empty():
             return ""
+        n = self.dropped.height
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped_by_reason().items())
         first = self.dropped.row(0, named=True)
         why = first["detail"] or first["reason"]
-        return (
-            f"{self.dropped.height} of {self.read} rows give no problem ({reasons}); row {first['source_row']}: {why}"
-        )
+        return f"{n} of {self.read} rows give no problem ({reasons}); row {first['source_row']}: {why}"
 
     def dropped_by_reason(self) -> dict[str, int]:
         """Counts of the dropped rows by reason, most frequent first."""
@@ -118,16 +113,12 @@ class LoadResult:
 def load_rows(
     source: str, splits: Sequence[str] | None = None, *, role: Role, limit: int | None = None
 ) -> Iterator[RawRow]:
-    """The raw rows of `source` (see `sources.open_source`), split by split.
-
-    With a `limit`, at most so many rows, taken in turn from the splits, so that each is represented; None or -1: all.
-    """
+    """The raw rows of `source` (see `sources.open_source`), split by split. With a `limit`, at most so many rows, taken
+    in turn from the splits, so that each is represented; None or -1: all."""
     sources = [split_source.rows() for split_source in open_source(source, splits, role)]
     if limit is None or limit == -1:
-        for rows in sources:
-            yield from rows
-    else:
-        yield from islice(_in_turn(sources), limit)
+        return chain.from_iterable(sources)
+    return islice(_in_turn(sources), limit)
 
 
 def load_problems(
@@ -144,9 +135,9 @@ def load_problems(
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
     `role` says which side of a data set is read, `rows` how a row is; `limit` counts rows read (None or -1: all); each
-    problem is cut to its `max_tests` longest-input tests (-1: all). A row with the identity of an earlier one is
-    dropped as a duplicate. With `dates`, rows of other days are passed over. With `keep`, what it makes of each problem
-    is kept in its place, as soon as it is read (`SpilledTests.keep`).
+    problem is cut to `max_tests` (see `trim_tests`). A row with the identity of an earlier one is dropped. With
+    `dates`, rows of other days are skipped. What `keep` makes of each problem is kept in its place, as soon as it is
+    read (`SpilledTests.keep`).
     Raises DataError if the source cannot be read, or with `dates` a row has none.
     """
     problems: dict[str, Problem] = {}
@@ -186,9 +177,8 @@ def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
     if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
         raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
     # Only these two may be null, where the data has none; any other null is damage.
-    missing = [
-        name for name in PROBLEM_SCHEMA if row.values[name] is None and name not in ("time_limit_s", "solutions")
-    ]
+    needed = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
+    missing = [name for name in PROBLEM_SCHEMA if name in needed and row.values[name] is None]
     if missing or not row.values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
     # A pool may be another's, or not be a pool: what it says is checked as what a row says is.
@@ -233,11 +223,8 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
-    """The problem in a row with these two columns; its id is its own `problem_id`, else a hash of both.
-
-    A ground truth that is no text is taken as its JSON. Raises RowDropped: row_not_object, no_prompt, no_ground_truth,
-    not_utf8.
-    """
+    """The problem in a row with these two columns; its id is its own `problem_id`, else a hash of both. A ground truth
+    that is no text is taken as its JSON. Raises RowDropped: row_not_object, no_prompt, no_ground_truth, not_utf8."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", f"not a JSON object: {row}")
     text, truth = row.get(text_column), row.get(truth_column)
@@ -251,11 +238,7 @@ def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str,
         raise RowDropped("no_ground_truth", f"nothing in {truth_column}; columns: {columns}")
     if not isinstance(truth, str):
         truth = json.dumps(truth, ensure_ascii=False)
-    try:
-        for part in (text, truth):
-            part.encode()
-    except UnicodeEncodeError as error:
-        raise RowDropped("not_utf8", str(error)) from None
+    require_utf8([text, truth])
     tests = (Test("", truth),)
     return Problem(
         problem_id=row_id(row.get("problem_id")) or content_id(text, "", TestSet("answer", "", tests)),

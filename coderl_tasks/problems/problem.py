@@ -21,7 +21,6 @@ from coderl_tasks.errors import ConfigError, DataError
 Kind = Literal["stdin", "call", "answer"]
 """How a completion is judged: as a program on its standard input, as a function's value, or as an answer, whose ground
 truth is the only test's `expected`."""
-
 TRAIN_SPLITS = ("primeintellect", "taco", "lcbv5")
 TEST_SPLITS = ("codeforces", "lcbv5")
 PROBLEM_SCHEMA: dict[str, pl.DataType] = {
@@ -55,10 +54,9 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem with the tests it is graded on.
+    """One problem with the tests it is graded on: a tuple, or `StoredTests`, which are read from a file.
 
-    `tests` are a tuple, or of a pool's problem in a run `StoredTests`, which read them from the pool's file.
-    `problem_id` is a stable hash of the content (or the raw row's own id); `split` is the data set's config name;
+    `problem_id` is a stable hash of the content, or the raw row's own id; `split` is the data set's config name;
     `tests_total` counts the tests kept, `tests_original` those before trimming; `time_limit_s` is CPU seconds per
     test, None where the data names none; `source_row` is the row number in the raw split.
     """
@@ -100,22 +98,16 @@ _FIELDS = tuple(field.name for field in fields(Problem))
 
 
 def problems_frame(problems: list[Problem]) -> pl.DataFrame:
-    """Problems as a frame of `PROBLEM_SCHEMA`, in order."""
     return pl.DataFrame([problem.to_row() for problem in problems], schema=PROBLEM_SCHEMA)
 
 
 def problems_from_frame(frame: pl.DataFrame) -> list[Problem]:
-    """The problems of a frame with (at least) the columns of `PROBLEM_SCHEMA`, in order."""
     return [Problem.from_row(row) for row in frame.iter_rows(named=True)]
 
 
 def trim_tests(problem: Problem, max_tests: int) -> Problem:
     """`problem` with its `max_tests` longest-input tests, as DeepCoder chose its 15, in their original order; -1 keeps
-    all.
-
-    Of equally long inputs the earlier come first. `tests_total` follows, `tests_original` stays.
-    Raises ValueError for max_tests of 0 or below -1.
-    """
+    all. Of equally long inputs the earlier come first. Raises ValueError for max_tests of 0 or below -1."""
     if max_tests == 0 or max_tests < -1:
         raise ValueError(f"max_tests must be positive, or -1 for all, got {max_tests}")
     if max_tests == -1 or len(problem.tests) <= max_tests:
@@ -127,10 +119,8 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
 
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
     """Problems `start` to `start + count` (-1: to the end) of the files at `addresses`, counted over all, in order.
-
-    The files have the columns of PROBLEM_SCHEMA, further ones are ignored; only row groups in the range are read.
-    Raises DataError for a file that is missing or is none of problems, ConfigError for an address that will not do.
-    """
+    Columns that are not in PROBLEM_SCHEMA are ignored; only row groups in the range are read. Raises DataError for a
+    file that is missing or is none of problems, ConfigError for an address that will not do."""
     problems: list[Problem] = []
     place = 0
     for address in addresses:
@@ -154,31 +144,27 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
     return problems
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StoredTests(Sequence[Test]):
-    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the
-    first one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one.
+    """The tests of one problem in a file, of which only the number is in memory, and where `first` is given the first
+    one: prompts are made of it. Each other access reads: `Problem.whole` is for more than one. Raises DataError where
+    the file is no longer what it was when the pool was opened."""
 
-    Raises DataError where the file is no longer what it was when the pool was opened.
-    """
-
-    def __init__(
-        self, file: "PoolFile | SpilledTests", place: tuple[int, int], problem_id: str, count: int, first: Test | None
-    ) -> None:
-        self._file = file
-        self._place = place
-        self._problem_id = problem_id
-        self._count = count
-        self._first = first
+    file: "PoolFile | SpilledTests"
+    place: tuple[int, int]
+    problem_id: str
+    number: int
+    first: Test | None
 
     def __len__(self) -> int:
-        return self._count
+        return self.number
 
     def __iter__(self) -> Iterator[Test]:
-        tests = self._file.tests(*self._place, self._problem_id)
-        if len(tests) != self._count:
+        tests = self.file.tests(*self.place, self.problem_id)
+        if len(tests) != self.number:
             raise DataError(
-                f"the pool {self._file.path} is damaged: problem {self._problem_id} has {len(tests)} tests and "
-                f"tests_total={self._count}"
+                f"the pool {self.file.path} is damaged: problem {self.problem_id} has {len(tests)} tests and "
+                f"tests_total={self.number}"
             )
         return iter(tests)
 
@@ -187,7 +173,7 @@ class StoredTests(Sequence[Test]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Test]: ...
     def __getitem__(self, index: int | slice) -> Test | Sequence[Test]:
-        return self._first if index == 0 and self._first is not None else tuple(self)[index]
+        return self.first if index == 0 and self.first is not None else tuple(self)[index]
 
 
 class PoolFile:
@@ -199,9 +185,8 @@ class PoolFile:
         self._lock = Lock()  # a reader has one place in the file, and groups are graded in several threads
 
     def problems(self) -> list[Problem]:
-        """All problems without their solutions, their tests left in the file, where they need not be read. Tests in row
-        groups too large to be read for a single problem are kept in memory: those of a file that something else
-        wrote."""
+        """All problems without their solutions, their tests left in the file. Tests in row groups too large to be read
+        for a single problem are kept in memory: those of a file that something else wrote."""
         found: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
@@ -226,7 +211,7 @@ class PoolFile:
 
     def _has_tests(self, group: int, counts: pl.Series) -> bool:
         """Whether the problems of a row group have as many tests as `counts` says, as far as the file's footer tells:
-        their sum. It is of `coderl curate` that they do; something else may have written the file."""
+        their sum. Those that `coderl curate` wrote have; something else may have written the file."""
         about = self._file.metadata.row_group(group)
         columns = (about.column(number) for number in range(about.num_columns))
         values = [column.num_values for column in columns if column.path_in_schema.startswith("tests.")]
@@ -238,7 +223,7 @@ class PoolFile:
             return pl.DataFrame(self._file.read_row_group(group, columns=columns, use_threads=False))
 
     def tests(self, group: int, row: int, problem_id: str) -> tuple[Test, ...]:
-        """The tests of the problem with this id in row `row` of row group `group`."""
+        """The tests of a problem by its place. DataError if they cannot be read, or it is another problem's."""
         try:
             with self._lock:
                 table = self._file.read_row_group(group, columns=["problem_id", "tests"], use_threads=False)
@@ -276,7 +261,7 @@ class SpilledTests:
         return replace(problem, tests=stored, solutions=())
 
     def tests(self, start: int, size: int, problem_id: str) -> tuple[Test, ...]:
-        """The tests in the `size` bytes from `start` on. DataError, which names the problem, if they cannot be read."""
+        """The tests in the `size` bytes from `start` on. DataError if they cannot be read."""
         try:
             # By place: several threads read, and the file's own place is where the next problem is written.
             found = json.loads(os.pread(self._file.fileno(), size, start))
@@ -286,25 +271,20 @@ class SpilledTests:
 
 
 def check_pool(path: Path) -> None:
-    """Look at a pool's parquet file without reading its problems.
-
-    Raises DataError if it cannot be read or is no pool, ConfigError if it is empty.
-    """
+    """Raise DataError if a pool's parquet file cannot be read or is no pool, ConfigError if it is empty."""
     if path.suffix == ".jsonl":
         raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
         # From the footer: the tests of a pool can be gigabytes, and are read when all else is known to be right.
         schema = pl.read_parquet_schema(path)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+    needed = "it has to be one that `coderl curate` wrote"
     missing = [name for name in PROBLEM_SCHEMA if name not in schema]
     if missing:
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-        raise DataError(f"the pool {path} has no {columns}: it has to be one that `coderl curate` wrote")
+        raise DataError(f"the pool {path} has no {columns}: {needed}")
     if schema["tests"] != PROBLEM_SCHEMA["tests"]:
-        raise DataError(
-            f"the pool {path}: column tests is {schema['tests']}, not {PROBLEM_SCHEMA['tests']}: "
-            "it has to be one that `coderl curate` wrote"
-        )
+        raise DataError(f"the pool {path}: column tests is {schema['tests']}, not {PROBLEM_SCHEMA['tests']}: {needed}")
     if not rows:
         raise ConfigError(
             f"the pool {path} is empty: curate other problems, or with another model or band (the report beside it "
@@ -313,8 +293,7 @@ def check_pool(path: Path) -> None:
 
 
 def read_pool(path: Path) -> list[Problem]:
-    """The problems of a pool's parquet file, which `check_pool` accepts, without solutions, their tests left there;
-    raises as it does."""
+    """The problems of a pool's parquet file, without solutions, their tests left there. Raises as `check_pool`."""
     check_pool(path)
     with _pool_errors(path):
         return PoolFile(path).problems()

@@ -1,5 +1,4 @@
-"""The columns that profiling adds to a problem: what is known of a model's answers to it; and what is found of its own
-solutions."""
+"""The columns of profiles, labels and solution checks."""
 
 import polars as pl
 
@@ -15,8 +14,7 @@ LABEL_COLUMNS: dict[str, pl.DataType] = {
     "posterior": pl.List(pl.Float64()),
 }
 """What the whole profile says of a problem, by `curation.labels`: the probability of its difficulty and of each, its
-pass rate's mean and 95% interval, and the probability of each of POSTERIOR_BINS equal parts of 0 to 1. The profile of a
-shard lacks these columns; its `difficulty` is that of the samples' mean."""
+pass rate's mean and 95% interval, and the probability of each of POSTERIOR_BINS equal parts of 0 to 1."""
 
 PROFILE_COLUMNS: dict[str, pl.DataType] = {
     "pass_rate": pl.Float64(),
@@ -51,10 +49,8 @@ PROFILE_SCHEMA: dict[str, pl.DataType] = {
 """`prompt_tokens` is the prompt's length; the tokens spent are sums over all requests and completions, infra errors
 included, and `cost` their price, null where no price was given."""
 
-SHARD_SCHEMA: dict[str, pl.DataType] = {
-    name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS
-}
-"""The profile of a shard: labels need all of them."""
+SHARD_SCHEMA = {name: kind for name, kind in PROFILE_SCHEMA.items() if name not in LABEL_COLUMNS}
+"""The profile of a shard: labels need all of them. Its `difficulty` is that of the samples' mean."""
 
 TOLD = "n_told"
 """A column that only profiles made with from_run have: how many of `n_samples` are what the run's completions are
@@ -70,6 +66,6 @@ SOLUTION_SCHEMA: dict[str, pl.DataType] = {
     "multi_answer_suspect": pl.Boolean(),
     "suspicion": pl.String(),
 }
-"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solution_check`, `detail` says
+"""The check of each problem with its own solutions: `status` is a `Status` of `curation.solutions`, `detail` says
 why; `n_solutions` counts the distinct ones, `n_tried` those run; `suspicion` says why several answers may be right,
 null where nothing suggests it."""

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
@@ -41,15 +42,12 @@ SUFFIXES: dict[str, Format] = {
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
 READ = ".parquet, .jsonl, .json, .csv or .tsv (all but parquet also with .gz, .zst, .bz2 or .xz after it)"
-MAX_CELL_CHARS = 64 * 2**20
-"""Of a CSV: its reader holds eight bytes for each."""
+MAX_CELL_CHARS = 64 * 2**20  # the reader of CSV holds eight bytes for each
 ARRAYS_OF_ROWS = ("data", "rows", "problems", "examples", "train", "validation", "test")
 """Where the object of a JSON document may have its rows."""
 MAX_ROW_BYTES = 512 * 2**20
-"""The largest row that is read where the caller does not say."""
 SEGMENT_BYTES = 64 * 2**20
-SMALL_GROUP_BYTES = 64 * 2**20
-"""Row groups up to this size are read several rows at a time."""
+SMALL_GROUP_BYTES = 64 * 2**20  # row groups up to this size are read several rows at a time
 ROWS_PER_BATCH = 32
 CHUNK_BYTES = 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -71,11 +69,8 @@ class Misread:
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as it was read. `values` is a mapping, the line's text where that is not a JSON object, `Oversized` or
-    `Misread`.
-
-    `size` is about how many bytes were read for it.
-    """
+    """One row as it was read from about `size` bytes. `values` is a mapping, the line's text where that is not a JSON
+    object, `Oversized` or `Misread`."""
 
     split: str
     source_row: int
@@ -93,30 +88,23 @@ class RawFile:
 
     @property
     def compression(self) -> str | None:
-        """How its bytes are compressed; None where they are text or parquet."""
         return COMPRESSIONS.get(self.path.suffix.lower())
 
 
 def format_of(path: Path) -> Format | None:
     """The format that the file's name says; None for a name that no format has."""
     suffix = path.suffix.lower()
-    inner = Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
-    found = SUFFIXES.get(inner)
-    return None if inner != suffix and found == "parquet" else found
-
-
-def bare_name(path: Path) -> str:
-    """The file's name without the suffixes that say its format."""
-    return Path(path.stem).stem if path.suffix.lower() in COMPRESSIONS else path.stem
+    if suffix not in COMPRESSIONS:
+        return SUFFIXES.get(suffix)
+    inner = SUFFIXES.get(Path(path.stem).suffix.lower())
+    return None if inner == "parquet" else inner
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows of one file: of row groups or bytes `start` to `stop`, the first being number `first_row` of its split.
-
-    `rows` counts them, `size` their bytes, uncompressed; `block` is the most of these that have to be held at once: the
-    largest row group, or the longest line.
-    """
+    """`rows` rows in row groups or bytes `start` to `stop` of a file, the first being number `first_row` of its split.
+    `size` are their bytes, uncompressed; `block` is the most of these that have to be held at once: the largest row
+    group, or the longest line."""
 
     file: RawFile
     start: int
@@ -129,10 +117,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """What one pass over a file tells: its hash, and its segments, numbered from row 0.
-
-    `numbers` is one more than the number of its last row: blank lines count, and are no rows.
-    """
+    """The hash of a file, its segments, numbered from row 0, and one more than the number of its last row: blank lines
+    count, and are no rows."""
 
     sha256: str
     segments: tuple[Segment, ...]
@@ -174,43 +160,32 @@ def whole_file(file: RawFile, first_row: int = 0) -> Segment:
 def read_segment(
     segment: Segment, split: str, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
 ) -> Iterator[RawRow]:
-    """The rows of `segment`, as rows of `split`. Only the caller holds a row.
-
-    `scratch` is the folder of temporary files, the system's where None. Raises DataError if the file cannot be read.
-    """
+    """The rows of `segment`, as rows of `split`. Only the caller holds a row. `scratch` is the folder of temporary
+    files, the system's where None. Raises DataError if the file cannot be read."""
     if segment.file.format == "parquet":
         return _parquet_rows(segment, split, max_row_bytes, scratch)
-    if segment.file.format == "csv":
-        return _csv_rows(segment, split, max_row_bytes)
-    if segment.file.format == "json":
-        return _json_rows(segment, split, max_row_bytes)
-    return _line_rows(segment, split, max_row_bytes)
+    read = {"csv": _csv_rows, "json": _json_rows, "lines": _line_rows}[segment.file.format]
+    return read(segment, split, max_row_bytes)
 
 
 def unreadable(what: str, error: Exception) -> DataError:
     """The error for a source that cannot be read, in one line."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
     return DataError(
         f"Cannot read the data set {what}: {reason} "
         f"(dataset= takes a hub name, a local data set folder such as data/mini, or a file: {READ})"
     )
 
 
-class _readable:
+@contextmanager
+def _readable(file: RawFile) -> Iterator[None]:
     """Turns what reading `file` raises into DataError."""
+    import pyarrow as pa
 
-    def __init__(self, file: RawFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        import pyarrow as pa
-
-        if isinstance(error, pa.ArrowException | OSError | EOFError | lzma.LZMAError | csv.Error):
-            raise unreadable(str(self._file.path), error) from error
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, csv.Error) as error:
+        raise unreadable(str(file.path), error) from error
 
 
 def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
@@ -220,17 +195,15 @@ def _index_parquet(file: RawFile, segment_bytes: int) -> FileIndex:
     with _readable(file):
         sha256 = file_sha256(file.path)
         metadata = pq.read_metadata(file.path)
-    number = first_row = first_group = rows = size = block = 0
+    first_row = first_group = rows = size = block = 0
     for group in range(metadata.num_row_groups):
-        rows += metadata.row_group(group).num_rows
-        size += metadata.row_group(group).total_byte_size
-        block = max(block, metadata.row_group(group).total_byte_size)
-        number += metadata.row_group(group).num_rows
+        about = metadata.row_group(group)
+        rows, size, block = rows + about.num_rows, size + about.total_byte_size, max(block, about.total_byte_size)
         # Whole row groups only: parquet cannot be read from inside one.
         if size >= segment_bytes or group == metadata.num_row_groups - 1:
             segments.append(Segment(file, first_group, group + 1, first_row, rows, size, block))
-            first_group, first_row, rows, size, block = group + 1, number, 0, 0, 0
-    return FileIndex(sha256, tuple(segments), number)
+            first_group, first_row, rows, size, block = group + 1, first_row + rows, 0, 0, 0
+    return FileIndex(sha256, tuple(segments), first_row)
 
 
 def _opened(file: RawFile) -> IO[bytes]:
@@ -306,7 +279,6 @@ def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Pat
 
 
 def _row_values(batch: "pa.RecordBatch") -> Any:
-    """The values of the only row of `batch`."""
     try:
         return batch.to_pylist()[0]
     except (ValueError, OverflowError) as error:  # text that is not UTF-8, a date that Python has not
@@ -330,8 +302,7 @@ def _by_way_of_a_file(
 
 
 def _line_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
-    number = segment.first_row
-    position = segment.start
+    number, position = segment.first_row, segment.start
     with _readable(segment.file), _opened(segment.file) as handle:
         if position:
             handle.seek(position)
@@ -368,9 +339,7 @@ def _decoded(text: bytes) -> str:
 
 def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawRow]:
     """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
-
-    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them.
-    """
+    A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them."""
     file = segment.file
     # Of the whole process, and 128 KB where nobody sets it. A quote that is not closed takes the rest of the file.
     csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))

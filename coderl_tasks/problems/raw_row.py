@@ -7,7 +7,8 @@ two ways is dropped: a statement or a test that is not what its author meant mak
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -22,15 +23,10 @@ MAX_ID_CHARS = 1000
 ID_HEX_DIGITS = 16
 STATEMENT_COLUMNS = ("question", "prompt", "problem", "statement", "problem_statement")
 """In order of precedence; the first three came first, so that rows that have one of them keep their identity."""
-TEST_COLUMNS = (
-    "tests",
-    "reward_model.ground_truth",
-    "ground_truth",
-    "verification_info.test_cases",
-    "input_output",
-)
+TEST_COLUMNS = ("tests", "reward_model.ground_truth", "ground_truth", "verification_info.test_cases", "input_output")
 SOLUTION_COLUMNS = ("solutions", "solution", "gold_standard_solution")
 METADATA_COLUMNS = ("metadata", "extra_info", "verification_info")
+_TIME = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*")
 PYTHON_NAMES = ("python", "python3", "py")
 OTHER_LANGUAGES = (
     *("c", "c++", "c#", "cpp", "csharp", "go", "golang", "haskell", "java", "javascript", "js", "julia", "kotlin"),
@@ -40,15 +36,11 @@ OTHER_LANGUAGES = (
 
 
 def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
-    """The problem in one raw row, with all its tests.
-
-    Raises RowDropped: row_not_object, no_statement, ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8,
-    or a reason of `parse_tests`.
-    """
+    """The problem in one raw row, with all its tests. Raises RowDropped: row_not_object, no_statement,
+    ambiguous_prompt, not_python, no_tests, ambiguous_tests, not_utf8, or a reason of `parse_tests`."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", _no_object(row))
-    statement = statement_of(row)
-    if statement is None:
+    if (statement := statement_of(row)) is None:
         raise _no_statement(row)
     # Decoded once: the tests may be among them, and have 200 MB.
     row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
@@ -65,14 +57,7 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     solutions = next(filter(None, (_solutions(row.get(name)) for name in SOLUTION_COLUMNS)), ())
     own_id = row.get("problem_id")
     texts = [statement, starter_code, test_set.entry_point, str(own_id), *solutions]
-    try:
-        for text in chain(texts, *((test.input, test.expected) for test in test_set.tests)):
-            # Encoding is the only way to find a lone surrogate; text that is known to be ASCII, often 200 MB of it,
-            # is spared.
-            if not text.isascii():
-                text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RowDropped("not_utf8", str(error)) from None
+    require_utf8(chain(texts, *((test.input, test.expected) for test in test_set.tests)))
     return Problem(
         problem_id=row_id(own_id) or content_id(statement, starter_code, test_set),
         split=split,
@@ -89,8 +74,18 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
     )
 
 
+def require_utf8(texts: Iterable[str]) -> None:
+    """Raise RowDropped for a lone surrogate, which no file can hold."""
+    try:
+        for text in texts:
+            # Encoding is the only way to find one; text that is known to be ASCII, often 200 MB of it, is spared.
+            if not text.isascii():
+                text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RowDropped("not_utf8", str(error)) from None
+
+
 def _no_object(row: Any) -> str:
-    """Why what was read, a line's text or another value, is no row."""
     if row is None:
         return "not a JSON object"
     if isinstance(row, str):
@@ -105,11 +100,8 @@ def _no_object(row: Any) -> str:
 
 
 def statement_of(row: Mapping[str, Any]) -> str | None:
-    """The first non-blank text of STATEMENT_COLUMNS, else the user's message of the first that holds a chat.
-
-    Such a chat (verl, TRL) is a list of messages: one from the user, others only from the system, which are left out
-    (prompts get a system message of their own). None if there is no such text.
-    """
+    """The first non-blank text of STATEMENT_COLUMNS, else the user's message of the first that holds a chat (verl,
+    TRL); None if there is none. The system's message is left out, since prompts get one of their own."""
     values = [row.get(name) for name in STATEMENT_COLUMNS]
     texts = chain((value for value in values if isinstance(value, str)), map(_user_message, values))
     return next((text for text in texts if text is not None and text.strip()), None)
@@ -157,12 +149,9 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not found:
         held = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
-        known = known_rows(row)
-        if held:
-            raise RowDropped("no_tests", f"no tests are in {' and '.join(held)}" + (f"; {known}" if known else ""))
-        if known is not None:
-            raise RowDropped("no_tests", known)
-        raise RowDropped("no_tests", f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}")
+        reasons = [f"no tests are in {' and '.join(held)}" if held else None, known_rows(row)]
+        missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
+        raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
     first, *others = found
     for other in others:
         if found[other] != found[first]:
@@ -177,16 +166,13 @@ def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if name == "tests":
             yield name, value
             continue
-        try:
+        with suppress(RowDropped):
             value = decode_json(value)
-        except RowDropped:
-            continue
         if isinstance(value, list | Mapping):
             yield name, value
 
 
 def _test_cells(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What lies in TEST_COLUMNS, by name, as it is."""
     for name in TEST_COLUMNS:
         column, _, key = name.partition(".")
         yield name, row.get(column, {}).get(key) if key else row.get(column)
@@ -231,13 +217,9 @@ def _solutions(value: Any) -> tuple[str, ...]:
 
 def _time_limit_s(row: Mapping[str, Any]) -> float | None:
     """Seconds a test may take, where the row or its metadata says so: a number, "2 seconds", "500 ms", {"seconds"}."""
-    metadata = as_mapping(row.get("metadata"))
-    for source in (row, metadata):
-        for key in ("time_limit_s", "time_limit"):
-            seconds = _seconds(source.get(key))
-            if seconds is not None and 0 < seconds <= MAX_TIME_LIMIT_S:
-                return seconds
-    return None
+    sources = (row, as_mapping(row.get("metadata")))
+    found = (_seconds(source.get(key)) for source in sources for key in ("time_limit_s", "time_limit"))
+    return next((seconds for seconds in found if seconds is not None and 0 < seconds <= MAX_TIME_LIMIT_S), None)
 
 
 def _seconds(value: Any) -> float | None:
@@ -249,10 +231,6 @@ def _seconds(value: Any) -> float | None:
         return None
     if isinstance(value, int | float):
         return float(value) if abs(value) < 1e12 else None  # JSON has integers that are no float
-    if isinstance(value, str):
-        match = re.fullmatch(
-            r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(ms|milliseconds?|s|sec|secs|seconds?)?\.?\s*", value.lower()
-        )
-        if match:
-            return float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
+    if isinstance(value, str) and (match := _TIME.fullmatch(value.lower())):
+        return float(match[1]) / (1000.0 if (match[2] or "").startswith("m") else 1.0)
     return None

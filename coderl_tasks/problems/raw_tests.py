@@ -26,12 +26,7 @@ from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.known_rows import ASSERTIONS
 from coderl_tasks.problems.problem import Kind, Test
 
-KINDS: dict[str, Kind] = {
-    "stdin": "stdin",
-    "stdin_stdout": "stdin",
-    "functional": "call",
-    "function_call": "call",
-}
+KINDS: dict[str, Kind] = {"stdin": "stdin", "stdin_stdout": "stdin", "functional": "call", "function_call": "call"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +47,9 @@ class _RawTest:
 
 
 def normalize_tests(raw_tests: Any, metadata: Any = None) -> list[dict[str, Any]]:
-    """Tests of any raw shape in LiveCodeBench's shape, which is accepted as input too and needs no metadata.
-
-    Each is {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output
-    being text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason.
-    """
+    """Tests of any raw shape in LiveCodeBench's shape, which is accepted as input too and needs no metadata. Each is
+    {"input", "output", "testtype": "stdin" | "functional", "metadata": {} | {"func_name"}}, input and output being
+    text; a functional input has one JSON value per argument, each on its line. Raises RowDropped with the reason."""
     test_set = parse_tests(raw_tests, metadata)
     if test_set.kind == "stdin":
         return [
@@ -114,10 +107,8 @@ def as_mapping(metadata: Any) -> Mapping[str, Any]:
 
 
 def decode_json(raw_tests: Any) -> Any:
-    """The value that `raw_tests` holds; JSON text is decoded, also where it was encoded twice.
-
-    None for blank text. Raises RowDropped (tests_not_json).
-    """
+    """The value that `raw_tests` holds, None for blank text; JSON text is decoded, also where it was encoded twice.
+    Raises RowDropped (tests_not_json)."""
     for _ in range(2):
         if not isinstance(raw_tests, str):
             break
@@ -170,7 +161,6 @@ def _raw_test(item: Any) -> _RawTest:
 
 
 def _named_functions(metadata: Mapping[str, Any]) -> list[str]:
-    """The function that a metadata mapping names: at most one."""
     names = [_name(metadata.get(key)) for key in ("func_name", "fn_name", "entry_point")]
     return [name for name in names if name][:1]
 
@@ -216,16 +206,15 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
 
 
 def _arguments(value: Any, *, as_text: bool, by_line: bool) -> list[Any]:
-    if not as_text:
-        return value if isinstance(value, list) else [value]
     # The same text means two things: a list is one argument in LiveCodeBench, all arguments elsewhere.
-    if not by_line:
+    if as_text and by_line:
+        return _json_values(value)
+    if as_text:
         try:
-            whole = json.loads(value)
+            value = json.loads(value)
         except (ValueError, RecursionError):
             return _json_values(value)
-        return whole if isinstance(whole, list) else [whole]
-    return _json_values(value)
+    return value if isinstance(value, list) else [value]
 
 
 def _json_values(text: str) -> list[Any]:

@@ -33,7 +33,6 @@ class EvaluationSide:
 
     @property
     def role(self) -> Role:
-        """The side of `source` that they are read from."""
         return "test" if self.share is None else "train"
 
     def __str__(self) -> str:
@@ -46,11 +45,10 @@ class EvaluationSide:
         dates: Dates | None = None,
         keep: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Read them, of `splits` and of `dates` if given, and `keep` each as `load_problems` does. Raises DataError if
-        that cannot be done."""
+        """Read them as `load_problems` does; raises as it does."""
         share = self.share
         if share is None:
-            return load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep)
+            return load_problems(self.source, splits, role="test", rows=rows, dates=dates, keep=keep)
 
         def keep_held_out(problem: Problem) -> Problem:
             # The others are left out below: their tests need no place.
@@ -58,7 +56,7 @@ class EvaluationSide:
                 return replace(problem, tests=(), solutions=())
             return problem if keep is None else keep(problem)
 
-        loaded = load_problems(self.source, splits, role=self.role, rows=rows, dates=dates, keep=keep_held_out)
+        loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
         # A row that never became a problem has no id that could put it on a side: it is counted, so that `unusable`
         # names it.
@@ -80,18 +78,15 @@ def evaluation_side(settings: FlowSettings) -> EvaluationSide:
 
 def require_other_problems(settings: FlowSettings, trained_on: str | None, otherwise: str) -> None:
     """Raise ConfigError if the evaluation side is all of the file `trained_on`, and no setting asked for that.
-
-    `otherwise` is what else can be done, in words.
-    """
+    `otherwise` is what else can be done, in words."""
     side = evaluation_side(settings)
     asked_for = side.share is not None or settings.evaluation_dataset is not None
-    if asked_for or trained_on is None or not is_file(side.source) or not same_source(side.source, trained_on):
-        return
-    raise ConfigError(
-        f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, for "
-        "curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or on these, "
-        f"if it names this file); {otherwise}"
-    )
+    if not asked_for and trained_on is not None and is_file(side.source) and same_source(side.source, trained_on):
+        raise ConfigError(
+            f"dataset={side.source} is one file, so its rows would be both trained and evaluated on: test_share=0.1, "
+            "for curate and train, holds a tenth of them out; evaluation_dataset=DATASET evaluates on other ones (or "
+            f"on these, if it names this file); {otherwise}"
+        )
 
 
 def same_source(one: str, other: str) -> bool:
@@ -100,15 +95,12 @@ def same_source(one: str, other: str) -> bool:
 
 
 def same_side(one: EvaluationSide, other: EvaluationSide) -> bool:
-    """Whether two evaluation sides are of the same problems."""
     return same_source(one.source, other.source) and one.share == other.share
 
 
 def is_held_out(problem_id: str, share: float) -> bool:
-    """Whether a problem is in the evaluation side that `test_share=share` makes.
-
-    A keyed hash of the id decides, whatever the seed: a pool and the runs on it agree, rows that are added move none,
-    and what a smaller share holds out a larger one does too.
-    """
+    """Whether a problem is in the evaluation side that `test_share=share` makes. A keyed hash of the id decides,
+    whatever the seed: a pool and the runs on it agree, rows that are added move none, and what a smaller share holds
+    out a larger one does too."""
     number = int.from_bytes(hashlib.sha256(f"test_share/{problem_id}".encode()).digest()[:8])
     return number < share * 2**64

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local
+from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, known_sha256
 from coderl_tasks.problems.problem import TEST_SPLITS, TRAIN_SPLITS
 from coderl_tasks.problems.raw_files import (
     MAX_ROW_BYTES,
@@ -17,7 +17,6 @@ from coderl_tasks.problems.raw_files import (
     RawFile,
     RawRow,
     Segment,
-    bare_name,
     format_of,
     read_segment,
     unreadable,
@@ -27,12 +26,8 @@ from coderl_tasks.settings import HUB_DATASET
 from coderl_tasks.settings.flow_settings import HUB_GSM8K
 
 Role = Literal["train", "test"]
-
-
 # The hub's rows may change; the same settings have to mean the same rows.
 PINNED_REVISIONS = {HUB_DATASET: "177913a7bd43791646ef6a43645caa3c871ab3db"}
-
-
 MAX_SPLIT_CHARS = 200
 
 
@@ -42,11 +37,8 @@ class NoSplitsError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """One split of a source: its files, in order.
-
-    With `named_by_row` a row's own column `split` says which split it is in, where it has one, and `only` the splits
-    that are wanted of these (None: all).
-    """
+    """One split of a source: its files, in order. With `named_by_row` a row's own column `split` says which split it is
+    in, where it has one, and `only` the splits that are wanted of these (None: all)."""
 
     split: str
     files: tuple[RawFile, ...]
@@ -65,34 +57,33 @@ class RowSource:
         self, segment: Segment, *, max_row_bytes: int = MAX_ROW_BYTES, scratch: Path | None = None
     ) -> Iterator[RawRow]:
         """The rows of one segment of one of the files (see `read_segment`)."""
-        # No loop: its variable would hold each row, which may be 200 MB, until the next.
         rows = read_segment(segment, self.split, max_row_bytes=max_row_bytes, scratch=scratch)
         if not self.named_by_row:
             return rows
+        # No loop: its variable would hold each row, which may be 200 MB, until the next.
         return filter(lambda row: self.only is None or row.split in self.only, map(_named, rows))
 
 
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
     """The splits of `source`, their rows still to be read.
 
-    A file, or a pool by its folder or its name, is one source whose rows name their split in a column
-    `split`, else the file's name does; `splits` then keeps the rows that are in one of them. Anything else is a data
-    set folder or hub name for `datasets`, config by config, `role` being the split that is read: the configs named in
-    `splits`, by default those of the project's `TRAIN_SPLITS` or `TEST_SPLITS` that there are, and if there are none of
-    these, all.
-    Raises DataError; NoSplitsError where nothing was named and there is nothing on that side.
+    A file, or a pool by its folder or its name, is one source; each row names its split in a column `split`, else the
+    file's name does; `splits` keeps the rows of these. Anything else is a data set for `datasets`, config by config:
+    those in `splits`, by default those of `TRAIN_SPLITS` or `TEST_SPLITS` that there are, or else all.
+    Raises DataError; NoSplitsError where nothing was named and there is nothing on the side `role`.
     """
     path = find_source(source)
     if path is not None and path.is_file():
         only = None if splits is None else tuple(splits)
-        return [RowSource(bare_name(path), (_raw_file(str(path), path.parent, str(path)),), True, only)]
+        file = _raw_file(str(path), path.parent, str(path))
+        split = path.stem if file.compression is None else Path(path.stem).stem
+        return [RowSource(split, (file,), True, only)]
     if path is None and not may_be_on_the_hub(source):
         raise DataError(f"{source}: no such file or folder.")
     location = str(path) if path is not None else source
-    revision = revision_of(source)
     found = [
         RowSource(name, tuple(_raw_file(source, path, address) for address in addresses))
-        for name, addresses in _data_files(source, location, revision, splits, role).items()
+        for name, addresses in _data_files(source, location, splits, role).items()
     ]
     if not found:
         other = "" if path is None else f" It has {_files_in(path)}: one file, by its path, is a data set, too."
@@ -100,9 +91,16 @@ def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[R
     return found
 
 
-def revision_of(source: str) -> str | None:
-    """The revision at which a hub data set is read, where one is pinned."""
-    return PINNED_REVISIONS.get(source)
+def files_read(source: str, role: Role) -> list[str | None]:
+    """What tells whether the rows are the same: the hashes of files on this machine, the hub's revision."""
+    if find_source(source) is None and may_be_on_the_hub(source):
+        return [PINNED_REVISIONS.get(source)]
+    try:
+        return [known_sha256(file.path) for split in open_source(source, None, role) for file in split.files]
+    except NoSplitsError:
+        if role == "train":
+            raise
+        return []
 
 
 def find_source(source: str) -> Path | None:
@@ -124,12 +122,11 @@ def is_file(source: str) -> bool:
     return path is not None and path.is_file()
 
 
-def _data_files(
-    source: str, location: str, revision: str | None, splits: Sequence[str] | None, role: Role
-) -> dict[str, list[str]]:
+def _data_files(source: str, location: str, splits: Sequence[str] | None, role: Role) -> dict[str, list[str]]:
     """Addresses of the files of each config that has the side `role`, as `datasets` finds them."""
     from datasets import get_dataset_config_names, load_dataset_builder
 
+    revision = PINNED_REVISIONS.get(source)
     try:
         available = get_dataset_config_names(location, revision=revision)
         files = {
@@ -148,8 +145,7 @@ def _data_files(
 
 def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None, role: Role) -> list[str]:
     if splits is not None:
-        missing = [name for name in splits if name not in available]
-        if missing:
+        if missing := [name for name in splits if name not in available]:
             raise DataError(f"{source} has no split {', '.join(missing)}; there are: {', '.join(available)}.")
         return list(splits)
     usual: tuple[str, ...] = TRAIN_SPLITS if role == "train" else TEST_SPLITS

@@ -66,8 +66,7 @@ class ChatTemplate:
 
     `markers` are the thinking markers in the template's source. `opens_thinking`: its prompts end inside a block of
     thinking. `turn_end` is what it writes behind an assistant's message: at the end, and then before a user's message.
-    Raises ConfigError if there is no template, if it cannot render a plain conversation, or if it has no switch for the
-    thinking that is asked for.
+    Raises ConfigError if there is no template, no way to render a plain conversation, or no switch for `thinking`.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
@@ -97,13 +96,9 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """The conversation as text. Raises ConfigError, with the template's own words, if the template refuses it."""
         try:
-            text = self._tokenizer.apply_chat_template(
-                [{"role": message["role"], "content": message["content"]} for message in self._folded(messages)],
-                chat_template=self.source,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                **self._switches,
-            )
+            values = self._switches | {"add_generation_prompt": add_generation_prompt}
+            plain = [{"role": each["role"], "content": each["content"]} for each in self._folded(messages)]
+            text = self._tokenizer.apply_chat_template(plain, chat_template=self.source, tokenize=False, **values)
         except Exception as error:  # a template is a program of others: what it raises has no common base
             roles = ", ".join(message["role"] for message in messages)
             reason = str(error).strip().partition("\n")[0]
@@ -122,11 +117,8 @@ class ChatTemplate:
         return None, content
 
     def read_thinking(self, completion: str) -> str:
-        """A completion's text with the template's markers spelled `<think>` and `</think>`.
-
-        It opens with `<think>` where the prompt ended inside a block of thinking: what the policy wrote first is the
-        rest of that block, and a completion that never closes it has no answer.
-        """
+        """A completion's text with the template's markers spelled `<think>` and `</think>`. It opens with `<think>`
+        where the prompt did: what the policy wrote first is the rest of that block."""
         for pair in self.markers:
             completion = completion.replace(pair.open, THINK_OPEN).replace(pair.close, THINK_CLOSE)
         return f"{THINK_OPEN}\n{completion}" if self.opens_thinking else completion
@@ -148,10 +140,8 @@ class ChatTemplate:
                 prompts.add(self.render([SYSTEM, USER], add_generation_prompt=True))
             if len(prompts) == 2:
                 return name
-        raise ConfigError(
-            f"thinking={'on' if thinking else 'off'}: the model's chat template has no switch for thinking; "
-            "leave the setting out"
-        )
+        asked = f"thinking={'on' if thinking else 'off'}"
+        raise ConfigError(f"{asked}: the model's chat template has no switch for thinking; leave the setting out")
 
     def _behind(self, probe: str, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """What the template writes behind the first `probe`."""
@@ -216,23 +206,19 @@ class ChatTemplateRenderer(Renderer):
         return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
     def parse_response(self, tokens: Sequence[int]) -> tuple[str, bool]:
-        """The completion's text and whether it is complete, as for any renderer; thinking is marked by `<think>` and
-        `</think>` whatever the template's markers are, from the start on if the prompt has opened it."""
+        """As for any renderer; thinking is marked by `<think>` and `</think>` whatever the template's markers are."""
         text, complete = super().parse_response(tokens)
         return self._template.read_thinking(text), complete
 
     def _target(self, last: Message) -> str:
-        """The (marked) text of the last message as it follows on a prompt, without its end of turn.
-
-        That is what the template writes behind its prompt for a question; without the reasoning, if only then the two
-        fit (thinking is off). Some templates write past turns otherwise than prompts: then the text is made here.
-        """
+        """The (marked) text of the last message as it follows on a prompt, without its end of turn. That is what the
+        template writes behind its prompt for a question; without the reasoning, if only then the two fit (thinking is
+        off). Some templates write past turns otherwise than prompts: then the text is made here."""
         prompt = self._template.render([USER], add_generation_prompt=True)
         reasoning, answer = self._template.split_thinking(last["content"])
         for content in dict.fromkeys((last["content"], answer)):
-            whole = self._template.render(
-                [USER, {"role": "assistant", "content": content}], add_generation_prompt=False
-            )
+            answered: list[Message] = [USER, {"role": "assistant", "content": content}]
+            whole = self._template.render(answered, add_generation_prompt=False)
             if whole.startswith(prompt):
                 target = whole.removeprefix(prompt)
                 return target.partition(self._turn_end)[0] if self._turn_end else target
@@ -243,11 +229,9 @@ class ChatTemplateRenderer(Renderer):
         return "\n".join(parts if thought else parts[1:])
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
-        """`messages` with `mark` inside each added token that their texts spell.
-
-        A block of thinking that an assistant's message opens with is the template's business: the two markers of that
-        one stay (spelled as the template does); all others are plain text.
-        """
+        """`messages` with `mark` inside each added token that their texts spell. A block of thinking that an
+        assistant's message opens with is the template's business: the two markers of that one stay (spelled as the
+        template does); all others are plain text."""
         marked: list[Message] = []
         for message in messages:
             role, content = message["role"], message["content"]

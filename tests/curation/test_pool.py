@@ -7,20 +7,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from coderl_tasks.curation import (
-    EmptyPoolError,
-    FoundPool,
-    Mix,
-    Pool,
-    build_pool,
-    difficulty,
-    find_pool,
-    require_problems,
-    write_pool,
-)
-from coderl_tasks.curation.find_pool import wanted_pool
+from coderl_tasks.curation.difficulty import difficulty
+from coderl_tasks.curation.find_pool import FoundPool, find_pool, wanted_pool
 from coderl_tasks.curation.labels import Prior, learn_prior, with_labels
-from coderl_tasks.curation.pool import POOL_SCHEMA
+from coderl_tasks.curation.mix import Mix
+from coderl_tasks.curation.pool import POOL_SCHEMA, EmptyPoolError, Pool, build_pool, require_problems, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.problems import (
     DROPPED_SCHEMA,
@@ -30,8 +21,8 @@ from coderl_tasks.problems import (
     Problem,
     dropped_frame,
     load_problems,
-    problems_from_frame,
 )
+from coderl_tasks.problems.problem import problems_from_frame
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.stats import jeffreys_interval
 from tests.curation.conftest import MakeProblem

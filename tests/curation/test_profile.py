@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 import tinker
 
-from coderl_tasks.curation import Band, Prices, StoppingRule, drop_long_prompts, profile_frame, profile_shard
+from coderl_tasks.curation.difficulty import Band
+from coderl_tasks.curation.profile import Prices, drop_long_prompts, profile_frame, profile_shard
+from coderl_tasks.curation.stopping_rule import StoppingRule
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge

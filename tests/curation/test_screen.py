@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from coderl_tasks.curation import Band
+from coderl_tasks.curation.difficulty import Band
 from coderl_tasks.curation.labels import RATES, posterior, with_labels
 from coderl_tasks.curation.pool import build_pool, pool_manifest
 from coderl_tasks.curation.screen import PARTS, Screen, Screened

@@ -8,8 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coderl_tasks.curation.solution_check import SolutionSettings
-from coderl_tasks.curation.solutions import check_solutions, split_by_solutions
+from coderl_tasks.curation.solutions import SolutionSettings, check_solutions, split_by_solutions
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.problems import SOLUTION_SCHEMA, Problem, Test

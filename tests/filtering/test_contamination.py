@@ -1,4 +1,4 @@
-from coderl_tasks.filtering import OverlapRules, find_contaminated
+from coderl_tasks.filtering.contamination import OverlapRules, find_contaminated
 from coderl_tasks.filtering.duplicates import Entry
 from tests.filtering.made_problems import make_entry, make_text, with_changed_words
 

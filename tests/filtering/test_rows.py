@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.filtering import RowRules, filter_problem, parse, sanity
+from coderl_tasks.filtering import RowRules
 from coderl_tasks.filtering.parts import part_row
-from coderl_tasks.filtering.rows import KeptRow
+from coderl_tasks.filtering.rows import KeptRow, filter_problem, parse, sanity
 from coderl_tasks.filtering.signature import signature_of
 from coderl_tasks.problems import Drop, Problem, Test
 from coderl_tasks.problems.raw_files import Oversized, RawRow

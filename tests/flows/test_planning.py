@@ -12,8 +12,8 @@ import pytest
 
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal import RunDirectory
 from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, POOLS

@@ -9,9 +9,10 @@ import polars as pl
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from coderl_tasks.curation import build_pool, difficulty, write_pool
+from coderl_tasks.curation.difficulty import difficulty
 from coderl_tasks.curation.labels import learn_prior, with_labels
-from coderl_tasks.curation.solution_check import SolutionCheck, Status
+from coderl_tasks.curation.pool import build_pool, write_pool
+from coderl_tasks.curation.solutions import SolutionCheck, Status
 from coderl_tasks.journal.atomic import write_parquet, write_rows
 from coderl_tasks.journal.checkpoints import record_checkpoint
 from coderl_tasks.journal.run_directory import RunDirectory

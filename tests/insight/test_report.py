@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.cli import main
-from coderl_tasks.curation import build_pool, write_pool
+from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, pool_markdown, step_history_markdown
 from coderl_tasks.insight.comparison import compare_evals, weak_splits

@@ -15,8 +15,9 @@ from typing import Any
 
 import polars as pl
 
-from coderl_tasks.journal import Commit, RunDirectory
 from coderl_tasks.journal.checkpoints import get_last_checkpoint, record_checkpoint
+from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.steps import Commit
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 STEPS, GROUPS = 1, 2

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal import RunDirectory, check_log_dir, get_last_checkpoint
-from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
+from coderl_tasks.journal.checkpoints import check_log_dir, get_last_checkpoint, read_checkpoints, record_checkpoint
+from coderl_tasks.journal.run_directory import RunDirectory
 
 
 def test_the_last_checkpoint_with_a_key(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal import Commit, RunDirectory
 from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, STEPS_PER_FILE, index_files
 from coderl_tasks.journal.run_config import FORMAT, check_resume
-from coderl_tasks.journal.run_directory import new_run_path
+from coderl_tasks.journal.run_directory import RunDirectory, new_run_path
+from coderl_tasks.journal.steps import Commit
 from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import is_open_to_others, private_folder
 
@@ -253,7 +253,7 @@ def test_the_second_of_one_process_is_refused(tmp_path: Path, config: Config) ->
 
 HOLDER = """
 import os, sys
-from coderl_tasks.journal import RunDirectory
+from coderl_tasks.journal.run_directory import RunDirectory
 run = RunDirectory.open(sys.argv[1], {})
 if os.fork() == 0:            # a child that outlives the holder
     sys.stdin.read()

@@ -6,8 +6,8 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from coderl_tasks.journal import Commit, StepJournal, steps
-from coderl_tasks.journal.steps import EvalJournal, Phase
+from coderl_tasks.journal import steps
+from coderl_tasks.journal.steps import Commit, EvalJournal, Phase, StepJournal
 
 
 @pytest.fixture
