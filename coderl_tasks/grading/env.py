@@ -57,7 +57,7 @@ class CodeEnv:
         if scored.reward is None:
             raise InfraError(scored.grade.reason)
         metrics = {
-            "format": float(scored.format_ok),
+            "format": float(scored.code is not None),
             "correct": float(scored.grade.passed),
             "complete": float(complete),
             "tests_passed": float(scored.grade.tests_passed),
