@@ -108,7 +108,10 @@ class SandboxClient:
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
-                    pause = _time_until_free(links)
+                    # Until one of those that are up takes requests again, and a little, not to come all at once.
+                    up = [one for one in links if not one.is_open] or links
+                    full_for_s = min(one.retry_at for one in up) - time.monotonic()
+                    pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None
@@ -161,10 +164,3 @@ class SandboxClient:
             self._outage_said = False
             answering = ", ".join(link.url for link in links if not link.is_open)
             logger.warning("the sandbox answers again: %s", answering)
-
-
-def _time_until_free(links: Sequence[ServerLink]) -> float:
-    """Seconds until one of the servers that are up takes requests again, and a little, not to come all at once."""
-    up = [link for link in links if not link.is_open] or links
-    pause = max(0.0, min(link.retry_at for link in up) - time.monotonic())
-    return pause * random.uniform(1.0, 1.2)

@@ -1,9 +1,8 @@
 """`Grader`: completions to rewards for programs that are not coderl, from any thread and any event loop.
 
-It differs from `SandboxClient` and `Judge`, which it is made of, in what it asks of its caller: nothing. These belong
-to one event loop and one `async with`. Trainers call a reward function from threads and loops of their own (TRL from
-its main thread, verl from the loop of a Ray actor, a notebook from a loop that is running already), so that the grader
-has a thread with a loop and one pool of connections for all of them.
+`SandboxClient` and `Judge`, which it is made of, belong to one event loop and one `async with`. Trainers call a reward
+function from threads and loops of their own (TRL from its main thread, verl from the loop of a Ray actor, a notebook
+from a loop that is running already), so the grader has a thread with a loop and one pool of connections for all.
 
 There is no default for what a completion without a reward becomes. Where the sandbox failed nothing is known of the
 program: `grade` returns None for it, and `rewards` takes the caller's word for what to do with it.
@@ -31,6 +30,8 @@ from coderl_tasks.server_addresses import sandbox_addresses
 from coderl_tasks.services import sandbox_concurrency, services
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
+Problems = Sequence[Problem | Mapping[str, Any]]
+"""Problems, or rows with tests in any shape that `coderl validate` takes; the statement may be missing."""
 Ungraded = Literal["raise", "none"]
 Completion = str | Sequence[Mapping[str, Any]]
 """The text of an answer, or a chat, whose last message is the answer (TRL's conversational data sets)."""
@@ -74,20 +75,15 @@ class Grader:
 
     # The caller's side
 
-    def grade(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
-    ) -> list[ScoredCompletion]:
+    def grade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
 
-        A problem is a `Problem` or a row with tests in any shape that `coderl validate` takes; the statement may be
-        missing. `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage
-        raises nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
+        `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
+        nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
         """
         return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
 
-    async def agrade(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
-    ) -> list[ScoredCompletion]:
+    async def agrade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
         # In a thread: the first use waits for a sandbox to start, and rows of 200 MB take seconds to read.
         read = await asyncio.to_thread(_problems, problems, completions)
@@ -95,14 +91,14 @@ class Grader:
         return await asyncio.wrap_future(self._submit(self._graded(read, _texts(completions))))
 
     def rewards(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion], *, ungraded: Ungraded
+        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
     ) -> list[float | None]:
         """The rewards alone. For completions that could not be graded `ungraded` "none" leaves None in their place,
         "raise" raises InfraError, which says how many they are and why."""
         return _rewards(self.grade(problems, completions), ungraded)
 
     async def arewards(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion], *, ungraded: Ungraded
+        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
     ) -> list[float | None]:
         """`rewards`, for a coroutine of any event loop."""
         return _rewards(await self.agrade(problems, completions), ungraded)
@@ -202,7 +198,7 @@ class Grader:
         return [graded[place] for place in range(len(problems))]
 
 
-def _problems(rows: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]) -> list[Problem]:
+def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem]:
     if isinstance(rows, str | Mapping) or isinstance(completions, str):
         raise ValueError("give lists: problems, and as many completions")
     if len(rows) != len(completions):

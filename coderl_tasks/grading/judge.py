@@ -117,12 +117,9 @@ class Judge:
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
     ) -> Grade:
-        """The grade of a program on a problem's tests.
-
-        `priority` is a permutation of the test indices to run them in; `run_all` runs every test instead of stopping at
-        the first failure (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
-        without tests, a bad priority or time limit raises DataError.
-        """
+        """The grade of a program on a problem's tests, run in the order `priority`, a permutation of their indices; all
+        of them with `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
+        without tests, a bad priority or time limit raises DataError."""
         every = list(range(len(problem.tests)))
         indices = every if priority is None else list(priority)
         # Said before anything runs: tests left out would pass a program unseen.

@@ -64,10 +64,8 @@ class RewardFunction:
             if isinstance(function, ast.AsyncFunctionDef):
                 raise ConfigError(f"reward_file={file}, line {function.lineno}: {FUNCTION} must not be async")
             if isinstance(function, ast.FunctionDef) and not _takes_two(function.args):
-                raise ConfigError(
-                    f"reward_file={file}, line {function.lineno}: {FUNCTION} has to take two arguments, "
-                    "(completion, ground_truth)"
-                )
+                wanted = f"{FUNCTION} has to take two arguments, ({', '.join(ARGUMENTS)})"
+                raise ConfigError(f"reward_file={file}, line {function.lineno}: {wanted}")
         return cls(file, source)
 
     @cached_property

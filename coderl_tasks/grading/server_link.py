@@ -14,7 +14,6 @@ circuit stays open for a minute, and then until it answers a ping.
 
 import asyncio
 import base64
-import binascii
 import json
 import random
 import time
@@ -70,17 +69,13 @@ _as_json = lru_cache(maxsize=4)(json.dumps)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data.
+    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data."""
 
-    `status` is Finished, Error, TimeLimitExceeded, or AnswerTooLarge, where the answer was over the client's limit and
-    nothing of it was kept. `files` holds those of `fetch_files` that the program left.
-    """
-
-    status: str
+    status: str  # Finished, Error, TimeLimitExceeded, or AnswerTooLarge for the client's limit: nothing of it was kept
     return_code: int | None
     stdout: str
     stderr: str
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # those of `fetch_files` that the program left
     server: str
 
     def report(self) -> dict[str, Any]:
@@ -90,29 +85,6 @@ class RunResult:
         except (ValueError, RecursionError):
             return {}
         return report if isinstance(report, dict) else {}
-
-
-class NoResult(ValueError):
-    """An answer that holds no result of a run; the text says why."""
-
-
-def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
-    """The result in the body of a 200 answer from `server`. Raises NoResult for a SandboxError and for nonsense."""
-    try:
-        body: dict[str, Any] = json.loads(answer)
-        if body["status"] == "SandboxError":
-            raise NoResult(f"SandboxError: {str(body.get('message'))[:200]}")
-        run: dict[str, Any] = body["run_result"]
-        sent = {str(path): data for path, data in (body.get("files") or {}).items() if data is not None}
-        files = {path: base64.b64decode(data, validate=True) for path, data in sent.items()}
-        code = run.get("return_code")
-        stdout, stderr = (str(run.get(stream) or "") for stream in ("stdout", "stderr"))
-        return_code = code if isinstance(code, int) else None
-        return RunResult(str(run["status"]), return_code, stdout, stderr, files, server)
-    except NoResult:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise NoResult(f"a senseless answer ({type(error).__name__}: {error})") from error
 
 
 class Failed(Exception):
@@ -127,6 +99,23 @@ class Refused(Exception):
     """The server will never take this request (HTTP 4xx)."""
 
 
+def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
+    """The result in the body of a 200 answer from `server`. Raises Failed for a SandboxError and for nonsense."""
+    try:
+        body: dict[str, Any] = json.loads(answer)
+        if body["status"] == "SandboxError":
+            raise Failed(f"SandboxError: {str(body.get('message'))[:200]}")
+        run: dict[str, Any] = body["run_result"]
+        sent = {str(path): data for path, data in (body.get("files") or {}).items() if data is not None}
+        files = {path: base64.b64decode(data, validate=True) for path, data in sent.items()}
+        code = run.get("return_code")
+        stdout, stderr = (str(run.get(stream) or "") for stream in ("stdout", "stderr"))
+        return_code = code if isinstance(code, int) else None
+        return RunResult(str(run["status"]), return_code, stdout, stderr, files, server)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Failed(f"a senseless answer ({type(error).__name__}: {error})") from error
+
+
 @dataclass(eq=False)
 class _Turn:
     """A request at the server."""
@@ -136,10 +125,8 @@ class _Turn:
 
 
 class ServerLink:
-    """The server at `url`, asked through `session`. Where it is not heard of for `watch_every_s`, it is pinged.
-
-    `backoff_s` is the first pause between pings of a server that is down, and its first rest.
-    """
+    """The server at `url`, asked through `session`. If it is not heard of for `watch_every_s`, it is pinged; if it is
+    down, `backoff_s` is the first pause between pings, and its first rest."""
 
     def __init__(
         self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
@@ -244,19 +231,19 @@ class ServerLink:
             raise self._failed(str(error) or type(error).__name__) from error
         try:
             return parse_answer(answer, self.url)
-        except NoResult as error:
+        except Failed as error:
             # One may be its program's doing; only several in a row open the circuit for everybody.
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise self._failed(str(error)) from error
-            raise Failed(str(error)) from error
+            raise
 
     def _failed(self, fault: str) -> Failed:
         """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
             self.failures += 1
-            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) * (self.failures > 1)
+            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) if self.failures > 1 else 0
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
 

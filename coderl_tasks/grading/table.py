@@ -1,7 +1,5 @@
-"""Grading a table of completions: a file of them in, a file of verdicts out, row by row in the same order.
-
-What can be wrong with the files is found before anything is graded, and the output appears whole or not at all.
-"""
+"""Grading a table of completions: a file of them in, a file of verdicts out, row by row in the same order. What can be
+wrong with the files is found before anything is graded, and the output appears whole or not at all."""
 
 import asyncio
 import contextlib
@@ -92,10 +90,9 @@ def grade_files(
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
-        raise InfraError(
-            f"{ungraded.height} of {grades.height} rows of {out_path} are infra_error (the last: "
-            f"{ungraded['reason'][-1] or 'no answer'}): put the sandbox right, and run the same command again"
-        )
+        lost = f"{ungraded.height} of {grades.height} rows of {out_path} are infra_error"
+        why = f"(the last: {ungraded['reason'][-1] or 'no answer'})"
+        raise InfraError(f"{lost} {why}: put the sandbox right, and run the same command again")
     return grades
 
 
@@ -134,7 +131,7 @@ async def _grade_rows(
 
 
 def _grade_row(problem: Problem, row: int, grade: Grade) -> tuple[Any, ...]:
-    """The values of `GRADES_SCHEMA`."""
+    """The values of `GRADES_SCHEMA`, in its order."""
     failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
     test = (None, None) if failed is None else (shortened(failed.input), shortened(failed.expected))
     counts = (grade.tests_passed, grade.tests_run, grade.tests_total, grade.first_failed, grade.run_seconds)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
-from coderl_tasks.settings.setting import Setting, about, refusing
+from coderl_tasks.settings.setting import COMMON, Setting, about, refusing
 
 Share = Annotated[float, Field(ge=0)]
 _SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
@@ -18,7 +18,6 @@ SplitShares = Annotated[dict[str, Share], _SPLIT, _NOT_ALL_ZERO]
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 OF_PROFILE = Setting(of_profile=True)
-COMMON = Setting(common=True)
 COMMON_OF_PROFILE = Setting(common=True, of_profile=True)
 NO_PROFILE = "none"
 ProfileMode = Annotated[

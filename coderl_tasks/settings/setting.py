@@ -59,6 +59,9 @@ class Setting:
     accepted: one setting has one name."""
 
 
+COMMON = Setting(common=True)
+
+
 def about(setting: FieldInfo) -> Setting:
     """What a setting says about itself."""
     return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
