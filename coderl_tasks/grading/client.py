@@ -17,15 +17,7 @@ from typing import Self
 import aiohttp
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.grading.server_link import (
-    HALF_OPEN_FAILURES,
-    Busy,
-    Failed,
-    Refused,
-    RunRequest,
-    RunResult,
-    ServerLink,
-)
+from coderl_tasks.grading.server_link import Busy, Failed, Refused, RunRequest, RunResult, ServerLink
 from coderl_tasks.server_addresses import sandbox_addresses, without_credentials
 
 _LONGEST_PAUSE_S = 5.0
@@ -68,9 +60,8 @@ class SandboxClient:
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
         self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
+        self._notice_s, self._outage_said = notice_s, False
         self._session: aiohttp.ClientSession | None = None
-        self._notice_s = notice_s
-        self._outage_said = False
         self._links: list[ServerLink] = []
 
     @property
@@ -96,11 +87,8 @@ class SandboxClient:
             self._session = None
 
     async def run_code(self, request: RunRequest, *, at: str | None = None) -> RunResult:
-        """Run a program, on the server `at` this address where one is given.
-
-        Raises InfraError when no server has given an answer of its own after all attempts, or if the one named is
-        quarantined.
-        """
+        """Run a program, on the server `at` this address where one is given. Raises InfraError when no server has given
+        an answer of its own after all attempts, or if the one named is quarantined."""
         if not self._links:
             raise RuntimeError("SandboxClient is used as `async with SandboxClient(...) as client`")
         body = request.to_json()
@@ -110,7 +98,7 @@ class SandboxClient:
             # Outside the slots, as is the pause below: who waits for a server keeps no other request from running.
             await self._some_server(links)
             async with self._slots:
-                link = _least_loaded(links, avoid)
+                link = min(links, key=lambda one: one.cost(avoided=one is avoid))
                 if link.is_open:  # all have gone down while this waited for a slot
                     continue
                 takes_s = request.run_timeout_s + min(_LONGEST_GRACE_S, self._grace_s * 2**failures)
@@ -120,30 +108,29 @@ class SandboxClient:
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
-                    pause = _time_until_free(links)
+                    # Until one of those that are up takes requests again, and a little, not to come all at once.
+                    up = [one for one in links if not one.is_open] or links
+                    full_for_s = min(one.retry_at for one in up) - time.monotonic()
+                    pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
                 except Failed as failure:
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None
                     exhausted = failures >= self._attempts
-                    # With jitter: requests that failed together would come back together, and find the next server
-                    # full.
+                    # With jitter: requests that failed together would come back together, to a server full of them.
                     pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
                 except Refused as refusal:  # by this server, for good, and perhaps not by another
                     problem = refusal
                     links.remove(link)
                     exhausted, pause = not links, 0.0
             if exhausted:
-                times = f"failed {failures} times, the last time" if failures > 1 else "failed"
-                raise InfraError(
-                    f"the sandbox at {link.url} {times}: {problem}. Check SANDBOX_URL, or the server's log"
-                ) from problem
+                how = f"failed {failures} times, the last time" if failures > 1 else "failed"
+                said = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
+                raise InfraError(said) from problem
             await asyncio.sleep(pause)
 
     def quarantine(self, url: str, fault: str) -> bool:
         """Send nothing to this server for a while, whatever it answers to pings, if another one is up; whether it is.
-
-        For a server whose answers are well-formed and no good, which only the caller can tell.
-        """
+        For a server whose answers are well-formed and no good, which only the caller can tell."""
         if all(link.is_open for link in self._links if link.url != url):
             return False
         for link in self._links:
@@ -161,15 +148,14 @@ class SandboxClient:
             began = max(link.open_since for link in links)
             known = any(link.has_answered for link in links)
             patience_s = self._outage_patience_s if known else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            left = began + patience_s - time.monotonic()
+            gone_s = time.monotonic() - began
+            left, until_notice = patience_s - gone_s, self._notice_s - gone_s
+            faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
             if left <= 0:
-                faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
-                seconds = f"{time.monotonic() - began:.0f} s"
-                raise InfraError(f"no sandbox has answered for {seconds} ({faults}). Check SANDBOX_URL, or its log")
-            until_notice = began + self._notice_s - time.monotonic()
+                why = f"no sandbox has answered for {gone_s:.0f} s ({faults})"
+                raise InfraError(f"{why}. Check SANDBOX_URL, or its log")
             if not self._outage_said and until_notice <= 0:
                 self._outage_said = True
-                faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
                 logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
             pause = left if self._outage_said else min(left, until_notice)
             probes = [link.probe for link in links if link.probe is not None]
@@ -178,27 +164,3 @@ class SandboxClient:
             self._outage_said = False
             answering = ", ".join(link.url for link in links if not link.is_open)
             logger.warning("the sandbox answers again: %s", answering)
-
-
-def _least_loaded(links: Sequence[ServerLink], avoid: ServerLink | None) -> ServerLink:
-    now = time.monotonic()
-    return min(
-        links,
-        # By what it costs to be wrong: an open circuit takes nothing, a full server makes wait, one that is half-open
-        # may fail and has with one request all that is to show that it works again.
-        key=lambda link: (
-            link.is_open,
-            link.retry_at > now,
-            link.failures >= HALF_OPEN_FAILURES and len(link.turns) > 0,
-            link is avoid,
-            len(link.turns),
-            random.random(),
-        ),
-    )
-
-
-def _time_until_free(links: Sequence[ServerLink]) -> float:
-    """Seconds until one of the servers that are up takes requests again, and a little, not to come all at once."""
-    up = [link for link in links if not link.is_open] or links
-    pause = max(0.0, min(link.retry_at for link in up) - time.monotonic())
-    return pause * random.uniform(1.0, 1.2)

@@ -26,10 +26,7 @@ class StepResult:
 
 
 class CodeEnv:
-    """One problem as an environment with a single step: a completion in, its reward out.
-
-    `priority` and `fraction` as in `score_group`.
-    """
+    """One problem as an environment with a single step. `priority` and `fraction` as in `score_group`."""
 
     def __init__(
         self,
@@ -57,7 +54,7 @@ class CodeEnv:
         if scored.reward is None:
             raise InfraError(scored.grade.reason)
         metrics = {
-            "format": float(scored.format_ok),
+            "format": float(scored.code is not None),
             "correct": float(scored.grade.passed),
             "complete": float(complete),
             "tests_passed": float(scored.grade.tests_passed),
@@ -75,11 +72,9 @@ async def sandbox_check_correctness(
     *,
     client: SandboxClient | None = None,
 ) -> Verdict:
-    """The verdict on a program over raw tests of any shape that `normalize_tests` knows.
-
-    `timeout` is CPU seconds per test. Without a `client`, the servers in `SANDBOX_URL` are asked. Raises ConfigError
-    where that is not set, RowDropped for tests of an unknown shape; an outage is the verdict `infra_error`.
-    """
+    """The verdict on a program over raw tests of any shape that `normalize_tests` knows; `timeout` is CPU seconds per
+    test. Without a `client`, the servers in `SANDBOX_URL` are asked. Raises ConfigError where that is not set,
+    RowDropped for tests of an unknown shape; an outage is the verdict `infra_error`."""
     problem = problem_from_row({"problem": "(given by its tests)", "tests": tests}, split="", source_row=0)
     if client is not None:
         return (await Judge(client, timeout).grade(problem, code)).verdict

@@ -1,9 +1,8 @@
 """`Grader`: completions to rewards for programs that are not coderl, from any thread and any event loop.
 
-It differs from `SandboxClient` and `Judge`, which it is made of, in what it asks of its caller: nothing. These belong
-to one event loop and one `async with`. Trainers call a reward function from threads and loops of their own (TRL from
-its main thread, verl from the loop of a Ray actor, a notebook from a loop that is running already), so that the grader
-has a thread with a loop and one pool of connections for all of them.
+`SandboxClient` and `Judge`, which it is made of, belong to one event loop and one `async with`. Trainers call a reward
+function from threads and loops of their own (TRL from its main thread, verl from the loop of a Ray actor, a notebook
+from a loop that is running already), so the grader has a thread with a loop and one pool of connections for all.
 
 There is no default for what a completion without a reward becomes. Where the sandbox failed nothing is known of the
 program: `grade` returns None for it, and `rewards` takes the caller's word for what to do with it.
@@ -28,13 +27,16 @@ from coderl_tasks.problems.drops import RowDropped
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.problems.raw_row import problem_from_row, statement_of
 from coderl_tasks.server_addresses import sandbox_addresses
-from coderl_tasks.services import DEFAULT_SANDBOX_CONCURRENCY, sandbox_concurrency, services
+from coderl_tasks.services import sandbox_concurrency, services
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 
+Problems = Sequence[Problem | Mapping[str, Any]]
+"""Problems, or rows with tests in any shape that `coderl validate` takes; the statement may be missing."""
 Ungraded = Literal["raise", "none"]
 Completion = str | Sequence[Mapping[str, Any]]
 """The text of an answer, or a chat, whose last message is the answer (TRL's conversational data sets)."""
 AnswerT = TypeVar("AnswerT")
+_Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]
 _NO_STATEMENT = "(graded without a statement)"
 logger = logging.getLogger(__name__)
 
@@ -61,31 +63,27 @@ class Grader:
         isolation_per_test: IsolationPerTest = "failures",
     ) -> None:
         """At most `max_concurrency` programs run at a time (default: `SANDBOX_MAX_CONCURRENCY`, else 34)."""
-        given = [sandbox] if isinstance(sandbox, str) else sandbox
-        self._urls = None if given is None else sandbox_addresses(given)
+        self._urls = (
+            sandbox if sandbox is None else sandbox_addresses([sandbox] if isinstance(sandbox, str) else sandbox)
+        )
         if self._urls == ():
             raise ConfigError("sandbox names no server: give an address, or none to have one found or started")
         self._timeout_s, self._format_coef, self._fraction = timeout_s, format_coef, fraction
         self._max_concurrency, self._isolation_per_test = max_concurrency, isolation_per_test
         self._starting = threading.Lock()
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge, threading.Thread] | None = None
+        self._running: tuple[_Started, threading.Thread] | None = None
 
     # The caller's side
 
-    def grade(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
-    ) -> list[ScoredCompletion]:
+    def grade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """The grade of each completion on the problem beside it (N problems, N completions, N grades, in order).
 
-        A problem is a `Problem` or a row with tests in any shape that `coderl validate` takes; the statement may be
-        missing. `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage
-        raises nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
+        `reward` is None, and `grade.verdict` infra_error, where the sandbox could not be asked: an outage raises
+        nothing here. Raises DataError for a row that cannot be read, ValueError for lengths that differ.
         """
         return self._submit(self._graded(_problems(problems, completions), _texts(completions))).result()
 
-    async def agrade(
-        self, problems: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]
-    ) -> list[ScoredCompletion]:
+    async def agrade(self, problems: Problems, completions: Sequence[Completion]) -> list[ScoredCompletion]:
         """`grade`, for a coroutine of any event loop; the loop is free meanwhile."""
         # In a thread: the first use waits for a sandbox to start, and rows of 200 MB take seconds to read.
         read = await asyncio.to_thread(_problems, problems, completions)
@@ -93,22 +91,14 @@ class Grader:
         return await asyncio.wrap_future(self._submit(self._graded(read, _texts(completions))))
 
     def rewards(
-        self,
-        problems: Sequence[Problem | Mapping[str, Any]],
-        completions: Sequence[Completion],
-        *,
-        ungraded: Ungraded,
+        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
     ) -> list[float | None]:
-        """The rewards alone. `ungraded` says what becomes of completions that could not be graded: "none" leaves None
-        in their place, "raise" raises InfraError, which says how many they are and why."""
+        """The rewards alone. For completions that could not be graded `ungraded` "none" leaves None in their place,
+        "raise" raises InfraError, which says how many they are and why."""
         return _rewards(self.grade(problems, completions), ungraded)
 
     async def arewards(
-        self,
-        problems: Sequence[Problem | Mapping[str, Any]],
-        completions: Sequence[Completion],
-        *,
-        ungraded: Ungraded,
+        self, problems: Problems, completions: Sequence[Completion], *, ungraded: Ungraded
     ) -> list[float | None]:
         """`rewards`, for a coroutine of any event loop."""
         return _rewards(await self.agrade(problems, completions), ungraded)
@@ -119,13 +109,13 @@ class Grader:
         """Start the thread, and a sandbox where none is found; nothing if it is started. Raises what that raises."""
         with self._starting:
             if self._running is None:
-                started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]] = Future()
+                started: Future[_Started] = Future()
                 # In the caller's context: inside `services(...)` the sandbox of that block is used.
                 work = contextvars.copy_context()
                 # A daemon, so that a script that never closes its grader ends; `close` at exit ends what it started.
                 thread = threading.Thread(target=work.run, args=(self._run, started), name="grader", daemon=True)
                 thread.start()
-                self._running = (*started.result(), thread)
+                self._running = (started.result(), thread)
                 atexit.register(self.close)
         return self
 
@@ -134,7 +124,7 @@ class Grader:
         with self._starting:
             if self._running is None:
                 return
-            loop, ended, _, thread = self._running
+            (loop, ended, _), thread = self._running
             self._running = None
             atexit.unregister(self.close)
             loop.call_soon_threadsafe(ended.set)
@@ -154,28 +144,21 @@ class Grader:
 
     # The thread's side
 
-    def _run(self, started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]]") -> None:
+    def _run(self, started: "Future[_Started]") -> None:
         try:
             with ExitStack() as stack:
-                urls, concurrency = self._urls, DEFAULT_SANDBOX_CONCURRENCY
+                urls, concurrency = self._urls, sandbox_concurrency()
                 if urls is None:
                     found = stack.enter_context(services(None))
                     logger.info("%s", "; ".join(found.lines))
                     urls, concurrency = found.sandbox_urls, found.sandbox_concurrency
-                else:
-                    concurrency = sandbox_concurrency()
                 asyncio.run(self._serve(urls, self._max_concurrency or concurrency, started))
         except BaseException as error:
             if started.done():  # nobody waits for this thread any more: the interpreter reports it
                 raise
             started.set_exception(error)
 
-    async def _serve(
-        self,
-        urls: Sequence[str],
-        max_concurrency: int,
-        started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Judge]]",
-    ) -> None:
+    async def _serve(self, urls: Sequence[str], max_concurrency: int, started: "Future[_Started]") -> None:
         ended = asyncio.Event()
         async with SandboxClient(urls, max_concurrency) as client:
             judge = Judge(client, self._timeout_s, isolation_per_test=self._isolation_per_test)
@@ -193,48 +176,43 @@ class Grader:
             running = self._running
             if running is None:
                 raise CoderlError("the grader was closed meanwhile")
-            return asyncio.run_coroutine_threadsafe(work, running[0])
+            return asyncio.run_coroutine_threadsafe(work, running[0][0])
         except BaseException:
             work.close()
             raise
 
     async def _graded(self, problems: Sequence[Problem], texts: Sequence[str]) -> list[ScoredCompletion]:
         assert self._running is not None
-        judge = self._running[2]
+        judge = self._running[0][2]
         places: dict[Problem, list[int]] = {}
         for place, problem in enumerate(problems):
             places.setdefault(problem, []).append(place)
-        groups = await asyncio.gather(
-            *(
-                score_group(judge, problem, [texts[place] for place in of], self._format_coef, fraction=self._fraction)
-                for problem, of in places.items()
-            )
-        )
-        graded = {
-            place: scored
-            for of, group in zip(places.values(), groups, strict=True)
-            for place, scored in zip(of, group, strict=True)
-        }
+        graded: dict[int, ScoredCompletion] = {}
+
+        async def score(problem: Problem, own: list[int]) -> None:
+            of_problem = [texts[place] for place in own]
+            scored = await score_group(judge, problem, of_problem, self._format_coef, fraction=self._fraction)
+            graded.update(zip(own, scored, strict=True))
+
+        await asyncio.gather(*(score(problem, own) for problem, own in places.items()))
         return [graded[place] for place in range(len(problems))]
 
 
-def _problems(rows: Sequence[Problem | Mapping[str, Any]], completions: Sequence[Completion]) -> list[Problem]:
+def _problems(rows: Problems, completions: Sequence[Completion]) -> list[Problem]:
     if isinstance(rows, str | Mapping) or isinstance(completions, str):
         raise ValueError("give lists: problems, and as many completions")
     if len(rows) != len(completions):
         raise ValueError(f"{len(rows)} problems and {len(completions)} completions: each completion needs its problem")
-    return [_problem(row, number) for number, row in enumerate(rows)]
-
-
-def _problem(row: Problem | Mapping[str, Any], number: int) -> Problem:
-    if isinstance(row, Problem):
-        return row
-    try:
-        if statement_of(row) is None:
-            row = {**row, "question": _NO_STATEMENT}
-        return problem_from_row(row, split="graded", source_row=0)
-    except RowDropped as drop:
-        raise DataError(f"problem {number} cannot be graded on: {drop}") from drop
+    problems = []
+    for number, row in enumerate(rows):
+        try:
+            if not isinstance(row, Problem):
+                stated = row if statement_of(row) is not None else {**row, "question": _NO_STATEMENT}
+                row = problem_from_row(stated, split="graded", source_row=0)
+        except RowDropped as drop:
+            raise DataError(f"problem {number} cannot be graded on: {drop}") from drop
+        problems.append(row)
+    return problems
 
 
 def _texts(completions: Sequence[Completion]) -> list[str]:

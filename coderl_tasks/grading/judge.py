@@ -76,22 +76,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What became of the test `index` of a problem, as the driver reports it, and what that is worth.
-
-    `ended`: exit (`code` is the exit status), signal (`code` is its number), cpu, wall or output (the limit it broke);
-    compile, where the program does not, and lost, where there is no report. `answer` is the standard output, or for a
-    call the JSON of {"value": ...}; `stderr` the end of the error output; `in_company` says that its process had run
-    another test before, so that only a pass counts. `verdict` and `reason` count once judged.
-    """
+    """What became of the test `index` of a problem, as the driver reports it; `verdict` and `reason` once judged."""
 
     index: int
-    ended: str
-    code: int = 0
+    ended: str  # exit; signal; cpu, wall or output: the limit it broke; compile: a SyntaxError; lost: no report
+    code: int = 0  # exit status, or number of the signal
     cpu_s: float = 0.0
     rss_kb: int = 0
-    answer: bytes = b""
-    stderr: str = ""
-    in_company: bool = False
+    answer: bytes = b""  # standard output, or for a call the JSON of {"value": ...}
+    stderr: str = ""  # its end
+    in_company: bool = False  # its process had run another test before, so that only a pass counts
     verdict: Verdict = Verdict.RUNTIME_ERROR
     reason: str = ""
 
@@ -123,12 +117,9 @@ class Judge:
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
     ) -> Grade:
-        """The grade of a program on a problem's tests.
-
-        `priority` is a permutation of the test indices to run them in; `run_all` runs every test instead of stopping at
-        the first failure (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
-        without tests, a bad priority or time limit raises DataError.
-        """
+        """The grade of a program on a problem's tests, run in the order `priority`, a permutation of their indices; all
+        of them with `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
+        without tests, a bad priority or time limit raises DataError."""
         every = list(range(len(problem.tests)))
         indices = every if priority is None else list(priority)
         # Said before anything runs: tests left out would pass a program unseen.
@@ -152,23 +143,16 @@ class Judge:
                 await run.all(indices)
         except InfraError as error:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
-        counts = (run.tests_passed, run.tests_run, len(every))
-        grade = Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
-        failed = run.failed
+        counts, failed = (run.tests_passed, run.tests_run, len(every)), run.failed
         if failed is None or verdict is Verdict.INFRA_ERROR:
-            return grade
-        output: bytes | None = failed.answer if failed.ended == "exit" else None
+            return Grade(verdict, *counts, None, run.cpu_s, reason, python=run.python)
+        output = failed.answer if failed.ended == "exit" else None
         if output is not None and problem.kind == "call":
             value = output.removeprefix(b'{"value": ')
             output = value.removesuffix(b"}") if value != output else None
-        return replace(
-            grade,
-            verdict=failed.verdict,
-            first_failed=failed.index,
-            reason=f"test {failed.index}: {failed.reason}",
-            output=None if output is None else shortened(output),
-            error=shortened(failed.error),
-        )
+        reason, said = f"test {failed.index}: {failed.reason}", shortened(failed.error)
+        shown = None if output is None else shortened(output)
+        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, said, run.python)
 
 
 class _OtherwiseInCompany(Exception):
@@ -259,10 +243,8 @@ class _Run:
                 return result
 
     async def _driver_works(self) -> bool:
-        """Whether the driver works on the server that answered last; if not, that one is quarantined.
-
-        Raises InfraError if there is no other.
-        """
+        """Whether the driver works on the server that answered last; else it is quarantined, InfraError if it is the
+        only one."""
         fault = await driver_fault(self.client, self.server)
         if fault is not None and not self.client.quarantine(self.server, fault):
             raise InfraError(fault)
@@ -288,19 +270,11 @@ class _Run:
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
-            result = await self.client.run_code(
-                build_request(
-                    self.problem,
-                    self.code,
-                    indices,
-                    limits,
-                    run_timeout_s,
-                    stop=not self.run_all,
-                    company=self.company,
-                    one_process=one_process,
-                    request_id=request_id,
-                )
+            sharing = {"company": self.company, "one_process": one_process}
+            request = build_request(
+                self.problem, self.code, indices, limits, run_timeout_s, request_id, stop=not self.run_all, **sharing
             )
+            result = await self.client.run_code(request)
             self.server = result.server
             report = parse_report(result, limits)
             answered = report.get("id")
@@ -331,28 +305,27 @@ class _Run:
         elif result.error.startswith("MemoryError") and result.code != 0:
             verdict, reason = Verdict.MEMORY_LIMIT, f"more than {limits.memory_mb} MiB of memory"
         elif result.ended == "signal":
-            reason = f"ended by {_signal_name(result.code)}"
+            known = result.code in set(signal.Signals)
+            reason = f"ended by {signal.Signals(result.code).name if known else f'signal {result.code}'}"
             # The kernel's out-of-memory killer says no more than this.
             if result.code == signal.SIGKILL and result.rss_kb > 0.8 * 1024 * limits.memory_mb:
                 verdict, reason = Verdict.MEMORY_LIMIT, f"killed at {result.rss_kb >> 10} MiB of memory"
         elif result.code != 0:
             reason = result.error or f"exit status {result.code}"
-        elif self.problem.kind == "call":
-            verdict, reason = _call_verdict(expected, result.answer)
+        elif self.problem.kind == "call" and not result.answer:
+            reason = "the program ended before the call returned"
         else:
-            difference = first_difference(expected, result.answer)
+            compare = _call_difference if self.problem.kind == "call" else first_difference
+            difference = compare(expected, result.answer)
             verdict, reason = (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
         return replace(result, verdict=verdict, reason=reason)
 
 
 async def require_sandbox(client: SandboxClient) -> None:
-    """Run a known program on every server of `client`; one that does not run it right is quarantined.
-
-    Raises InfraError, which says what is wrong, if none does.
-    """
-    faults = dict(
-        zip(client.urls, await asyncio.gather(*(driver_fault(client, url) for url in client.urls)), strict=True)
-    )
+    """Run a known program on every server of `client`; one that does not run it right is quarantined. Raises
+    InfraError, which says what is wrong, if none does."""
+    urls = client.urls
+    faults = dict(zip(urls, await asyncio.gather(*(driver_fault(client, url) for url in urls)), strict=True))
     found = {url: fault for url, fault in faults.items() if fault is not None}
     if len(found) == len(faults):
         raise InfraError("; ".join(found.values()))
@@ -384,11 +357,11 @@ def build_request(
     indices: Sequence[int],
     limits: Limits,
     run_timeout_s: float,
+    request_id: str = "",
     *,
     stop: bool,
     company: bool = False,
     one_process: bool = False,
-    request_id: str = "",
 ) -> RunRequest:
     """The request that runs a program on these tests of a problem, in this order; with `stop`, up to the first that
     does not end well. With `company` a process may run several, and with `one_process` no other follows it. The report
@@ -420,15 +393,9 @@ def build_request(
 
 def parse_report(result: RunResult, limits: Limits) -> dict[str, Any]:
     """The driver's report as JSON; empty where there is none."""
-    data = result.files.get("results.json", b"")
-    try:
-        report = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(report, dict):
-        return {}
+    report, size = result.report(), len(result.files.get("results.json", b""))
     # Too long to be the driver's. The id still tells whether it is another request's, which may have larger limits.
-    return report if len(data) <= 8 * limits.output_bytes + _MIB else {"id": report.get("id")}
+    return report if size <= 8 * limits.output_bytes + _MIB else {"id": report.get("id")}
 
 
 def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:
@@ -459,27 +426,23 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
     return results
 
 
-def _call_verdict(expected: str, answer: bytes) -> tuple[Verdict, str]:
-    if not answer:
-        return Verdict.RUNTIME_ERROR, "the program ended before the call returned"
+def _call_difference(expected: str, answer: bytes) -> str | None:
+    """`value_difference` of a call's answer, as the driver writes it."""
     try:
         returned = parse_value(answer)
         if "value" not in returned:
-            return Verdict.WRONG_ANSWER, str(returned["not_json"])
+            return str(returned["not_json"])
         value = returned["value"]
     except (ValueError, KeyError, TypeError):
-        return Verdict.WRONG_ANSWER, "returned no JSON value"
-    difference = value_difference(parse_value(expected), value)
-    return (Verdict.PASSED, "") if difference is None else (Verdict.WRONG_ANSWER, difference)
+        return "returned no JSON value"
+    return value_difference(parse_value(expected), value)
 
 
 def _chunks(
     problem: Problem, indices: Sequence[int], cpu_s: float, first: int, most_bytes: int = _MAX_INPUT_BYTES
 ) -> Iterator[list[int]]:
-    """The indices in growing chunks, each of bounded input size and time; the last takes what is not worth another.
-
-    `first` is the size to begin with: small where the first failure ends it all.
-    """
+    """The indices in growing chunks, the first of `first` tests, each of bounded input size and time; the last takes
+    what is not worth another."""
     most = min(_LARGEST_CHUNK, max(1, int(_LONGEST_CHUNK_S / (cpu_s + 1))))
     start, size = 0, first
     while start < len(indices):
@@ -494,10 +457,3 @@ def _chunks(
         yield chunk
         start += len(chunk)
         size *= _GROWTH
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

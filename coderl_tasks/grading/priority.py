@@ -31,11 +31,9 @@ class CatchCounts:
 def count_catches(
     n_tests: int, first_failures: Iterable[int | None], priority: Sequence[int] | None = None
 ) -> CatchCounts:
-    """The counts of `n_tests` tests over programs graded by `priority` (None: the problem's own order).
-
-    `first_failures` has each program's first failing test, None where it passed all. What ran after a failure, if
-    anything did, is not known of a program and not counted. An index that `priority` does not hold is a ValueError.
-    """
+    """The counts of `n_tests` tests over programs graded by `priority` (None: the problem's own order), of which
+    `first_failures` has the first failing test, None where all passed. What ran after it, if anything did, is not known
+    and not counted. An index that `priority` does not hold is a ValueError."""
     indices = list(range(n_tests)) if priority is None else list(priority)
     runs, catches = [0] * n_tests, [0] * n_tests
     for failed in first_failures:

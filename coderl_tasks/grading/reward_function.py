@@ -19,7 +19,7 @@ from typing import Any
 from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import driver_fault
-from coderl_tasks.grading.server_link import RunRequest, RunResult
+from coderl_tasks.grading.server_link import RunRequest
 
 _RUNNER = (Path(__file__).parent / "payload" / "reward_runner.py").read_text()
 FUNCTION = "compute_reward"
@@ -64,15 +64,12 @@ class RewardFunction:
             if isinstance(function, ast.AsyncFunctionDef):
                 raise ConfigError(f"reward_file={file}, line {function.lineno}: {FUNCTION} must not be async")
             if isinstance(function, ast.FunctionDef) and not _takes_two(function.args):
-                raise ConfigError(
-                    f"reward_file={file}, line {function.lineno}: {FUNCTION} has to take two arguments, "
-                    "(completion, ground_truth)"
-                )
+                wanted = f"{FUNCTION} has to take two arguments, ({', '.join(ARGUMENTS)})"
+                raise ConfigError(f"reward_file={file}, line {function.lineno}: {wanted}")
         return cls(file, source)
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the file."""
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     async def require_usable(self, client: SandboxClient) -> None:
@@ -86,9 +83,7 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, completions: Sequence[str], timeout_s: float
     ) -> list[Reward]:
         """The rewards of completions that share a ground truth, in order; `timeout_s` is CPU seconds per completion.
-
-        A text that comes twice is rewarded once. Raises InfraError where the sandbox failed.
-        """
+        Raises InfraError where the sandbox failed."""
         # The same text is worth the same, and short answers come many times in a group.
         distinct = list(dict.fromkeys(completions))
         size = max(1, int(_LONGEST_REQUEST_S / _wall_s(timeout_s)))
@@ -102,8 +97,7 @@ class RewardFunction:
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
     ) -> list[Reward]:
         report = await self._run(client, ground_truth, texts, timeout_s)
-        rewards = _reported(report, len(texts))
-        if rewards is not None:
+        if (rewards := _reported(report, len(texts))) is not None:
             return rewards
         if len(texts) > 1:  # one of them has taken the runner with it: alone, each answers for itself
             return [(await self._together(client, ground_truth, [text], timeout_s))[0] for text in texts]
@@ -114,27 +108,14 @@ class RewardFunction:
     ) -> dict[str, Any]:
         """The runner's report, empty where the function left none on a server that works."""
         while True:
-            request_id = secrets.token_hex(8)
-            request = {
-                "id": request_id,
-                "ground_truth": ground_truth,
-                "completions": list(texts),
-                "cpu_limit_s": timeout_s,
-                "wall_limit_s": _wall_s(timeout_s),
-            }
-            result = await client.run_code(
-                RunRequest(
-                    code=_RUNNER,
-                    files={
-                        "reward.py": self.source.encode(),
-                        "request.json": json.dumps(request).encode(),
-                    },
-                    fetch_files=("results.json",),
-                    run_timeout_s=_STARTING_S + len(texts) * _wall_s(timeout_s),
-                    memory_limit_mb=_MEMORY_MB,
-                )
-            )
-            report = _parsed(result)
+            request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
+            texts_given = {"ground_truth": ground_truth, "completions": list(texts)}
+            limits = {"cpu_limit_s": timeout_s, "wall_limit_s": wall_s}
+            request = json.dumps({"id": request_id, **texts_given, **limits}).encode()
+            files = {"reward.py": self.source.encode(), "request.json": request}
+            takes_s = _STARTING_S + len(texts) * wall_s
+            result = await client.run_code(RunRequest(_RUNNER, files, ("results.json",), takes_s, _MEMORY_MB))
+            report = result.report()
             if report.get("id") == request_id:
                 return report
             # Before the function is blamed for a missing report, a known program has to get through on that server.
@@ -156,14 +137,6 @@ def _takes_two(arguments: ast.arguments) -> bool:
     required = positional - len(arguments.defaults)
     keyword_only = sum(default is None for default in arguments.kw_defaults)
     return required <= 2 and (positional >= 2 or arguments.vararg is not None) and not keyword_only
-
-
-def _parsed(result: RunResult) -> dict[str, Any]:
-    try:
-        report = json.loads(result.files.get("results.json", b""))
-    except (ValueError, RecursionError):
-        return {}
-    return report if isinstance(report, dict) else {}
 
 
 def _reported(report: dict[str, Any], count: int) -> list[Reward] | None:

@@ -71,21 +71,17 @@ def extract_code(text: str) -> str | None:
 
 def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
     """The last block by rules 2 and 3, and the index of the line after it (0 if there is none)."""
-    code: str | None = None
-    end = 0
+    code, end = None, 0
     block: _Block | None = None
     for index, line in enumerate(lines):
         fence = _FENCE.match(line)
-        if fence is None:
+        if fence is None or fence["marks"][0] in fence["tag"]:  # text, or inline code such as ```x```
             if block is not None:
                 block.lines.append(line)
             continue
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
         fits = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-        if marks[0] in tag:  # inline code such as ```x```
-            if block is not None:
-                block.lines.append(line)
-        elif block is None or (tag and fits):
+        if block is None or (tag and fits):
             block = _Block(marks, indent)
         elif not tag and fits and indent <= block.indent + 3:
             closed = block.text()
@@ -151,8 +147,7 @@ async def score_completion(
     fraction: bool = False,
 ) -> ScoredCompletion:
     """Grade and score one completion, as `score_group` does."""
-    scored = await score_group(judge, problem, [completion_text], format_coef, priority=priority, fraction=fraction)
-    return scored[0]
+    return (await score_group(judge, problem, [completion_text], format_coef, priority=priority, fraction=fraction))[0]
 
 
 async def score_group(
@@ -166,9 +161,9 @@ async def score_group(
 ) -> list[ScoredCompletion]:
     """Score the completions of one problem (G texts, G scored completions in the same order).
 
-    Identical code is graded once; what has no code is not run. `priority` as in `Judge.grade`; with `fraction` every
-    test is run, and a program that passes some has that share of the reward. Never raises for an outage: such a
-    completion has the verdict `infra_error` and no reward. Raises DataError as `Judge.grade` does.
+    Identical code is graded once. `priority` as in `Judge.grade`; with `fraction` every test is run, and a program that
+    passes some has that share of the reward. An outage is the verdict `infra_error` and no reward. Raises DataError as
+    `Judge.grade` does.
     """
     # Here and not in the sandbox: what counts as an answer is decided in one place, for every sandbox.
     codes = [extract_code(text) for text in texts]

@@ -14,7 +14,6 @@ circuit stays open for a minute, and then until it answers a ping.
 
 import asyncio
 import base64
-import binascii
 import json
 import random
 import time
@@ -32,7 +31,7 @@ _LONGEST_RETRY_AFTER_S = 30.0
 _LONGEST_REST_S = 10.0
 _CONNECT_S = 10.0
 _QUARANTINE_S = 60.0
-HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
+_HALF_OPEN_FAILURES = 2  # one failure may be a restart, after which it takes all it is sent
 _LATE = 1.1  # times its length, after which a time-out says that this process did not come to it
 _LATE_PINGS = 5  # in a row: after fewer, a server that answers has been heard
 _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
@@ -40,16 +39,13 @@ _ERRORS_IN_A_ROW = 3  # each may be one run's trouble; so many are the server's
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run: `code` is the Python program, `files` lie in its working directory, `fetch_files` are sent back.
-
-    `run_timeout_s` is wall clock; `memory_limit_mb` is per process, -1 for the server's own.
-    """
+    """One run of the Python program `code`."""
 
     code: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    fetch_files: Sequence[str] = ()
-    run_timeout_s: float = 10.0
-    memory_limit_mb: int = -1
+    files: Mapping[str, bytes] = field(default_factory=dict)  # in its working directory
+    fetch_files: Sequence[str] = ()  # sent back
+    run_timeout_s: float = 10.0  # wall clock
+    memory_limit_mb: int = -1  # per process; the server's own
     stdin: str = ""
 
     def to_json(self) -> bytes:
@@ -73,49 +69,22 @@ _as_json = lru_cache(maxsize=4)(json.dumps)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data.
+    """What a server answered. All of it but `server` was in the program's hands and is to be taken as data."""
 
-    `status` is Finished, Error, TimeLimitExceeded, or AnswerTooLarge, where the answer was over the client's limit and
-    nothing of it was kept. `files` holds those of `fetch_files` that the program left.
-    """
-
-    status: str
+    status: str  # Finished, Error, TimeLimitExceeded, or AnswerTooLarge for the client's limit: nothing of it was kept
     return_code: int | None
     stdout: str
     stderr: str
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # those of `fetch_files` that the program left
     server: str
 
-
-class NoResult(ValueError):
-    """An answer that holds no result of a run; the text says why."""
-
-
-def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
-    """The result in the body of a 200 answer from `server`. Raises NoResult for a SandboxError and for nonsense."""
-    try:
-        body: dict[str, Any] = json.loads(answer)
-        if body["status"] == "SandboxError":
-            raise NoResult(f"SandboxError: {str(body.get('message'))[:200]}")
-        run: dict[str, Any] = body["run_result"]
-        files = {
-            str(path): base64.b64decode(data, validate=True)
-            for path, data in (body.get("files") or {}).items()
-            if data is not None
-        }
-        return_code = run.get("return_code")
-        return RunResult(
-            status=str(run["status"]),
-            return_code=return_code if isinstance(return_code, int) else None,
-            stdout=str(run.get("stdout") or ""),
-            stderr=str(run.get("stderr") or ""),
-            files=files,
-            server=server,
-        )
-    except NoResult:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise NoResult(f"a senseless answer ({type(error).__name__}: {error})") from error
+    def report(self) -> dict[str, Any]:
+        """The JSON object in the file results.json; empty where there is none."""
+        try:
+            report = json.loads(self.files.get("results.json", b""))
+        except (ValueError, RecursionError):
+            return {}
+        return report if isinstance(report, dict) else {}
 
 
 class Failed(Exception):
@@ -130,33 +99,46 @@ class Refused(Exception):
     """The server will never take this request (HTTP 4xx)."""
 
 
+def parse_answer(answer: bytes | bytearray, server: str) -> RunResult:
+    """The result in the body of a 200 answer from `server`. Raises Failed for a SandboxError and for nonsense."""
+    try:
+        body: dict[str, Any] = json.loads(answer)
+        if body["status"] == "SandboxError":
+            raise Failed(f"SandboxError: {str(body.get('message'))[:200]}")
+        run: dict[str, Any] = body["run_result"]
+        sent = {str(path): data for path, data in (body.get("files") or {}).items() if data is not None}
+        files = {path: base64.b64decode(data, validate=True) for path, data in sent.items()}
+        code = run.get("return_code")
+        stdout, stderr = (str(run.get(stream) or "") for stream in ("stdout", "stderr"))
+        return_code = code if isinstance(code, int) else None
+        return RunResult(str(run["status"]), return_code, stdout, stderr, files, server)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Failed(f"a senseless answer ({type(error).__name__}: {error})") from error
+
+
 @dataclass(eq=False)
 class _Turn:
-    """A request at the server: it waits for its turn since `since` (monotonic seconds) and then may take `takes_s`."""
+    """A request at the server."""
 
-    since: float
-    takes_s: float
+    since: float  # monotonic seconds: from then on it waits for its turn
+    takes_s: float  # what it may take once it is its turn
 
 
 class ServerLink:
-    """The server at `url`, asked through `session`. Where it is not heard of for `watch_every_s`, it is pinged.
-
-    `backoff_s` is the first pause between pings of a server that is down, and its first rest.
-    """
+    """The server at `url`, asked through `session`. If it is not heard of for `watch_every_s`, it is pinged; if it is
+    down, `backoff_s` is the first pause between pings, and its first rest."""
 
     def __init__(
         self, url: str, session: aiohttp.ClientSession, watch_every_s: float, backoff_s: float, max_answer_bytes: int
     ) -> None:
-        self.url = without_credentials(url)  # which messages and verdicts name
-        self._address = url
-        self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
-        self.open_since = 0.0
-        self.fault = ""
-        self.is_quarantined = False
-        self.has_answered = False  # anything but an error
-        self.probe: asyncio.Task[None] | None = None
+        self.url, self._address = without_credentials(url), url  # the first is for messages and verdicts
         self._session = session
         self._watch_every_s, self._backoff_s, self._max_answer_bytes = watch_every_s, backoff_s, max_answer_bytes
+        self.retry_at = 0.0  # monotonic seconds: when the server's Retry-After is over
+        self.open_since, self.fault = 0.0, ""
+        self.probe: asyncio.Task[None] | None = None
+        self.is_quarantined = False
+        self.has_answered = False  # anything but an error
         self.turns: list[_Turn] = []  # the requests under way here, in the order of sending
         self.failures = 0  # times that the circuit was opened since the last success
         self._errors = 0  # answers without a result since the last success
@@ -165,6 +147,12 @@ class ServerLink:
     def is_open(self) -> bool:
         """Whether its circuit is open: it gets nothing."""
         return self.probe is not None
+
+    def cost(self, *, avoided: bool) -> tuple[float, ...]:
+        """What a request sent here may cost, to compare servers by: an open circuit takes nothing, a full server
+        makes wait, one that is half-open may fail and has with one request all that is to show that it works again."""
+        is_full, is_tried = self.retry_at > time.monotonic(), self.failures >= _HALF_OPEN_FAILURES and bool(self.turns)
+        return (self.is_open, is_full, is_tried, avoided, len(self.turns), random.random())
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
         """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
@@ -209,12 +197,10 @@ class ServerLink:
         self._open_circuit(fault, _QUARANTINE_S)
 
     def _open_circuit(self, fault: str, rest_s: float) -> None:
-        self.fault = fault
-        self.open_since = time.monotonic()
+        self.fault, self.open_since = fault, time.monotonic()
         self.probe = asyncio.ensure_future(self._close_circuit(rest_s))
 
     async def close(self) -> None:
-        """Stop probing."""
         if self.probe is not None:
             self.probe.cancel()
             await asyncio.gather(self.probe, return_exceptions=True)
@@ -222,12 +208,10 @@ class ServerLink:
     async def _post(self, body: bytes) -> RunResult:
         # No total: `run` says how long, by whose turn it is. A connection that does not come up has no turn.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        headers = {"Content-Type": "application/json"}
+        url, headers = f"{self._address}/run_code", {"Content-Type": "application/json"}
         answer = bytearray()
         try:
-            async with self._session.post(
-                f"{self._address}/run_code", data=body, headers=headers, timeout=timeout
-            ) as response:
+            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as response:
                 if response.status in _BUSY_STATUSES:
                     seconds = _retry_after_s(response.headers.get("Retry-After"))
                     self.retry_at = time.monotonic() + seconds
@@ -235,10 +219,8 @@ class ServerLink:
                 if response.status >= 500:
                     raise self._failed(f"HTTP {response.status}")
                 if response.status != 200:
-                    text = (await response.text(errors="replace"))[:200]
-                    raise Refused(
-                        f"it refused a request: HTTP {response.status} {text}. Is it a Sandbox Fusion server?"
-                    )
+                    text = f"HTTP {response.status} {(await response.text(errors='replace'))[:200]}"
+                    raise Refused(f"it refused a request: {text}. Is it a Sandbox Fusion server?")
                 # Part by part: what a program printed must not fill this process's memory.
                 async for part in response.content.iter_any():
                     answer += part
@@ -249,21 +231,19 @@ class ServerLink:
             raise self._failed(str(error) or type(error).__name__) from error
         try:
             return parse_answer(answer, self.url)
-        except NoResult as error:
+        except Failed as error:
             # One may be its program's doing; only several in a row open the circuit for everybody.
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise self._failed(str(error)) from error
-            raise Failed(str(error)) from error
+            raise
 
     def _failed(self, fault: str) -> Failed:
         """Opens the circuit until the server answers a ping, and before that has rested if it has failed before."""
         # All requests under way fail together when a server dies: that is one failure.
         if self.probe is None:
             self.failures += 1
-            rest_s = 0.0
-            if self.failures > 1:
-                rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20))
+            rest_s = min(_LONGEST_REST_S, self._backoff_s * 2 ** min(self.failures - 2, 20)) if self.failures > 1 else 0
             self._open_circuit(fault, rest_s * random.uniform(0.5, 1.0))
         return Failed(fault)
 

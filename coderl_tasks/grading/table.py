@@ -1,7 +1,5 @@
-"""Grading a table of completions: a file of them in, a file of verdicts out, row by row in the same order.
-
-What can be wrong with the files is found before anything is graded, and the output appears whole or not at all.
-"""
+"""Grading a table of completions: a file of them in, a file of verdicts out, row by row in the same order. What can be
+wrong with the files is found before anything is graded, and the output appears whole or not at all."""
 
 import asyncio
 import contextlib
@@ -63,10 +61,8 @@ def grade_files(
     """Grade the completions of a parquet or JSONL file, with a progress bar on stderr, and write a frame of
     `GRADES_SCHEMA`: as parquet, CSV or JSONL, by the name of `out_path`.
 
-    Problems may be normalised or raw; rows that cannot be used are counted on stderr. Completions name their problem by
-    `problem_id`, or where that is missing by `source_row`, and have `code` or `completion` (`code` is taken where both
-    are columns; null means no code). At most `max_concurrency` programs run at a time; `timeout_s` is CPU seconds per
-    test of problems that have no time limit of their own. Raises DataError for files that cannot be read or do not fit,
+    Problems may be normalised or raw; rows that cannot be used are counted on stderr. `timeout_s` is CPU seconds per
+    test of problems without a time limit of their own. Raises DataError for files that cannot be read or do not fit,
     ConfigError for a timeout or a place that will not do, and InfraError, after writing, if a row could not be graded.
     """
     client = SandboxClient(urls, max_concurrency)
@@ -94,10 +90,9 @@ def grade_files(
     _write(out_path, grades)
     ungraded = grades.filter(verdict=Verdict.INFRA_ERROR.value)
     if not ungraded.is_empty():
-        raise InfraError(
-            f"{ungraded.height} of {grades.height} rows of {out_path} are infra_error (the last: "
-            f"{ungraded['reason'][-1] or 'no answer'}): put the sandbox right, and run the same command again"
-        )
+        lost = f"{ungraded.height} of {grades.height} rows of {out_path} are infra_error"
+        why = f"(the last: {ungraded['reason'][-1] or 'no answer'})"
+        raise InfraError(f"{lost} {why}: put the sandbox right, and run the same command again")
     return grades
 
 
@@ -131,26 +126,17 @@ async def _grade_rows(
                 group.create_task(work())
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
-    columns = [(problem_id, row, *_columns(grades[row], problems[problem_id])) for row, problem_id in enumerate(ids)]
-    return pl.DataFrame(columns, schema=GRADES_SCHEMA, orient="row")
+    rows = [_grade_row(problems[problem_id], row, grades[row]) for row, problem_id in enumerate(ids)]
+    return pl.DataFrame(rows, schema=GRADES_SCHEMA, orient="row")
 
 
-def _columns(grade: Grade, problem: Problem) -> tuple[Any, ...]:
+def _grade_row(problem: Problem, row: int, grade: Grade) -> tuple[Any, ...]:
+    """The values of `GRADES_SCHEMA`, in its order."""
     failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
-    return (
-        grade.verdict.value,
-        grade.tests_passed,
-        grade.tests_run,
-        grade.tests_total,
-        grade.first_failed,
-        grade.run_seconds,
-        problem.source_row,
-        grade.shown_reason,
-        None if failed is None else shortened(failed.input),
-        None if failed is None else shortened(failed.expected),
-        grade.output,
-        grade.error or None,
-    )
+    test = (None, None) if failed is None else (shortened(failed.input), shortened(failed.expected))
+    counts = (grade.tests_passed, grade.tests_run, grade.tests_total, grade.first_failed, grade.run_seconds)
+    seen = (grade.shown_reason, *test, grade.output, grade.error or None)
+    return (problem.problem_id, row, grade.verdict.value, *counts, problem.source_row, *seen)
 
 
 def _require_writable(out_path: Path, *inputs: Path) -> None:
@@ -167,18 +153,17 @@ def _require_writable(out_path: Path, *inputs: Path) -> None:
 
 
 def _write(out_path: Path, grades: pl.DataFrame) -> None:
+    buffer = io.BytesIO()
     if out_path.suffix == ".csv":
-        content = csv_frame(grades).write_csv().encode()
+        csv_frame(grades).write_csv(buffer)
     elif out_path.suffix == ".jsonl":
-        content = grades.write_ndjson().encode()
+        grades.write_ndjson(buffer)
     else:
-        buffer = io.BytesIO()
         grades.write_parquet(buffer)
-        content = buffer.getvalue()
     # Beside its place: a grading that was cut off leaves nothing that looks whole.
     partial = out_path.with_name(out_path.name + ".partial")
     try:
-        partial.write_bytes(content)  # by Python, which says what a full disk refused; polars would panic
+        partial.write_bytes(buffer.getvalue())  # by Python, which says what a full disk refused; polars would panic
         partial.replace(out_path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(out_path)) from error
@@ -187,7 +172,7 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
-    """The columns of the completions that count, all of one length. Raises DataError where one is missing."""
+    """The columns of the completions that count, all of one length. Raises DataError."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():
@@ -223,42 +208,37 @@ def _wanted(found: Iterable[str]) -> list[str]:
 
 
 def _codes(columns: Mapping[str, list[Any]]) -> list[str | None]:
-    name = next((name for name in ("code", "completion") if name in columns), None)
-    if name is None:
-        return []
-    for row, text in enumerate(columns[name]):
+    """The program of each completion: its `code`, where that is a column (None: it has none), else as extracted."""
+    name = "code" if "code" in columns else "completion"
+    for row, text in enumerate(columns.get(name, ())):
         if not isinstance(text, str | None):
             raise DataError(f"the column {name} of the completions is not text in row {row}")
     if name == "completion":
-        return [None if text is None else extract_code(text) for text in columns[name]]
+        return [None if text is None else extract_code(text) for text in columns.get(name, ())]
     return columns[name]
 
 
 def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:
     """The id of each completion's problem: its `problem_id`, else that of the problem at its `source_row`."""
     height = max(map(len, columns.values()), default=0)
-    given = {name: columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")}
+    given = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
     ids: list[str] = []
     nameless: list[int] = []
     places = _Places(loaded)
     known = dict.fromkeys(problem.problem_id for problem in loaded.problems)
-    missing: set[str] = set()
-    for row, (own_id, source_row, split) in enumerate(zip(*given.values(), strict=True)):
+    for row, (own_id, source_row, split) in enumerate(zip(*given, strict=True)):
         if own_id is None and source_row is None:
             nameless.append(row)
         elif own_id is None:
             ids.append(places.find(row, source_row, split))
         elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
             ids.append(str(own_id))
-            if ids[-1] not in known:
-                missing.add(ids[-1])
         else:
             raise DataError(f"the column problem_id of the completions is neither text nor a number in row {row}")
     if nameless:
-        raise DataError(
-            f"{len(nameless)} completions have no problem_id and no source_row, the first is row {nameless[0]}"
-        )
-    if missing:
+        first = f"the first is row {nameless[0]}"
+        raise DataError(f"{len(nameless)} completions have no problem_id and no source_row, {first}")
+    if missing := set(ids) - known.keys():
         shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise DataError(
             f"{len(missing)} problem ids of the completions are not among the problems' "
@@ -298,17 +278,9 @@ class _Places:
 @contextlib.contextmanager
 def _progress_bar(console: Console, total: int) -> Iterator[Progressed]:
     counts: Counter[str] = Counter()
-    bar = Progress(
-        TextColumn("grading"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[counts]}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bar:
+    done = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    verdicts = TextColumn("{task.fields[counts]}")
+    with Progress(*done, verdicts, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("grading", total=total, counts="")
 
         def progressed(grade: Grade) -> None:

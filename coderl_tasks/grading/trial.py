@@ -1,8 +1,7 @@
 """What a sandbox's Python makes of programs whose verdict depends on it: tried when a run starts, and by doctor.
 
-A program should get the verdict that Python 3.11 gives it. The driver sees to that where it can; what is left depends
-on the server (its interpreter, its packages, its limits) and is found out by running such programs, not by asking for
-versions.
+A program should get the verdict that Python 3.11 gives it. The driver sees to that where it can; what depends on the
+server (interpreter, packages, limits) is found out by running such programs, not by asking for versions.
 """
 
 import asyncio
@@ -30,21 +29,19 @@ _PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the sandbox at `url` did: the version of its Python ("" if unknown), the kinds of right programs that it
-    misjudges, and why it could not be tried, if so."""
+    """What the sandbox at `url` did."""
 
     url: str
-    python: str
-    misjudged: tuple[str, ...]
-    fault: str = ""
+    python: str  # its version, "" if unknown
+    misjudged: tuple[str, ...]  # kinds of right programs
+    fault: str = ""  # why it could not be tried
 
     def __str__(self) -> str:
         if self.fault:
             return f"programs at {self.url}: not tried: {self.fault}"
         line = f"programs are run by Python {self.python or '(unknown)'} at {self.url}"
-        if not self.misjudged:
-            return line
-        return f"{line}, which cannot judge {', '.join(self.misjudged)}: right programs that use it fail there"
+        kinds = ", ".join(self.misjudged)
+        return f"{line}, which cannot judge {kinds}: right programs that use it fail there" if kinds else line
 
 
 async def try_programs(urls: Sequence[str]) -> list[Trial]:
@@ -54,13 +51,15 @@ async def try_programs(urls: Sequence[str]) -> list[Trial]:
 
 async def _tried(url: str) -> Trial:
     problem = Problem("trial", "", "", "", "stdin", "", (Test("", f"{_DEPTH}\n"),), 1, 1, None, (), 0)
+    shown = without_credentials(url)
     try:
         async with asyncio.timeout(_PATIENCE_S), SandboxClient([url], attempts=1, outage_patience_s=5.0) as client:
             judge = Judge(client)
             grades = await asyncio.gather(*(judge.grade(problem, code) for code in _PROGRAMS.values()))
     except TimeoutError:
-        return Trial(without_credentials(url), "", (), f"no answer in {_PATIENCE_S:g} s")
-    faults = [grade.reason for grade in grades if not grade.gradable]
-    misjudged = [name for name, grade in zip(_PROGRAMS, grades, strict=True) if not grade.passed]
-    fault = faults[0] if faults else ""
-    return Trial(without_credentials(url), grades[0].python, () if faults else tuple(misjudged), fault)
+        return Trial(shown, "", (), f"no answer in {_PATIENCE_S:g} s")
+    for grade in grades:
+        if not grade.gradable:
+            return Trial(shown, grades[0].python, (), grade.reason)
+    misjudged = (name for name, grade in zip(_PROGRAMS, grades, strict=True) if not grade.passed)
+    return Trial(shown, grades[0].python, tuple(misjudged))

@@ -62,64 +62,48 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The grade of one program on one problem.
-
-    `tests_run` of `tests_total` were run (grading stops at the first failure, unless all tests were asked for);
-    `first_failed` is the index, among the problem's tests, of the test that failed first, None if none failed;
-    `run_seconds` is CPU seconds summed over the tests; `reason` is one line for people, empty for a pass. Of the test
-    that failed first, `output` is what the program printed or returned (see `shortened`), None where nothing came back
-    or nothing failed, and `error` the last line of its error output, empty where there was none. `python` is the
-    version of the interpreter that ran it, as far as it is known.
-    """
+    """The grade of one program on one problem. Grading stops at the first failure, unless all tests were asked for."""
 
     verdict: Verdict
     tests_passed: int
     tests_run: int
     tests_total: int
-    first_failed: int | None
-    run_seconds: float
-    reason: str = ""
-    output: str | None = None
-    error: str = ""
-    python: str = ""
+    first_failed: int | None  # index, among the problem's tests, of the test that failed first
+    run_seconds: float  # CPU seconds summed over the tests
+    reason: str = ""  # one line for people, empty for a pass
+    output: str | None = None  # what that test printed or returned, `shortened`; None where nothing came back
+    error: str = ""  # the last line of its error output
+    python: str = ""  # version of the interpreter that ran it, as far as it is known
 
     @property
     def passed(self) -> bool:
         return self.verdict is Verdict.PASSED
 
     @property
+    def gradable(self) -> bool:
+        return self.verdict is not Verdict.INFRA_ERROR
+
+    @property
     def shown_reason(self) -> str | None:
         """`reason` as tables have it: shortened, None where there is none."""
         return shortened(self.reason) or None
 
-    @property
-    def gradable(self) -> bool:
-        return self.verdict is not Verdict.INFRA_ERROR
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
-    """A completion's code (None if the format was wrong: then the verdict is `format_error`), its grade and its scores.
+    """A completion's grade, and its scores by the table in `grading.scoring`: all None where grading failed for a
+    reason that is ours."""
 
-    The scores are those of the table in `grading.scoring`, all None where grading failed for a reason that is ours.
-    """
-
-    code: str | None
+    code: str | None  # None if the format was wrong: then the verdict is `format_error`
     grade: Grade
     format_score: float | None
     correctness: float | None
     reward: float | None
 
-    @property
-    def format_ok(self) -> bool:
-        return self.code is not None
-
 
 def shortened(text: str | bytes) -> str:
-    """The first 1,000 characters of `text`, and how much there is where that is not all.
-
-    What UTF-8 cannot hold (odd bytes, lone surrogates) is shown as escapes, so that any table takes the result.
-    """
+    """The first 1,000 characters of `text`, and how much there is where that is not all. What UTF-8 cannot hold (odd
+    bytes, lone surrogates) is shown as escapes, so that any table takes the result."""
     size, unit = len(text), "bytes" if isinstance(text, bytes) else "characters"
     if isinstance(text, bytes):
         text = text[: 4 * SHOWN_CHARS + 1].decode("utf-8", "backslashreplace")  # a character has four bytes at most
@@ -192,10 +176,9 @@ def value_difference(expected: Any, actual: Any, where: str = "value") -> str | 
 
 
 def _lines(text: bytes) -> list[bytes]:
-    lines = [line.rstrip() for line in text.split(b"\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    """The lines up to the last that is not blank, without the white space at their ends."""
+    text = text.rstrip()
+    return [line.rstrip() for line in text.split(b"\n")] if text else []
 
 
 def _tokens_match(expected: bytes, actual: bytes) -> bool:

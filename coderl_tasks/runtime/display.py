@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import Any, Self
 from uuid import UUID
 
@@ -24,7 +24,6 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -44,20 +43,14 @@ from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.setting import words_of
 
 
-class WarningsInPrefect(APILogHandler):
-    """Warnings of the tasks in the flow run's log, which the UI shows; not those that a run keeps in its logs.log."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.addFilter(lambda record: record.name != "coderl_tasks" and self._is_in_a_run())
-
-    @staticmethod
-    def _is_in_a_run() -> bool:
-        """Whether the caller works for a flow run: a thread that watches a server does not, and has no log."""
-        return (FlowRunContext.get() or TaskRunContext.get()) is not None
+def _is_of_a_task(record: logging.LogRecord) -> bool:
+    """Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log."""
+    return record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
 
 
-_warnings = WarningsInPrefect()
+_warnings = APILogHandler(logging.WARNING)
+"""Warnings of the tasks in the flow run's log, which the UI shows."""
+_warnings.addFilter(_is_of_a_task)
 _package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
 LOOK_EVERY_S = 1.0
@@ -77,48 +70,30 @@ class _Counted(ProgressColumn):
 
 
 class StepProgress:
-    """The training loop on a terminal: `line(row)` is a step's line and moves the bar; a context manager.
-
-    `total` steps in all (None: no end known), `done` of them before this start. The time left is the recent time per
-    step (exponentially weighted), as the loop sees it, so evaluations and checkpoints count in.
-    """
+    """The training loop's bar, on a terminal: `total` steps in all (None: no end known), `done` of them before this
+    start. The time left is the recent time per step (exponentially weighted), as the loop sees it, so evaluations and
+    checkpoints count in."""
 
     def __init__(
-        self,
-        console: Console,
-        total: int | None,
-        done: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        self, console: Console, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._console = console
-        self._total = total
-        self._done = done
-        self._clock = clock
-        self._last = clock()
+        self._total, self._done, self._clock, self._last = total, done, clock, clock()
         self._pace: float | None = None
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._has_bar = console.is_terminal
+        name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+        # A bar is only of the moment: what stays on the screen are the lines of the steps.
+        columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), left)
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("training", total=total, completed=done, left="")
 
     def __enter__(self) -> Self:
         self._last = self._clock()
-        if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[left]}"),
-                console=self._console,
-                # A bar is only of the moment: what stays on the screen are the lines of the steps.
-                transient=True,
-            )
-            self._task = self._bar.add_task("training", total=self._total, completed=self._done, left="")
+        if self._has_bar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
+    def __exit__(self, *_: object) -> None:
+        if self._has_bar:
             self._bar.stop()
 
     @property
@@ -130,8 +105,7 @@ class StepProgress:
 
     def phase(self, text: str) -> None:
         """Name what is going on now (sampling, scoring, evaluation at step 9, ...)."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=text)
+        self._bar.update(self._task, description=text)
 
     def line(self, row: Mapping[str, Any]) -> str:
         """The line of a row of metrics.jsonl; a training row also moves the bar and the time left."""
@@ -141,11 +115,10 @@ class StepProgress:
         taken, self._last = now - self._last, now
         self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
         self._done += 1
-        if self._bar is not None and self._task is not None:
-            left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
-            self._bar.update(self._task, completed=self._done, left=left)
+        left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
+        self._bar.update(self._task, completed=self._done, left=left)
         # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self._total, None if self._bar is not None else self.left_s)
+        return step_line(row, self._total, None if self._has_bar else self.left_s)
 
 
 @dataclass
@@ -168,10 +141,8 @@ class _SoFar:
 
 
 class Display:
-    """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too.
-
-    Without a terminal bars are left out and lines remain.
-    """
+    """One flow run's display, on the console or, of a deployment's run, in its log, which the UI shows too. Without a
+    terminal bars are left out and lines remain."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -282,18 +253,14 @@ class Display:
         await self._move_artifact()
 
     async def _move_artifact(self) -> None:
-        """Make the progress artifact say how far the steps are."""
         if not self._total:
             return
-        progress = 100.0 * self._done / self._total
-        if self._artifact is None:
-            self._artifact = await best_effort.call(
-                "the progress artifact",
-                lambda: acreate_progress_artifact(progress, key="training", description="steps trained"),
-            )
+        what, progress, artifact = "the progress artifact", 100.0 * self._done / self._total, self._artifact
+        if artifact is None:
+            create = partial(acreate_progress_artifact, progress, key="training", description="steps trained")
+            self._artifact = await best_effort.call(what, create)
         else:
-            artifact = self._artifact
-            await best_effort.call("the progress artifact", lambda: aupdate_progress_artifact(artifact, progress))
+            await best_effort.call(what, lambda: aupdate_progress_artifact(artifact, progress))
 
 
 def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:

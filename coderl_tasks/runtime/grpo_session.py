@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from coderl_tasks.environments import environment_of
@@ -111,18 +110,16 @@ def _problem(row: Any, reader: RowReader, what: str, number: int = 0) -> Problem
 def _written(rows: Iterable[Row], reader: RowReader) -> str:
     """A pool's file that holds `rows`, named by its content: the same rows are the same pool."""
     if isinstance(rows, str | Path | Mapping):
-        raise ConfigError(
-            "problems is a list of rows, each a dict (a file: coderl curate makes a pool of it for pool=)"
-        )
+        hint = "(a file: coderl curate makes a pool of it for pool=)"
+        raise ConfigError(f"problems is a list of rows, each a dict {hint}")
     found = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
     if not found:
         raise ConfigError("problems is empty: there is nothing to train on")
     places: dict[str, int] = {}
     for number, problem in enumerate(found):
         if (first := places.setdefault(problem.problem_id, number)) != number:
-            raise ConfigError(
-                f"problems[{first}] and problems[{number}]: two of the problems have one problem_id, or are the same"
-            )
+            what = "two of the problems have one problem_id, or are the same"
+            raise ConfigError(f"problems[{first}] and problems[{number}]: {what}")
     content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
     path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
@@ -280,10 +277,8 @@ class GrpoSession:
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> list[list[str]]:
-        """`num_samples` completions of the policy as it is now for each of `prompts`, to look at. Nothing is recorded.
-
-        A prompt is what a user says, the id of one of the run's problems, or a row of a problem.
-        """
+        """`num_samples` completions of the policy as it is now for each of `prompts`, to look at: what a user says, the
+        id of one of the run's problems, or a row of a problem. Nothing is recorded."""
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
@@ -331,9 +326,7 @@ class GrpoSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,7 +1,6 @@
 """What a process that runs flows spares itself: PyTorch, and most of the searches for garbage.
 
-The command does so by itself. The processes that `coderl up` starts are Prefect's, and are told by their environment:
-a flow run, the hooks that Prefect runs at its end, and what reads the flows to deploy them.
+The command does so by itself. The processes that `coderl up` starts are Prefect's, and are told by their environment.
 """
 
 import gc
@@ -31,7 +30,6 @@ class _WithoutPyTorch(PathFinder):
 
 
 def collect_less_often() -> None:
-    """Raise the number of new objects after which Python looks for garbage."""
     gc.set_threshold(COLLECT_AFTER)
 
 

@@ -92,27 +92,25 @@ def found_api_url() -> str | None:
     """The API address of a Prefect server that need not be started: the configured one, or ours on port 4200."""
     if wants_embedded():
         return None
-    return configured_api_url() or (DEFAULT_API_URL if _may_join(DEFAULT_API_URL) else None)
+    return configured_api_url() or (DEFAULT_API_URL if _may_join_default() else None)
 
 
 def not_joined() -> str | None:
     """What listens on port 4200 though it is not joined, in one line; None if nothing does, or nothing looked there."""
     port = urlsplit(DEFAULT_API_URL).port
-    assert port is not None
-    if wants_embedded() or configured_api_url() is not None or not (users := listeners(port)):
+    if wants_embedded() or configured_api_url() is not None or not (users := listeners(DEFAULT_API_URL)):
         return None
     if users != {os.getuid()}:
         return f"port {port} is another user's, and so not joined: PREFECT_API_URL=ADDRESS names a server to use"
-    if _may_join(DEFAULT_API_URL):
+    if _may_join_default():
         return None
     return f"what listens on port {port} is no Prefect server that lets this command in, and so not joined"
 
 
-def _may_join(api_url: str) -> bool:
-    """Whether a Prefect server of this user answers there, and lets this command in."""
-    port = urlsplit(api_url).port
+def _may_join_default() -> bool:
+    """Whether a Prefect server of this user answers on port 4200, and lets this command in."""
     # In this order: nothing is sent to a process of another user's.
-    return port is not None and is_ours(port) and _status(api_url, auth_string(api_url)) == HTTPStatus.OK
+    return is_ours(DEFAULT_API_URL) and _status(DEFAULT_API_URL, auth_string(DEFAULT_API_URL)) == HTTPStatus.OK
 
 
 def auth_string(api_url: str) -> str | None:
@@ -120,9 +118,8 @@ def auth_string(api_url: str) -> str | None:
     else what the environment or the Prefect profile says; None if nothing."""
     from prefect.settings import PREFECT_API_AUTH_STRING
 
-    parts = urlsplit(api_url)
-    if parts.hostname in LOOPBACK and parts.port is not None and is_ours(parts.port):
-        file = secret_file(parts.port)
+    if urlsplit(api_url).hostname in LOOPBACK and is_ours(api_url):
+        file = secret_file(urlsplit(api_url).port)
         # Refused, it was left by a killed server. A server too busy to answer in time has refused nothing.
         if file.is_file() and _status(api_url, secret := file.read_text()) != HTTPStatus.UNAUTHORIZED:
             return secret
@@ -134,8 +131,8 @@ def _home() -> Path:
     return coderl_home() / "prefect"
 
 
-def secret_file(port: int) -> Path:
-    """Where the secret of this user's embedded server on this port is, while it lives."""
+def secret_file(port: int | None) -> Path:
+    """Where the secret of this user's embedded server on this port is, while it lives. No port, no file there."""
     return _home() / f"secret-{port}"
 
 
@@ -264,16 +261,12 @@ def used(api_url: str) -> Iterator[None]:
 def ui_address(api_url: str) -> str:
     """Where a browser finds the UI of a server with this API address; of ours with the secret that logs it in."""
     address = api_url.removesuffix("/").removesuffix("/api")
-    port = urlsplit(api_url).port
-    if port is None or not secret_file(port).is_file() or (auth := auth_string(api_url)) is None:
+    if not secret_file(urlsplit(api_url).port).is_file() or (auth := auth_string(api_url)) is None:
         return address
     return f"{address}{LOGIN_PATH}#{auth}"
 
 
 def exports(api_url: str) -> str:
     """The shell's line after which `prefect` commands use this server; the secret itself is not in it."""
-    line = f"export PREFECT_API_URL={api_url}"
-    port = urlsplit(api_url).port
-    if port is not None and secret_file(port).is_file():
-        line += f' PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(secret_file(port)))})"'
-    return line
+    line, file = f"export PREFECT_API_URL={api_url}", secret_file(urlsplit(api_url).port)
+    return f'{line} PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(file))})"' if file.is_file() else line

@@ -34,14 +34,9 @@ def deploy_all() -> None:
     pool that exists is changed: it may have been edited. A `CoderlError` carries Prefect's words."""
     asyncio.run(_provide_work_pool())
     arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(PROJECT_ROOT / "prefect.yaml")]
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", *arguments],
-        cwd=CODE_ROOT,  # which prefect.yaml's entrypoints are relative to
-        env={**os.environ, **QUIET, LEAN_VARIABLE: "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, environment = [sys.executable, "-m", "prefect", *arguments], {**os.environ, **QUIET, LEAN_VARIABLE: "1"}
+    # In CODE_ROOT: prefect.yaml's entrypoints are relative to it.
+    done = subprocess.run(command, cwd=CODE_ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CoderlError(f"`prefect {' '.join(arguments)}` failed: {(done.stderr or done.stdout).strip()}")
 
@@ -113,9 +108,8 @@ def run_worker(stop: threading.Event) -> int:
         try:
             lines = asyncio.run(_crash_runs_of(name))
         except (httpx.HTTPError, RuntimeError) as error:  # what Prefect's client raises without a server
-            raise InfraError(
-                f"its flow runs still say Running, as the Prefect server does not answer: {error}"
-            ) from error
+            fault = f"as the Prefect server does not answer: {error}"
+            raise InfraError(f"its flow runs still say Running, {fault}") from error
         for line in lines:
             print(line, flush=True)
         if not goes_on:
@@ -142,28 +136,24 @@ async def _crash_runs_of(worker: str) -> list[str]:
     """Put the worker's unfinished flow runs, and their subflows, into the state that it would have put them in; a line
     about each that can be retried."""
     from prefect import get_client
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterParentFlowRunId,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-    )
+    from prefect.client.schemas import filters
     from prefect.client.schemas.objects import FlowRun, State, StateType
     from prefect.states import Cancelled, Crashed
 
     unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    of_state = FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished))
+    of_state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=unfinished))
     lines = []
     async with get_client() as client:
 
         async def end(run: FlowRun, *, cancelled: bool) -> None:
             state: State[Any] = Cancelled() if cancelled else Crashed(message="the worker of `coderl up` ended")
             await client.set_flow_run_state(run.id, state, force=True)
-            parts = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run.id]), state=of_state)
+            of_run = filters.FlowRunFilterParentFlowRunId(any_=[run.id])
+            parts = filters.FlowRunFilter(parent_flow_run_id=of_run, state=of_state)
             for part in await client.read_flow_runs(flow_run_filter=parts):
                 await end(part, cancelled=cancelled)
 
-        for run in await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=of_state)):
+        for run in await client.read_flow_runs(flow_run_filter=filters.FlowRunFilter(state=of_state)):
             if run.labels.get("prefect.worker.name") != worker or run.state is None:
                 continue
             cancelled = run.state.is_cancelling()

@@ -117,9 +117,8 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
             flow_run_name=f"shard-{number:04d}",
         )
     except ObjectNotFound as error:
-        raise ConfigError(
-            f"there is no deployment {settings.shard_deployment}: `coderl up` or `prefect deploy --all` makes it"
-        ) from error
+        missing = f"there is no deployment {settings.shard_deployment}"
+        raise ConfigError(f"{missing}: `coderl up` or `prefect deploy --all` makes it") from error
     state = run.state
     if state is None or not state.is_completed():
         how = f"{state.name}: {state.message}" if state else "lost: "
@@ -132,10 +131,9 @@ async def next_key(job: str) -> str:
     """The idempotency key of a job's next run: that of one still at work, if there is any."""
     # One per try: for a key that it has seen Prefect returns the run that has it, also one that has ended.
     keys = [f"{job}-{number}" for number in range(MOST_TRIES)]
+    of_job = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
     async with get_client() as client:
-        runs = await client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        )
+        runs = await client.read_flow_runs(flow_run_filter=of_job)
     for run in runs:
         if run.state is not None and not run.state.is_final() and run.idempotency_key is not None:
             return run.idempotency_key

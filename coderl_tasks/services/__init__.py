@@ -48,15 +48,14 @@ FlowT = TypeVar("FlowT", bound=FlowSettings)
 
 @dataclass(frozen=True)
 class Services:
-    """Addresses of the services in use, those of sandboxes with their credentials (`without_credentials` shows them);
-    `tinker_url` None is the SDK's own default; `lines` say the choice; `embedded` are those started here."""
+    """The services in use."""
 
-    tinker_url: str | None
+    tinker_url: str | None  # None: the SDK's own default
     tinker_api_key: str | None = field(repr=False)
-    sandbox_urls: tuple[str, ...] = field(repr=False)
+    sandbox_urls: tuple[str, ...] = field(repr=False)  # with their credentials; `without_credentials` shows them
     sandbox_concurrency: int
-    lines: tuple[str, ...]
-    embedded: tuple[EmbeddedServer, ...] = ()
+    lines: tuple[str, ...]  # say the choice
+    embedded: tuple[EmbeddedServer, ...] = ()  # started here
 
     @property
     def tinker_is_embedded(self) -> bool:
@@ -77,8 +76,6 @@ class Services:
 
 
 _current: ContextVar[Services | None] = ContextVar("services", default=None)
-
-
 CODE_PREFIXES = ("LD_", "PYTHON", "BASH_ENV")
 KEYS_OF_ADDRESSES = (
     ("TINKER_BASE_URL", "TINKER_API_KEY"),
@@ -137,9 +134,8 @@ def read_env_file(file: Path) -> dict[str, str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{file} is not UTF-8 text ({error.reason} at byte {error.start}): mend or remove it"
-        ) from error
+        where = f"{error.reason} at byte {error.start}"
+        raise ConfigError(f"{file} is not UTF-8 text ({where}): mend or remove it") from error
     values: dict[str, str] = {}
     for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
         if value is None:  # a name alone sets nothing
@@ -181,29 +177,23 @@ def named_sandboxes() -> tuple[str, ...]:
 
 def configured_sandboxes() -> tuple[str, ...]:
     """The sandbox servers that the environment names, or ours on localhost; empty if the embedded one is needed."""
-    if urls := named_sandboxes():
-        return urls
-    port = urlsplit(DEFAULT_SANDBOX_URL).port
-    assert port is not None
-    return (DEFAULT_SANDBOX_URL,) if is_ours(port) and answers(f"{DEFAULT_SANDBOX_URL}/v1/ping", "pong") else ()
+    url = DEFAULT_SANDBOX_URL
+    return named_sandboxes() or ((url,) if is_ours(url) and answers(f"{url}/v1/ping", "pong") else ())
 
 
 def why_no_sandbox() -> str:
     """Why no sandbox is configured, where none is: nobody names one, and what is on localhost is not ours."""
-    port = urlsplit(DEFAULT_SANDBOX_URL).port
-    assert port is not None
-    users = listeners(port) - {os.getuid()}
+    url = DEFAULT_SANDBOX_URL
+    users = listeners(url) - {os.getuid()}
     if not users:
         return "no SANDBOX_URL set"
     whose = "root's, perhaps a container's" if users == {0} else "another user's"
-    return (
-        f"what listens on port {port} is {whose}, and so not used: if it is your sandbox, only "
-        f"SANDBOX_URL={DEFAULT_SANDBOX_URL} uses it"
-    )
+    listener = f"what listens on port {urlsplit(url).port} is {whose}"
+    return f"{listener}, and so not used: if it is your sandbox, only SANDBOX_URL={url} uses it"
 
 
 def uses_tinker_service() -> bool:
-    """Whether the environment names a Tinker service (a key or an address), so that the embedded one is not started."""
+    """Whether the environment names a Tinker service (a key or an address)."""
     return bool(os.environ.get("TINKER_API_KEY") or os.environ.get("TINKER_BASE_URL"))
 
 
@@ -241,7 +231,6 @@ def check_environment(model_name: str | None = None) -> None:
 
 
 def log_folder() -> Path:
-    """Where embedded servers write what they have to say."""
     return coderl_home() / "logs"
 
 
@@ -293,8 +282,7 @@ def embedded_tinker(model_name: str) -> EmbeddedServer:
 
 def embedded_tinker_serves(model_name: str) -> str:
     """What the embedded Tinker server would say that it serves for a model; "" where it could not be started for it."""
-    folder = local_model_folder(model_name)
-    return served_model(folder) if folder is not None else ""
+    return served_model(folder) if (folder := local_model_folder(model_name)) is not None else ""
 
 
 def embedded_sandbox() -> EmbeddedServer:

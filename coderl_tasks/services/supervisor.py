@@ -20,8 +20,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from coderl_tasks.errors import InfraError
 from coderl_tasks.paths import private_folder
@@ -60,10 +60,10 @@ def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
     raise InfraError(f"no free port on {host}")
 
 
-def listeners(port: int) -> set[int]:
-    """The users (uids) whose processes listen on this port of loopback, read in /proc/net/tcp{,6}; none if nobody does.
-    A process can only be told by its owner: one that answers as ours would may be anybody's."""
-    uids = set()
+def listeners(url: str) -> set[int]:
+    """The users (uids) whose processes listen on the port of `url` on loopback, read in /proc/net/tcp{,6}. Only its
+    owner tells whose a process is: one that answers as ours would may be anybody's."""
+    port, uids = urlsplit(url).port, set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not Path(table).exists():  # a kernel without IPv6
             continue
@@ -75,9 +75,9 @@ def listeners(port: int) -> set[int]:
     return uids
 
 
-def is_ours(port: int) -> bool:
-    """Whether somebody listens on this port of loopback, and nobody but this user does."""
-    return listeners(port) == {os.getuid()}
+def is_ours(url: str) -> bool:
+    """Whether somebody listens on the port of `url` on loopback, and nobody but this user does."""
+    return listeners(url) == {os.getuid()}
 
 
 def _request(url: str) -> urllib.request.Request:
@@ -150,14 +150,10 @@ class EmbeddedServer:
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 120.0,
     ) -> None:
-        self.name = name
+        self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
         # Once, and kept over restarts: clients that retry have the address.
         self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.key = new_key() if closed else ""
-        self.restarts = 0
-        self.down = threading.Event()
-        self.fault = ""
+        self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
         self._health_url = self.url + health_path
         options = ["-i", *command, "--key", "-"] if closed else command
         self._command = [sys.executable, guard.__file__, *options, "--port", str(self.port)]
@@ -175,9 +171,7 @@ class EmbeddedServer:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()  # first, or the watcher would take the end for a crash and restart the server
         self._end_process()
         if self._watcher is not None:
@@ -214,14 +208,14 @@ class EmbeddedServer:
         while not answers(self._health_url) or process.poll() is not None:  # another's answer on our port is not ours
             if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():
                 self._end_process()
-                raise InfraError(
-                    f"the embedded {self.name} server did not start: see {self._log_file}{self._last_words()}"
-                )
+                raise InfraError(self._fault_text("did not start"))
             time.sleep(POLL_S)
 
-    def _last_words(self) -> str:
-        lines = [line for line in self._log_file.read_text(errors="replace").splitlines() if line.strip()]
-        return f" ({lines[-1].strip()})" if lines else ""
+    def _fault_text(self, what: str) -> str:
+        """That the server did `what`, where its log is, and the last line there."""
+        lines = self._log_file.read_text(errors="replace").strip().splitlines()
+        last_words = f" ({lines[-1].strip()})" if lines else ""
+        return f"the embedded {self.name} server {what}: see {self._log_file}{last_words}"
 
     def _end_process(self) -> None:
         process = self._process
@@ -247,7 +241,7 @@ class EmbeddedServer:
             # Only those in a row count: a server that lived in between has worked, and may be restarted for days.
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             if quick_deaths >= MAX_QUICK_DEATHS:
-                self._give_up(f"the embedded {self.name} server keeps dying: see {self._log_file}{self._last_words()}")
+                self._give_up(self._fault_text("keeps dying"))
                 return
             logger.warning("the embedded %s server %s: restarting it on port %d", self.name, reason, self.port)
             try:

@@ -1,7 +1,4 @@
-"""Every setting: one model per flow, which the UI shows as a form.
-
-An unknown key, a wrong type or sizes that contradict each other are a `ConfigError` of one line (`parse_settings`).
-"""
+"""Every setting: one model per flow, which the UI shows as a form. What is wrong with one is a `ConfigError`."""
 
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings

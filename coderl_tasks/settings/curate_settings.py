@@ -6,23 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Limit, Names, Temperature, split_shares
-from coderl_tasks.settings.setting import Setting, about
-
-
-def _not_all_zero(shares: dict[str, float]) -> dict[str, float]:
-    if shares and not sum(shares.values()) > 0:
-        raise ValueError("at least one share has to be above 0")
-    return shares
-
+from coderl_tasks.settings.setting import COMMON, Setting, about, refusing
 
 Share = Annotated[float, Field(ge=0)]
 _SPLIT = BeforeValidator(lambda value: split_shares(value, "shares look like hard:0.3,medium:0.5,easy:0.2"))
-DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, AfterValidator(_not_all_zero)]
-SplitShares = Annotated[dict[str, Share], _SPLIT, AfterValidator(_not_all_zero)]
+_NOT_ALL_ZERO = AfterValidator(
+    refusing(lambda shares: shares and not sum(shares.values()) > 0, "at least one share has to be above 0")
+)
+DifficultyShares = Annotated[dict[Literal["hard", "medium", "easy"], Share], _SPLIT, _NOT_ALL_ZERO]
+SplitShares = Annotated[dict[str, Share], _SPLIT, _NOT_ALL_ZERO]
 # Of how and where the work is done: a curation that goes on may have them otherwise, and its pool has the same bytes.
 UNRECORDED = Setting(decides_content=False)
 OF_PROFILE = Setting(of_profile=True)
-COMMON = Setting(common=True)
 COMMON_OF_PROFILE = Setting(common=True, of_profile=True)
 NO_PROFILE = "none"
 ProfileMode = Annotated[
@@ -196,23 +191,20 @@ class CurateSettings(FlowSettings):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        away = self.shards == "deployment"
-        if self.reward_file is not None and away:
-            raise ValueError(
-                "reward_file is a file of this machine, and shards=deployment may run on others: use shards=here"
-            )
-        if self.label_budget and away:
-            raise ValueError(
-                "label_samples needs the profile of all shards before it goes on: use shards=here, or label_samples=0"
-            )
-        if away and (self.max_tokens_total is not None or self.max_usd is not None):
-            raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
-        if self.profile_mode == "screen" and away:
-            raise ValueError(
-                "profile_mode=screen decides by the first shards what it samples of others: use shards=here"
-            )
-        if self.from_run is not None and away:
-            raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
+        if self.shards == "deployment":
+            if self.reward_file is not None:
+                what = "reward_file is a file of this machine, and shards=deployment may run on others"
+                raise ValueError(f"{what}: use shards=here")
+            if self.label_budget:
+                what = "label_samples needs the profile of all shards before it goes on"
+                raise ValueError(f"{what}: use shards=here, or label_samples=0")
+            if self.max_tokens_total is not None or self.max_usd is not None:
+                raise ValueError("max_tokens_total and max_usd count what this process samples: use shards=here")
+            if self.profile_mode == "screen":
+                what = "profile_mode=screen decides by the first shards what it samples of others"
+                raise ValueError(f"{what}: use shards=here")
+            if self.from_run is not None:
+                raise ValueError("from_run reads a run's rollouts on this machine: use shards=here")
         if self.from_run is not None and self.profile_mode == "screen":
             raise ValueError("from_run knows more of problems than screening does: use profile_mode=adaptive")
         if self.band_low > self.band_high:

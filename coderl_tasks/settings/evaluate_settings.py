@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import FlowSettings, Limit, Names, Temperature
-from coderl_tasks.settings.setting import Setting
+from coderl_tasks.settings.setting import COMMON, Setting
 
 
 def _day(given: str | None) -> str | None:
@@ -17,7 +17,6 @@ def _day(given: str | None) -> str | None:
 
 
 Day = Annotated[str | None, AfterValidator(_day)]
-COMMON = Setting(common=True)
 
 
 class EvaluateSettings(FlowSettings):

@@ -2,10 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from coderl_tasks.settings.flow_settings import Limit
-from coderl_tasks.settings.setting import Family, Setting
+from coderl_tasks.settings.setting import Family, Setting, refusing
 
 ALLOWED = Setting(on_resume="allowed")
 """May change on resume."""
@@ -179,9 +179,11 @@ class RollingSave(Family):
 class Evaluations(Family):
     """Evaluations while training: `eval=every:10,limit:200`; `eval=every:-1` for none."""
 
-    every: Annotated[int, Setting(on_resume="allowed", gsm8k=6, recipe="eval_every")] = Field(
-        10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)"
-    )
+    every: Annotated[
+        int,
+        AfterValidator(refusing(lambda every: every == 0, "makes no sense: use -1 for no evaluations")),
+        Setting(on_resume="allowed", gsm8k=6, recipe="eval_every"),
+    ] = Field(10, ge=-1, description="steps between evaluations (-1: none at all, nor baseline and final)")
     limit: Annotated[Limit, Setting(on_resume="allowed", nano=100, gsm8k=40, elsewhere=("eval_limit", "n_samples"))] = (
         Field(200, description="problems of a periodic evaluation, a seeded subset (-1: all)")
     )
@@ -192,13 +194,6 @@ class Evaluations(Family):
         "test", description="periodic evaluations on the test splits, or on problems held out of the pool"
     )
     validation_size: int = Field(64, ge=1, description="problems held out of the pool with on:validation")
-
-    @field_validator("every")
-    @classmethod
-    def _some_time(cls, every: int) -> int:
-        if every == 0:
-            raise ValueError("makes no sense: use -1 for no evaluations")
-        return every
 
 
 class Trackers(Family):

@@ -1,7 +1,4 @@
-"""What the settings of all flows share: the types of their values, the common fields, and how a preset fills them in.
-
-`preset=nano` fills what was not given with sizes for the embedded server; every key can still be overridden.
-"""
+"""What the settings of all flows share: types of their values, common fields, and how a preset fills them in."""
 
 import hashlib
 from collections.abc import Mapping
@@ -30,6 +27,7 @@ from coderl_tasks.settings.setting import (
     nested,
     preset_values,
     recipe_names,
+    refusing,
     split_at_commas,
     value_of,
 )
@@ -40,8 +38,6 @@ HUB_GSM8K = "openai/gsm8k"
 GSM8K_DATA = {"gsm8k": HUB_GSM8K, "nano gsm8k": WORDS_DATASET}
 HUB_DATASET = "agentica-org/DeepCoder-Preview-Dataset"
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
-
-
 PresetName = Literal["nano", "gsm8k", "smoke"]
 SMOKE: PresetName = "smoke"
 IsolationPerTest = Literal["failures", "always"]
@@ -49,18 +45,6 @@ IsolationPerTest = Literal["failures", "always"]
 REWARD_NAMES = ("reward_fn", "reward_funcs", "reward_function", "compute_reward")
 REWARD_HASH = "reward_sha256"
 """What `content` says of the file that reward_file names."""
-
-
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise ValueError("use -1 for all, or a number of problems")
-    return value
-
-
-def _possible_temperature(value: float) -> float:
-    if value != 0 and not COLDEST <= value <= HOTTEST:
-        raise ValueError(f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0")
-    return value
 
 
 def _preset(value: Any) -> Any:
@@ -77,11 +61,14 @@ Preset = Annotated[
 ]
 """A choice in the UI's form, which shows a single permitted value, or null, as one that cannot be changed."""
 ONLY_CODE = ("code",)
+_not_zero = refusing(lambda limit: limit == 0, "use -1 for all, or a number of problems")
 Limit = Annotated[int, Field(ge=-1), AfterValidator(_not_zero)]
+_possible_temperature = refusing(
+    lambda temperature: temperature != 0 and not COLDEST <= temperature <= HOTTEST,
+    f"must be from {COLDEST:g} to {HOTTEST:g}; evaluations and profiles may be greedy, 0",
+)
 Temperature = Annotated[float, AfterValidator(_possible_temperature)]
 Names = Annotated[list[str] | None, BeforeValidator(split_at_commas)]
-
-
 COST_SETTING = Setting(decides_content=False, on_resume="allowed")
 COST_SETTINGS = ("max_tokens_total", "max_usd", "prices")
 """What bounds and counts what is spent: another value goes on with the same work."""
@@ -100,16 +87,13 @@ def split_shares(value: Any, expected: str) -> Any:
     return shares
 
 
-def _sampling_has_prices(prices: dict[str, float]) -> dict[str, float]:
-    if prices and not {"prefill", "sample"} <= prices.keys():
-        raise ValueError("both prefill and sample need a price")
-    return prices
-
-
+_priced_for_sampling = refusing(
+    lambda prices: prices and not {"prefill", "sample"} <= prices.keys(), "both prefill and sample need a price"
+)
 Prices = Annotated[
     dict[Literal["prefill", "cached", "sample", "train"], Annotated[float, Field(ge=0)]],
     BeforeValidator(lambda value: split_shares(value, "prices look like prefill:0.33,sample:1.005,train:0.737")),
-    AfterValidator(_sampling_has_prices),
+    AfterValidator(_priced_for_sampling),
 ]
 
 

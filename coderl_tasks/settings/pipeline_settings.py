@@ -7,11 +7,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from coderl_tasks.settings.curate_settings import CurateSettings
 from coderl_tasks.settings.evaluate_settings import EvaluateSettings
 from coderl_tasks.settings.flow_settings import COST_SETTINGS, FlowSettings, Preset
-from coderl_tasks.settings.setting import Setting
+from coderl_tasks.settings.setting import COMMON
 from coderl_tasks.settings.train_settings import TrainSettings
 
 PARTS = ("curate", "train", "evaluate")
-COMMON = Setting(common=True)
 SHARED = ("preset", "environment", "reward_file")
 
 

@@ -9,7 +9,7 @@ values, with what is wrong with them in a line.
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar, Literal, TypeVar
@@ -37,44 +37,45 @@ ENVIRONMENT = {
 class Setting:
     """What a setting says about itself beside its type and pydantic's `Field`."""
 
-    decides_content: bool = True
-    """Whether it decides what comes out, and so whether two records are of the same thing; else it says where results
-    go, how fast, or by what name."""
+    decides_content: bool = True  # what comes out; else where results go, how fast, or by what name
     on_resume: Literal["refused", "allowed", "warned", "ignored"] = "refused"
     """Whether a run that goes on may have another value, since it does not make the finished steps another run's. A
     warning where the steps from there on are other ones; ignored where nothing is said of it at all."""
-    interchangeable: tuple[Any, ...] = ()
-    """Values among which it may change on resume, where that is refused otherwise."""
-    inherited: bool = False
-    """Whether an evaluation of a run takes it from the run where it is not given."""
-    nano: Any = None
-    """The value that `preset=nano` fills in."""
+    interchangeable: tuple[Any, ...] = ()  # values among which it may change on resume, where that is refused otherwise
+    inherited: bool = False  # an evaluation of a run takes it from the run where it is not given
+    nano: Any = None  # what `preset=nano` fills in; the others likewise
     gsm8k: Any = None
-    """The value that `preset=gsm8k` fills in."""
     smoke: Any = None
-    """The value that `preset=smoke` fills in."""
-    environments: tuple[str, ...] = ENVIRONMENTS
-    """The environments that it says something of; in others only its default makes sense."""
+    environments: tuple[str, ...] = ENVIRONMENTS  # that it says something of; in others only its default makes sense
     by_environment: Mapping[str, Any] = field(default_factory=dict)
     """The default in environments where it is another one; "nano gsm8k": with that preset there."""
-    of_profile: bool = False
-    """Whether it says something of a profile alone, and so is refused where none is made."""
-    meaning: str = ""
-    """What it is, where messages show it and its name, the recipe's, says something else elsewhere."""
-    common: bool = False
-    """Whether `--help` shows it; the others are shown by group."""
-    hidden: bool = False
-    """Whether it is another name of something, which no help shows."""
-    recipe: str | None = None
-    """The recipe's name of a family's member, which is accepted too."""
+    of_profile: bool = False  # it says something of a profile alone, and so is refused where none is made
+    meaning: str = ""  # for messages, where its name, the recipe's, says something else elsewhere
+    common: bool = False  # `--help` shows it; the others are shown by group
+    hidden: bool = False  # another name of something, which no help shows
+    recipe: str | None = None  # the recipe's name of a family's member, which is accepted too
     elsewhere: tuple[str, ...] = ()
     """What other tools call it, or what it was called, and after a space what to make of its value. Suggested, not
     accepted: one setting has one name."""
 
 
+COMMON = Setting(common=True)
+
+
 def about(setting: FieldInfo) -> Setting:
     """What a setting says about itself."""
     return next((item for item in setting.metadata if isinstance(item, Setting)), Setting())
+
+
+def refusing(is_wrong: Callable[[Any], bool], message: str) -> Callable[[Any], Any]:
+    """A validator that refuses some values with this message."""
+
+    def validate(value: Any) -> Any:
+        if is_wrong(value):
+            raise ValueError(message)
+        return value
+
+    return validate
 
 
 def split_at_commas(value: Any) -> Any:
@@ -105,15 +106,13 @@ class Family(BaseModel):
         if isinstance(value, Mapping):
             return dict(value)
         found: dict[str, Any] = {}
-        parts: dict[str, Any]
         for part in split_at_commas(text):
             name, colon, given = (piece.strip() for piece in part.partition(":"))
+            parts: dict[str, Any] = {name: None if given.lower() in NONE_WORDS else given}
             if cls.SHORT is not None and name not in cls.model_fields:
                 choice, number = cls.SHORT
                 parts = {choice: name} | ({number: given} if colon else {})
-            elif colon:
-                parts = {name: None if given.lower() in NONE_WORDS else given}
-            else:
+            elif not colon:
                 found = {}
                 break
             if twice := found.keys() & parts.keys():
@@ -140,10 +139,10 @@ def all_settings(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", setting
 
 
-def recipe_names(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+def recipe_names(model: type[BaseModel]) -> dict[str, str]:
     """The recipe's names of members of families, as dotted keys: {name: our key}."""
     found = {}
-    for key, setting in all_settings(model, prefix):
+    for key, setting in all_settings(model):
         if (name := about(setting).recipe) is not None:
             *parents, _, _ = key.split(".")
             found[".".join([*parents, name])] = key
@@ -227,9 +226,8 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
     # Of several settings together, a family or all of a flow, the message says which they are.
-    is_whole = (
-        item["type"] == "value_error" and isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
-    )
+    is_several = isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
+    is_whole = item["type"] == "value_error" and is_several
     return message if is_whole or not key else f"{key}={item['input']!r}: {message}"
 
 

@@ -30,7 +30,7 @@ from coderl_tasks.settings.families import (
     Truncation,
 )
 from coderl_tasks.settings.flow_settings import ONLY_CODE, FlowSettings, Temperature
-from coderl_tasks.settings.setting import Setting, preset_values
+from coderl_tasks.settings.setting import Setting, preset_values, refusing
 
 MAX_LORA_RANK = 512
 SMOKE_STEPS = 50
@@ -47,35 +47,22 @@ PARTNER = {BATCH_SIZE: GROUP_SIZE, GROUP_SIZE: BATCH_SIZE, PROBLEMS: COMPLETIONS
 """What stays as it is where one size alone is given: the other one of its pair."""
 
 
-def _some_steps(value: int) -> int:
-    if value == 0:
-        raise ValueError("trains nothing: coderl evaluate measures a policy; -1 trains until it is stopped")
-    return value
-
-
-def _possible_rank(value: int) -> int:
-    if value > MAX_LORA_RANK:
-        raise ValueError(
-            f"must be at most {MAX_LORA_RANK}: a higher rank trains as many parameters as the layers themselves"
-        )
-    return value
-
-
-def _state_path(value: str | None) -> str | None:
-    if value is not None and not value.startswith("tinker://"):
-        raise ValueError("not a state: take a state_path (tinker://...) of a run's checkpoints.jsonl")
-    return value
-
-
-def _replayable_loss(value: Any) -> Any:
-    if value == "stable_reinforce":
-        raise ValueError(
-            "it reads records of the sampler that end with its session, so that a run could not go on after a crash: "
-            "take ppo or cispo"
-        )
-    return value
-
-
+_some_steps = refusing(
+    lambda steps: steps == 0, "trains nothing: coderl evaluate measures a policy; -1 trains until it is stopped"
+)
+_possible_rank = refusing(
+    lambda rank: rank > MAX_LORA_RANK,
+    f"must be at most {MAX_LORA_RANK}: a higher rank trains as many parameters as the layers themselves",
+)
+_state_path = refusing(
+    lambda path: path is not None and not path.startswith("tinker://"),
+    "not a state: take a state_path (tinker://...) of a run's checkpoints.jsonl",
+)
+_replayable_loss = refusing(
+    lambda loss: loss == "stable_reinforce",
+    "it reads records of the sampler that end with its session, so that a run could not go on after a crash: take ppo "
+    "or cispo",
+)
 RecipeSize = Annotated[
     int, WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "null"}]}), Field(json_schema_extra={"default": None})
 ]
@@ -291,9 +278,8 @@ class TrainSettings(FlowSettings):
         nothing says so."""
         problems, completions = self.group_size, self.completions_per_problem
         usual = preset_values(type(self), self.preset).get(GROUP_SIZE) if self.preset else None
-        if self.environment != "gsm8k" or GROUP_SIZE not in self.given or self.given & {PROBLEMS, COMPLETIONS}:
-            return None
-        if problems in (completions, usual):
+        otherwise_named = GROUP_SIZE not in self.given or self.given & {PROBLEMS, COMPLETIONS}
+        if self.environment != "gsm8k" or otherwise_named or problems in (completions, usual):
             return None
         return (
             f"warning: group_size={problems} is problems per step, each with {completions} completions; the notebook's "

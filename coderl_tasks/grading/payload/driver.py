@@ -81,13 +81,9 @@ WORD_BYTES = bytes(byte if byte >= 128 or chr(byte).isalnum() or byte == 95 else
 # On Python 3.12 and 3.13 it is the limit of calls through C code too, of which `lru_cache` takes three for one of the
 # program's: 200,000 deep. (Before, it takes two. A higher limit would let an endless `__repr__` run for minutes.)
 RECURSION_LIMIT = 600_000
-THREAD_STARTERS = {
-    "start_new",
-    "start_new_thread",
-    "_start_new_thread",
-    "start_joinable_thread",
-    "_start_joinable_thread",
-}
+THREAD_STARTERS = frozenset(
+    "start_new start_new_thread _start_new_thread start_joinable_thread _start_joinable_thread".split()
+)
 STACK_BYTES = (512 << 20, 128 << 20, 16 << 20)
 GUARD_BYTES = 1 << 16  # below a stack, one page of the largest size that there is
 CONTEXT_WORDS = 2048  # more than a `ucontext_t` on any machine; its words 2 and 4 are a stack's address and size
@@ -148,15 +144,8 @@ prctl, flush_c_streams = library.prctl, library.fflush
 thread_state, allocate = library.PyThreadState_Get, library.mmap
 thread_state.restype = allocate.restype = ctypes.c_void_p
 # Programs patch the modules':
-leave, kill, duplicate, close, write, cpu_clock, n_threads = (
-    os._exit,
-    os.kill,
-    os.dup2,
-    os.close,
-    os.write,
-    time.process_time,
-    _thread._count,
-)
+leave, kill, duplicate, close, write = os._exit, os.kill, os.dup2, os.close, os.write
+cpu_clock, n_threads = time.process_time, _thread._count
 NO_PROCESS, ANYTHING = contextlib.suppress(ProcessLookupError, PermissionError), contextlib.suppress(BaseException)
 kept_alive: list[Any] = []
 
@@ -180,7 +169,11 @@ def main() -> None:
         report["compile_error"] = described(error)
     else:
         deadline = started + request["run_timeout_s"] - DEADLINE_MARGIN_S
-        report["tests"] = run_tests(request, source, code, deadline)
+        os.dup2(2, OWN_STDERR, inheritable=False)
+        try:
+            report["tests"] = run_tests(request, source, code, deadline)
+        finally:
+            os.dup2(OWN_STDERR, 2)
     write_report(json.dumps(report).encode())
 
 
@@ -197,12 +190,8 @@ def prepare_process(memory_bytes: int) -> None:
     _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_SIGNAL)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)  # so no test of the same user reads or writes this memory, where the results are
-    lower_limit(resource.RLIMIT_AS, memory_bytes)
-    lower_limit(resource.RLIMIT_CORE, 0)
-
-
-def lower_limit(limit: int, value: int) -> None:
-    resource.setrlimit(limit, allowed(limit, value))
+    resource.setrlimit(resource.RLIMIT_AS, allowed(resource.RLIMIT_AS, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def allowed(limit: int, value: int) -> tuple[int, int]:
@@ -215,20 +204,12 @@ def allowed(limit: int, value: int) -> tuple[int, int]:
 # ----------------------------------------------------------------------------------- all tests, in the driver
 
 
-def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
-    os.dup2(2, OWN_STDERR, inheritable=False)
-    try:
-        return run_each(request, source, code, deadline)
-    finally:
-        os.dup2(OWN_STDERR, 2)
-
-
 # A process, a test as well as the driver, pays for each page of memory that it is the first to write to after a fork:
 # that is most of what a short test costs. So whatever can be done before the forks is done there, once or for a batch
 # of tests, what can wait is done after them, and what lies between touches few objects.
 
 
-def run_each(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
+def run_tests(request: Record, source: bytes, code: CodeType, deadline: float) -> list[Record]:
     limits, entry_point = TestLimits(request), request["entry_point"] if request["kind"] == "call" else None
     for number in range(3):
         os.dup2(anonymous_file(), number)
@@ -238,7 +219,10 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
     for name in request["preload"]:
         with contextlib.suppress(Exception):  # the program meets the same error in its own import
             __import__(name)
-    prepare_interpreter(module)
+    sys.modules["__main__"] = sys.modules[module.__name__] = module
+    with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
+        library.mallopt(M_ARENA_MAX, 1)
+    prepare_threads()
     program = Program(source, code, module)
     company = Company(code, module) if request["company"] else None
     tests: list[Record] = []
@@ -259,10 +243,9 @@ def run_each(request: Record, source: bytes, code: CodeType, deadline: float) ->
             if not ends:  # they run again, alone
                 break
             output_bytes += sum(end[-1] for end in ends)
-            going_on = time.monotonic() < deadline and output_bytes <= request["total_output_limit"]
-            if request["stop_on_failure"]:
-                going_on = going_on and ends[-1][:2] == ("exit", 0)
-            going_on = going_on and not request["one_process"]
+            is_over = time.monotonic() >= deadline or output_bytes > request["total_output_limit"]
+            has_failed = request["stop_on_failure"] and ends[-1][:2] != ("exit", 0)
+            going_on = not (is_over or has_failed or request["one_process"])
             if not going_on:
                 break
         for place, ends in zip(batch, all_ends, strict=False):
@@ -349,9 +332,9 @@ class TestLimits:
 class Place:
     """Where a process runs: a folder of its own, and the files that become its descriptors 0, 1, 2 and for a call 3.
 
-    `inputs` are its test, and those that it may go on to; the arguments as JSON where there is an `entry_point`, None
-    for a program that reads them. `answers` are the files that they go to. Of a process with several tests, `done` gets
-    a byte after each, and `noise` what no answer is of all but the first.
+    `inputs` are its test, and those that it may go on to; arguments as JSON where there is an `entry_point`. `answers`
+    are the files that they go to. Of several tests, `done` gets a byte after each, and `noise` what no answer is of all
+    but the first.
     """
 
     def __init__(self, name: str, entry_point: str | None, inputs: list[str]) -> None:
@@ -425,14 +408,6 @@ def prepared_module(name: str, source: bytes) -> ModuleType:
                 module.__dict__[word] = exports[word]
                 break
     return module
-
-
-def prepare_interpreter(module: ModuleType) -> None:
-    """What a test's interpreter has to look like; the driver itself can do with it."""
-    sys.modules["__main__"] = sys.modules[module.__name__] = module
-    with contextlib.suppress(AttributeError):  # no malloc arenas for threads: each reserves 64 MiB of address space
-        library.mallopt(M_ARENA_MAX, 1)
-    prepare_threads()
 
 
 def prepare_threads() -> None:
@@ -538,11 +513,9 @@ def base64_text(data: bytes) -> str:
 def watch(
     process: int, limits: TestLimits, started: float, deadline: float, place: Place
 ) -> tuple[str, int, float, int, int]:
-    """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive.
-
-    Returns how it ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and
-    how many processes it left behind.
-    """
+    """Waits for a test's first process, kills it at a limit, and leaves none of its descendants alive. Returns how it
+    ended ("exit", "cpu" or "wall"), its wait status, the CPU seconds and peak memory (KiB) of all, and how many
+    processes it left behind."""
     ended, pause = "exit", min(limits.cpu, limits.wall, ALONE_S)
     own_s: dict[tuple[int, bytes], float] = {}
     while True:
@@ -618,7 +591,7 @@ def priority_of(process: int, thread: int) -> list[bytes]:
 
 
 def reap_orphans() -> list[resource.struct_rusage]:
-    """Kills and collects every process that a test left behind. Returns their resource usages."""
+    """Kills and collects every process that a test left behind."""
     usages: list[resource.struct_rusage] = []
     give_up = time.monotonic() + 5.0  # a process may be stuck in the kernel, and a fork bomb outruns the loop
     while time.monotonic() < give_up:
