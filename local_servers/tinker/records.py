@@ -105,20 +105,16 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def check_kind(kind: str) -> CheckpointKind:
-    """The checkpoint kind as it stands in paths; Refusal 400 otherwise."""
-    for known in KIND_NAMES:
-        if kind == known:
-            return known
-    raise BadRequest(f"{kind!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
-
-
 def parse_path(path: str) -> tuple[str, CheckpointKind, str]:
     """Run id, kind and name of tinker://<run>/<kind>/<name>; Refusal 400 if it is not of that form."""
     parts = path.removeprefix("tinker://").split("/")
     if not path.startswith("tinker://") or len(parts) != 3:
         raise BadRequest(f"{path!r} is not a checkpoint path: tinker://<run>/weights|sampler_weights/<name>")
-    return check_run_id(parts[0]), check_kind(parts[1]), check_name(parts[2])
+    run_id = check_run_id(parts[0])
+    for kind in KIND_NAMES:
+        if parts[1] == kind:
+            return run_id, kind, check_name(parts[2])
+    raise BadRequest(f"{parts[1]!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
 
 
 def expiry(ttl_seconds: int | None) -> float | None:
@@ -128,6 +124,11 @@ def expiry(ttl_seconds: int | None) -> float | None:
     if not MIN_TTL_S <= ttl_seconds <= MAX_TTL_S:
         raise BadRequest(f"ttl_seconds is {ttl_seconds}: from {MIN_TTL_S} (1 hour) to {MAX_TTL_S} (10 years), or none")
     return time.time() + ttl_seconds
+
+
+def text_metadata(metadata: dict[str, Any] | None) -> dict[str, str] | None:
+    """A user's metadata as the REST API shows them."""
+    return None if metadata is None else {key: str(value) for key, value in metadata.items()}
 
 
 def _iso(moment: float) -> str:
@@ -156,7 +157,6 @@ def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, o
         of_kind = [record for record in checkpoints if record.kind == kind]
         return checkpoint_json(max(of_kind, key=lambda record: record.created_at)) if of_kind else None
 
-    metadata = run.user_metadata
     return {
         "training_run_id": run.run_id,
         "base_model": run.base_model,
@@ -167,7 +167,7 @@ def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, o
         "last_request_time": _iso(run.last_request_at),
         "last_checkpoint": newest("weights"),
         "last_sampler_checkpoint": newest("sampler_weights"),
-        "user_metadata": None if metadata is None else {key: str(value) for key, value in metadata.items()},
+        "user_metadata": text_metadata(run.user_metadata),
         "optimizer_steps": run.optimizer_steps,
         "steps_before": run.steps_before,
         "loaded_from": run.loaded_from,

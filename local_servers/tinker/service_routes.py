@@ -38,8 +38,8 @@ async def stats(request: web.Request) -> web.Response:
             "pid": os.getpid(),
             "started": state.started,
             "sessions": sum(session.finished is None for session in state.sessions.newest_first()),
-            "models": {model.run.run_id: model.to_json() for model in state.models.all()},
-            "samplers": state.samplers.count(),
+            "models": {run_id: model.to_json() for run_id, model in state.models.items()},
+            "samplers": len(state.samplers),
             "recorded": {"sequences": len(state.recorded), "bytes": state.recorded.nbytes},
             "promises": state.promises.counts(),
             "engines": {
@@ -121,7 +121,7 @@ async def session_heartbeat(request: web.Request) -> web.Response:
 async def finish_session(request: web.Request) -> web.Response:
     """End a session and free its models; the first reason given stays. One that died with an earlier server is over."""
     state = state_of(request)
-    session = state.sessions.find(request.match_info["session_id"])
+    session = state.sessions.get(request.match_info["session_id"])
     if session is None:
         return no_content()
     body = await read_json(request)

@@ -29,12 +29,7 @@ from local_servers.http_log import logger as http_logger
 from local_servers.memory import OutOfMemory, limit_own_memory_until
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import KEY_PREFIX
-from local_servers.tinker import (
-    rest_routes,
-    sampling_routes,
-    service_routes,
-    training_routes,
-)
+from local_servers.tinker import rest_routes, sampling_routes, service_routes, training_routes
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EnginePool
 from local_servers.tinker.ordering import GAP_TIMEOUT_S
@@ -103,7 +98,6 @@ def make_app(state: ServerState, admit: Middleware) -> web.Application:
     """The web application over one process's state, for the requests that `admit` lets in."""
     app = web.Application(middlewares=[admit, errors_as_json, key_of_right_form], client_max_size=MAX_BODY_BYTES)
     app[STATE] = state
-    sampling_routes.prepare(app)
     for module in (service_routes, training_routes, sampling_routes, rest_routes):
         app.add_routes(module.routes)
     return app
@@ -160,7 +154,7 @@ async def running(
     finally:
         housekeeping.cancel()
         # What waits is answered before the connections go: its clients then read why, and not a reset.
-        for model in state.models.all():
+        for model in state.models.values():
             model.close("the server is stopping")
         await runner.cleanup()
         state.engines.close()
