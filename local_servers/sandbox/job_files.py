@@ -78,16 +78,14 @@ def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> di
 
 
 def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         parts = safe_parts(name, workdir)
-        try:
+        with contextlib.suppress(PermissionError):
             return _content(root, parts, budget)
-        except PermissionError:
-            # A server that is not root's is held by the rights that the program left.
-            _open_up(root, parts)
-            return _content(root, parts, budget)
-    except (OSError, ValueError):
-        return None
+        # A server that is not root's is held by the rights that the program left.
+        _open_up(root, parts)
+        return _content(root, parts, budget)
+    return None
 
 
 def _content(root: int, parts: Sequence[str], budget: int) -> bytes | None:

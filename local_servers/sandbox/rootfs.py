@@ -132,7 +132,6 @@ def _place(path: str, is_folder: bool) -> None:
 
 
 def _make_read_only(targets: Sequence[str]) -> None:
-    """Make the new root and the mounts below it read-only."""
     try:
         kernel.make_read_only(_BUILD_SITE)
     except OSError as error:

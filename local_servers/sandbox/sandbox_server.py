@@ -60,6 +60,7 @@ class KnownCode:
         return body
 
 
+Folders = Mapping[str, Path]  # by what they are called
 _POOL, _KNOWN = web.AppKey("pool", WorkerPool), web.AppKey("known", KnownCode)
 
 
@@ -168,7 +169,7 @@ async def info(request: web.Request) -> web.Response:
     return web.json_response(request.app[_POOL].info())
 
 
-def _check_hidden(hidden: Mapping[str, Path], readable: list[str]) -> None:
+def _check_hidden(hidden: Folders, readable: list[str]) -> None:
     """SetupError where what a submission may read holds one of the `hidden` folders, or the working directory."""
     for name, folder in {"the working directory": Path.cwd(), **hidden}.items():
         for path in readable:
@@ -180,19 +181,13 @@ def _check_hidden(hidden: Mapping[str, Path], readable: list[str]) -> None:
 
 
 async def _serve(
-    port: int,
-    host: str,
-    concurrency: int,
-    allow_unisolated: bool,
-    key: str | None,
-    prepared: str | None,
-    hidden: Mapping[str, Path],
+    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: str | None, hidden: Folders
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    pool = WorkerPool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated, prepared)
+    pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
     try:
         _check_hidden(hidden, await pool.start())
         admit = admission(key, host, open_paths=("/v1/ping",))
@@ -224,7 +219,7 @@ def serve(
     *,
     key: str | None = None,
     prepared: str | None = None,
-    hidden: Mapping[str, Path] | None = None,
+    hidden: Folders | None = None,
 ) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 

@@ -85,15 +85,6 @@ _MADVISE_IDLE = (12, 20, 21)
 _AF_UNIX = 1
 _SIGKILL, _SIGCHLD, _SIGCONT, _SIGSTOP = 9, 17, 18, 19
 _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 0xF
-_NEW_NAMESPACE_FLAGS = (
-    kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWCGROUP
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWNET
-)
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG5 = 0, 4, 16, 24, 32, 56
@@ -143,7 +134,7 @@ def build_program(namespaces: bool) -> bytes:
 
     guarded = [
         (_CLONE3, [_deny(errno.ENOSYS)]),
-        (_CLONE, [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, _NEW_NAMESPACE_FLAGS, 0, 1), refuse, allow]),
+        (_CLONE, [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, 0, 1), refuse, allow]),
         (
             _IOCTL,
             [

@@ -64,7 +64,6 @@ def serve(slot: run.Slot) -> None:
 
 
 def _clear(scratch: str) -> None:
-    """Remove what a run has left behind."""
     for entry in os.listdir(scratch):
         job_files.remove_tree(os.path.join(scratch, entry))
 

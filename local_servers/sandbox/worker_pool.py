@@ -103,7 +103,6 @@ class ForkServer:
             raise
 
     def end(self, link: WorkerLink) -> None:
-        """End a worker and whatever it runs."""
         link.end(isolation.ending(self.level))
 
     def stop(self) -> None:

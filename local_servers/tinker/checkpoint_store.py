@@ -63,7 +63,6 @@ def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The file's SHA-256 as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -79,7 +78,6 @@ class CheckpointStore:
     # Runs
 
     def save_run(self, run: RunRecord, *, durable: bool = True) -> None:
-        """Write the run's record; if not `durable` it survives a killed server but not a power cut."""
         folder = self.root / run.run_id
         folder.mkdir(exist_ok=True)
         replace_text(folder / "run.json", run.model_dump_json(indent=1), durable=durable)

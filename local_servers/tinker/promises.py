@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import json
@@ -52,7 +53,6 @@ def content_of(message: pydantic.BaseModel | Message) -> bytes:
 
 
 def json_answer(payload: dict[str, object]) -> Answer:
-    """A successful answer in JSON."""
     return Answer(json.dumps(payload).encode())
 
 
@@ -143,10 +143,8 @@ class PromiseTable:
     async def wait(self, promise: Promise, timeout_s: float) -> Answer | None:
         """The promise's answer, or None if it is still running after `timeout_s` seconds."""
         if promise.answer is None:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(promise.done.wait(), timeout_s)
-            except TimeoutError:
-                return None
         return promise.answer
 
     def mark_read(self, request_id: str) -> None:

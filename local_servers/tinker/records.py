@@ -84,7 +84,6 @@ class CheckpointRecord(BaseModel):
         return sum(file.size for file in self.files.values())
 
     def expired(self) -> bool:
-        """Whether its time to live is over."""
         return self.expires_at is not None and self.expires_at <= time.time()
 
 
@@ -136,7 +135,6 @@ def _iso(moment: float) -> str:
 
 
 def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
-    """A checkpoint as the REST API shows it."""
     return {
         "checkpoint_id": f"{record.kind}/{record.name}",
         "checkpoint_type": KIND_NAMES[record.kind],
@@ -151,11 +149,10 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
 
 
 def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, object]:
-    """A training run as the REST API shows it, with its newest checkpoint of each kind."""
+    """A training run as the REST API shows it; `checkpoints` are its, newest first."""
 
     def newest(kind: CheckpointKind) -> dict[str, object] | None:
-        of_kind = [record for record in checkpoints if record.kind == kind]
-        return checkpoint_json(max(of_kind, key=lambda record: record.created_at)) if of_kind else None
+        return next((checkpoint_json(record) for record in checkpoints if record.kind == kind), None)
 
     return {
         "training_run_id": run.run_id,

@@ -31,10 +31,6 @@ def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
     return min(numbers[0], _MAX_PAGE), numbers[1]
 
 
-def _cursor(limit: int, offset: int, total: int) -> dict[str, int]:
-    return {"offset": offset, "limit": limit, "total_count": total}
-
-
 def _live(state: ServerState, stored: RunRecord) -> RunRecord:
     # What is live is ahead of its record, which is written when a step is done.
     model = state.models.get(stored.run_id)
@@ -53,7 +49,7 @@ async def list_runs(request: web.Request) -> web.Response:
         page = runs[offset : offset + limit]
         return {
             "training_runs": [run_json(run, state.store.checkpoints(run.run_id)) for run in page],
-            "cursor": _cursor(limit, offset, len(runs)),
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(runs)},
         }
 
     return web.json_response(await asyncio.to_thread(collect))
@@ -103,7 +99,7 @@ async def list_checkpoints(request: web.Request) -> web.Response:
         records.sort(key=lambda record: -record.created_at)
         return {
             "checkpoints": [checkpoint_json(record) for record in records[offset : offset + limit]],
-            "cursor": _cursor(limit, offset, len(records)),
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(records)},
         }
 
     return web.json_response(await asyncio.to_thread(collect))
@@ -132,7 +128,6 @@ async def publish(request: web.Request) -> web.Response:
 
 @routes.put(_CHECKPOINT + "/ttl")
 async def set_ttl(request: web.Request) -> web.Response:
-    """Give a checkpoint a time to live from now, or none."""
     ttl_seconds = (await read_json(request)).get("ttl_seconds")
     if ttl_seconds is not None and not isinstance(ttl_seconds, int):
         raise BadRequest(f"ttl_seconds is {ttl_seconds!r}; it has to be a number or null")
@@ -166,7 +161,6 @@ async def download(request: web.Request) -> web.FileResponse:
 
 @routes.post("/api/v1/weights_info")
 async def weights_info(request: web.Request) -> web.Response:
-    """What one needs to know to load a checkpoint."""
     path = (await read_json(request)).get("tinker_path")
     if not isinstance(path, str):
         raise BadRequest("tinker_path is missing")
@@ -187,7 +181,6 @@ async def weights_info(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/sessions")
 async def list_sessions(request: web.Request) -> web.Response:
-    """The sessions of this server process, newest first."""
     limit, offset = _page(request, 20)
     sessions = state_of(request).sessions.newest_first()
     return web.json_response({"sessions": [s.session_id for s in sessions[offset : offset + limit]]})
@@ -195,7 +188,6 @@ async def list_sessions(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/sessions/{session_id}")
 async def get_session(request: web.Request) -> web.Response:
-    """One session's runs and samplers."""
     return web.json_response(_session(request).to_json())
 
 

@@ -60,7 +60,6 @@ async def join_sampling_session(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/samplers/{sampler_id}")
 async def get_sampler(request: web.Request) -> web.Response:
-    """A sampler's base model and checkpoint."""
     sampler_id = request.match_info["sampler_id"]
     sampler = state_of(request).samplers.get(sampler_id)
     if sampler is None:

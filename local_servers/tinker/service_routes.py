@@ -16,16 +16,12 @@ from local_servers.tinker.state import no_content, read, read_json, state_of
 LONG_POLL_S = 30.0
 """How long a poll is held open; the SDK's own limit is 45 s."""
 
-CLIENT_CONFIG = types.ClientConfigResponse()
-"""The SDK's start-up flags: its defaults suit a server on the same machine."""
-
 _TOKEN_LIFE_S = 3600
 routes = web.RouteTableDef()
 
 
 @routes.get("/api/v1/healthz")
 async def health(_request: web.Request) -> web.Response:
-    """The server is up."""
     return web.json_response({"status": "ok"})
 
 
@@ -76,9 +72,9 @@ async def capabilities(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/client/config")
 async def client_config(request: web.Request) -> web.Response:
-    """The SDK's start-up flags."""
+    """The SDK's start-up flags: its defaults suit a server on the same machine."""
     await read(request, types.ClientConfigRequest)
-    return web.json_response(CLIENT_CONFIG.model_dump(mode="json"))
+    return web.json_response(types.ClientConfigResponse().model_dump(mode="json"))
 
 
 @routes.post("/api/v1/client/dynamic_config")
@@ -104,7 +100,6 @@ async def auth_token(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/create_session")
 async def create_session(request: web.Request) -> web.Response:
-    """Open a session."""
     session = state_of(request).sessions.open(await read(request, types.CreateSessionRequest))
     return web.json_response({"type": "create_session", "session_id": session.session_id})
 

@@ -109,7 +109,6 @@ class CompletionLog:
         self._news = asyncio.Event()
 
     def add(self, promise: Promise) -> None:
-        """Log an answered promise."""
         assert promise.answer is not None
         entry: dict[str, object] = {"request_id": promise.request_id, "state": "finished"}
         if promise.answer.failed:
@@ -166,7 +165,6 @@ class Sampler:
         return self.logs.setdefault(clone, CompletionLog())
 
     def to_json(self) -> dict[str, object]:
-        """The sampler as the REST API shows it."""
         path = self.checkpoint.path if self.checkpoint is not None else None
         return {"sampler_id": self.sampler_id, "base_model": self.base_model, "model_path": path}
 
@@ -231,7 +229,6 @@ class SamplerRegistry(dict[str, Sampler]):
         return await host.train(load)
 
     def end_session(self, session_id: str) -> None:
-        """Forget the session's samplers."""
         self._snapshots.pop(session_id, None)
         for sampler_id in [s.sampler_id for s in self.values() if s.session_id == session_id]:
             del self[sampler_id]

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from tinker import types
@@ -10,7 +11,6 @@ from tinker.proto import tinker_public_pb2 as pb
 from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
 from local_servers.tinker.engine_types import AdamSettings
-from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.models import TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
 from local_servers.tinker.provenance import check_tiling
@@ -28,6 +28,7 @@ from local_servers.tinker.wire_format import (
 )
 
 Work = Callable[[], Awaitable[Answer]]
+Metadata = dict[str, Any] | None
 SaveRequest = types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest
 MAX_WAITING = 10_000
 """Requests that one model may have waiting."""
@@ -70,11 +71,15 @@ def check_optimizer(config: object) -> None:
         raise BadRequest(f"optimizer {getattr(config, 'type', config)!r} is not offered here: adamw")
 
 
-def _new_model(state: ServerState, host: EngineHost, run: RunRecord) -> TrainingModel:
+def _new_model(
+    state: ServerState, session_id: str, model_id: str, base_model: str, lora: LoraSettings, metadata: Metadata
+) -> TrainingModel:
     """A model of a living session, which its request number 0 will make or load."""
+    run = RunRecord(run_id=model_id, session_id=session_id, base_model=base_model, lora=lora, user_metadata=metadata)
+    host = state.engines.find(base_model)
     model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
-    state.models[run.run_id] = model
-    state.sessions[run.session_id].training_run_ids.append(run.run_id)
+    state.models[model_id] = model
+    state.sessions[session_id].training_run_ids.append(model_id)
     return model
 
 
@@ -88,7 +93,6 @@ async def create_model(request: web.Request) -> web.Response:
     request_id, content = f"{model_id}:0", content_of(body)
     # Nothing is awaited between `find` and `open`: a request that is sent again finds the promise of the first.
     if state.promises.find(request_id, "create_model", content) is None:
-        host = state.engines.find(body.base_model)
         check_optimizer(body.optimizer_config)
         lora = body.lora_config
         if lora is None:
@@ -96,14 +100,8 @@ async def create_model(request: web.Request) -> web.Response:
         if lora.rank < 1:
             raise BadRequest(f"LoRA rank is {lora.rank}; it has to be at least 1")
         seed = lora.seed if lora.seed is not None else secrets.randbits(62)
-        run = RunRecord(
-            run_id=model_id,
-            session_id=body.session_id,
-            base_model=body.base_model,
-            lora=LoraSettings(**lora.model_dump() | {"seed": seed}),
-            user_metadata=body.user_metadata,
-        )
-        model = _new_model(state, host, run)
+        settings = LoraSettings(**lora.model_dump() | {"seed": seed})
+        model = _new_model(state, body.session_id, model_id, body.base_model, settings, body.user_metadata)
 
         async def work() -> Answer:
             await model.create()
@@ -115,7 +113,6 @@ async def create_model(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/get_info")
 async def get_info(request: web.Request) -> web.Response:
-    """A live model's base model, LoRA rank, tokenizer folder and optimizer steps."""
     model = state_of(request).model((await read(request, types.GetInfoRequest)).model_id)
     run = model.run
     folder = str(model.host.folder)
@@ -163,7 +160,6 @@ async def forward_backward(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/optim_step")
 async def optim_step(request: web.Request) -> web.Response:
-    """One optimizer step over the gradient accumulated since the last one."""
     state = state_of(request)
     body = await read(request, types.OptimStepRequest)
     model = state.model(body.model_id)
@@ -286,18 +282,10 @@ async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest,
     request_id, content = f"{model_id}:0", content_of(body)
     if state.promises.find(request_id, "load_weights", content) is None:
         record = await asyncio.to_thread(state.store.find, body.path)
-        session = state.sessions.living(model_id.split(":")[0])
+        session_id = state.sessions.living(model_id.split(":")[0]).session_id
         base_model = body.base_model or record.base_model
-        host = state.engines.find(base_model)
         if state.promises.find(request_id, "load_weights", content) is None:  # a resend may have been faster
-            run = RunRecord(
-                run_id=model_id,
-                session_id=session.session_id,
-                base_model=base_model,
-                lora=record.lora,
-                user_metadata=body.user_metadata,
-            )
-            model = _new_model(state, host, run)
+            model = _new_model(state, session_id, model_id, base_model, record.lora, body.user_metadata)
             promise = state.promises.open(request_id, "load_weights", content)
             model.submit(0, promise, _load_work(state, model, body))
     return web.json_response({"request_id": request_id, "model_id": model_id})

@@ -123,11 +123,9 @@ class Engine:
         return [request.result() for request in requests]
 
     def validate_sample(self, spec: SampleSpec) -> None:
-        """Raises BadRequest with what is wrong with the request."""
         check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
 
     def sampling_batch(self) -> SamplingBatch:
-        """An empty batch of this engine's, for a scheduler."""
         return SamplingBatch(self._model, self._max_batch_rows)
 
     def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:

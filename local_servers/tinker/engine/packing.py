@@ -55,7 +55,6 @@ class MicroBatch:
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """The length of the longest common prefix."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n
