@@ -31,7 +31,6 @@ PROTOBUF = "application/x-protobuf"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger(__name__)
-Category = Literal["user", "server"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def json_answer(payload: dict[str, object]) -> Answer:
     return Answer(json.dumps(payload).encode())
 
 
-def failure(message: str, category: Category) -> Answer:
+def failure(message: str, category: Literal["user", "server"]) -> Answer:
     """The answer of a request that failed; `user` when the caller has to change something."""
     return Answer(json.dumps({"error": message, "category": category}).encode(), failed=True)
 

@@ -16,6 +16,9 @@ from local_servers.tinker.state import no_content, read, read_json, state_of
 LONG_POLL_S = 30.0
 """How long a poll is held open; the SDK's own limit is 45 s."""
 
+CLIENT_CONFIG = types.ClientConfigResponse()
+"""The SDK's start-up flags: its defaults suit a server on the same machine."""
+
 _TOKEN_LIFE_S = 3600
 routes = web.RouteTableDef()
 
@@ -72,9 +75,8 @@ async def capabilities(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/client/config")
 async def client_config(request: web.Request) -> web.Response:
-    """The SDK's start-up flags: its defaults suit a server on the same machine."""
     await read(request, types.ClientConfigRequest)
-    return web.json_response(types.ClientConfigResponse().model_dump(mode="json"))
+    return web.json_response(CLIENT_CONFIG.model_dump(mode="json"))
 
 
 @routes.post("/api/v1/client/dynamic_config")
