@@ -66,23 +66,24 @@ def admission(
         # A page cannot have the key, so a server for other machines need not know the names they call it by.
         if is_loopback(host) and not is_loopback(_host_name(request)):
             name = request.headers.get("Host", "")
-            return _refused(400, f"this server answers to localhost and 127.0.0.1 only, not to the name {name!r}")
+            return refused(400, f"this server answers to localhost and 127.0.0.1 only, not to the name {name!r}")
         if "Origin" in request.headers:
-            return _refused(403, "requests of web pages (with an Origin header) are not answered")
+            return refused(403, "requests of web pages (with an Origin header) are not answered")
         if key is not None and not request.path.startswith(open_paths) and not _shows(request, key):
-            return _refused(
+            return refused(
                 401,
                 "this server wants its key: as TINKER_API_KEY (the X-API-Key header), "
                 "or in SANDBOX_URL (http://coderl:KEY@host:port)",
             )
         if request.body_exists and request.content_type not in bodies:
-            return _refused(415, f"Content-Type is {request.content_type}; it has to be {' or '.join(bodies)}")
+            return refused(415, f"Content-Type is {request.content_type}; it has to be {' or '.join(bodies)}")
         return await handler(request)
 
     return admit
 
 
-def _refused(status: int, detail: str) -> web.Response:
+def refused(status: int, detail: str) -> web.Response:
+    """How both servers refuse a request."""
     return web.json_response({"detail": detail}, status=status)
 
 

@@ -11,10 +11,5 @@ from aiohttp.web import RequestPayloadError
 
 logger = logging.getLogger("local_servers.http")
 """For `web.AppRunner`, in place of aiohttp's own, which other servers of the process may use."""
-
-
-def _is_of_the_server(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | RequestPayloadError))
-
-
-logger.addFilter(_is_of_the_server)
+_NO_HTTP = (HttpProcessingError, RequestPayloadError)
+logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _NO_HTTP)))

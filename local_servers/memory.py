@@ -112,7 +112,6 @@ def limit_own_memory() -> None:
 
 
 async def limit_own_memory_until(stopping: asyncio.Event) -> None:
-    """Keep the limits up to date until `stopping` is set."""
     while not stopping.is_set():
         limit_own_memory()
         with contextlib.suppress(TimeoutError):

@@ -19,7 +19,6 @@ _OTHERS_RIGHTS = 0o077
 
 
 def new_key() -> str:
-    """A random key."""
     return f"{KEY_PREFIX}{secrets.token_urlsafe(24)}"
 
 

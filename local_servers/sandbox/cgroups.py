@@ -1,8 +1,7 @@
-"""A memory and process limit over everything a slot runs, where this process may make control groups (v1 or
-v2).
+"""A memory and process limit over everything a slot runs, where this process may make control groups (v1 or v2).
 
-The limits of a process (RLIMIT_AS) do not add up over a fork bomb's children or the files in a tmpfs; a
-control group's do. A worker is moved into its slot's group once, so that no run pays for a migration.
+The limits of a process (RLIMIT_AS) do not add up over a fork bomb's children or the files in a tmpfs; a control group's
+do. A worker is moved into its slot's group once, so that no run pays for a migration.
 """
 
 import contextlib
@@ -22,61 +21,48 @@ _OWN_BYTES = 256 << 20  # the worker, the run's first process with its buffers, 
 
 
 def _own_groups() -> dict[str, Path]:
-    """The folder of this process's own group for each v1 controller, and under "" for v2; only those that are
-    mounted."""
+    """The folder of this process's own group for each v1 controller, and under "" for v2; only what is mounted."""
     groups = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
-            mount = _ROOT / controller
-            folder = mount / path.lstrip("/")
+            folder = _ROOT / controller / path.lstrip("/")
             if (folder / "cgroup.procs").exists():
                 groups[controller] = folder
     return groups
 
 
-def _alive(folder: Path) -> bool:
-    owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-    return not owner.isdigit() or Path(f"/proc/{owner}").exists()
-
-
 @dataclass(slots=True)
 class SlotGroup:
-    """The control groups of one slot: memory and pids under v1, one folder under v2; none where they cannot
-    be made."""
+    """The control groups of one slot: memory and pids under v1, one folder under v2; none where they cannot be made."""
 
     folders: list[Path]
     memory_file: Path | None
     memory_bytes: int = 0
 
-    @property
-    def active(self) -> bool:
-        return bool(self.folders)
-
     @classmethod
     def create(cls, index: int) -> "SlotGroup":
-        """The groups of slot `index`; inactive where this process may not make them."""
+        """The groups of slot `index`; none where this process may not make them."""
         own = _own_groups()
         name = f"{_PREFIX}{os.getpid()}-{index}"
         made: list[Path] = []
         try:
             if "memory" in own and "pids" in own:
-                places, memory_name, pids_name = [own["memory"], own["pids"]], "memory.limit_in_bytes", "pids.max"
+                places, memory_name = [own["memory"], own["pids"]], "memory.limit_in_bytes"
             else:
                 # Under v2 a group with processes has no children with limits: the root is the place, for root.
                 places = [folder for folder in (own.get(""), _ROOT) if folder is not None and _delegated(folder)][:1]
-                memory_name, pids_name = "memory.max", "pids.max"
+                memory_name = "memory.max"
                 if not places:
                     return cls([], None)
             for place in places:
                 _sweep(place)
                 (place / name).mkdir()
                 made.append(place / name)
-            (made[-1] / pids_name).write_text(str(_MAX_PROCESSES))
+            (made[-1] / "pids.max").write_text(str(_MAX_PROCESSES))
             return cls(made, made[0] / memory_name)
         except OSError:
-            group = cls(made, None)
-            group.remove()
+            cls(made, None).remove()
             return cls([], None)
 
     def add(self, pid: int) -> None:
@@ -118,6 +104,7 @@ def _delegated(folder: Path) -> bool:
 def _sweep(place: Path) -> None:
     """Remove the empty groups of servers that were killed."""
     for folder in place.glob(f"{_PREFIX}*"):
-        if not _alive(folder):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()

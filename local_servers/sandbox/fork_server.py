@@ -20,16 +20,13 @@ import re
 import resource
 import signal
 import site
-import struct
 import sys
-import types
 from _socket import CMSG_LEN, socket
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 from local_servers.sandbox import isolation, processes, rootfs, run, submission, worker
-
-_DESCRIPTORS = struct.Struct("3i")
 
 USUAL = """
     __future__ atexit binascii bisect builtins collections collections.abc contextlib copy errno functools gc heapq io
@@ -71,34 +68,28 @@ def warm_up(rich: bool) -> None:
 
 
 def work(
-    level: str,
-    setting: isolation.Setting,
-    index: int,
-    ends: tuple[socket, socket, socket],
-    prepared: types.ModuleType | None,
+    level: str, setting: isolation.Setting, index: int, ends: tuple[socket, socket, socket], prepared: ModuleType | None
 ) -> None:
     """A worker: take on its level and serve the jobs that come over the first of the `ends` until that closes."""
     parent = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    scratch = isolation.scratch_of(level, setting)
-    confinement = isolation.enter_worker(level, setting, index)
+    own = isolation.enter_worker(level, setting, index)
     # Here, because a change of user forgets it.
     isolation.die_with(parent, isolation.ending(level))
     ends[1].send(json.dumps({"pid": os.getpid()}).encode())
-    worker.serve(run.Slot(confinement, scratch, *ends, prepared))
+    worker.serve(run.Slot(*own, *ends, prepared))
 
 
-def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: types.ModuleType | None) -> None:
+def fork_workers(level: str, setting: isolation.Setting, control: socket, prepared: ModuleType | None) -> None:
     """Fork a worker for each message {"index": n} with its three sockets attached, until the control socket closes."""
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_IGN
-    )  # the kernel collects dead workers; the server notices by their socket
+    # The kernel collects dead workers; the server notices by their socket.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(_DESCRIPTORS.size))
+        message, rights, _, _ = control.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         if not message:
             return
         [(_, _, descriptors)] = rights
-        first, second, third = _DESCRIPTORS.unpack(descriptors)
+        first, second, third = run.DESCRIPTORS.unpack(descriptors)
         ends = (socket(fileno=first), socket(fileno=second), socket(fileno=third))
         if os.fork() == 0:
             try:

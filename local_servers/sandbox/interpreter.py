@@ -1,5 +1,4 @@
-"""Which Python runs the submissions, what it has to see of the host, and how the fork server is started with
-it."""
+"""Which Python runs the submissions, what it has to see of the host, and how the fork server is started with it."""
 
 import functools
 import importlib.util
@@ -14,8 +13,7 @@ from local_servers.sandbox.scratch import Scratch
 from local_servers.server_errors import SetupError
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
-# The interpreter of the virtual environment's base, without site: only the standard library and, where it is
-# there, numpy.
+# The interpreter of the virtual environment's base, without site: only the standard library and, where there, numpy.
 _BOOTSTRAP = """
 import json, os, sys
 arguments = json.load(sys.stdin)
@@ -28,17 +26,13 @@ sys.exit(main(arguments, python_path))
 _PROBE_SECONDS = 60
 
 
-def _numpy_folders() -> list[Path]:
+def numpy_folders() -> list[Path]:
+    """Where numpy is installed; empty if submissions cannot import it."""
     spec = importlib.util.find_spec("numpy")
     if spec is None or spec.origin is None:
         return []
     package = Path(spec.origin).resolve().parent
     return [folder for folder in (package, package.with_name("numpy.libs")) if folder.is_dir()]
-
-
-def has_numpy() -> bool:
-    """Whether submissions can import numpy."""
-    return bool(_numpy_folders())
 
 
 def command() -> list[str]:
@@ -51,21 +45,16 @@ def command() -> list[str]:
 
 def arguments_with(arguments: dict[str, Any]) -> bytes:
     """`arguments` (scratch, numpy, ...) and this interpreter's paths, for the fork server."""
-    numpy_folders = _numpy_folders()
-    paths = {
-        "package_root": _PACKAGE_ROOT,
-        "packages": list(map(str, numpy_folders)),
-        "site": [str(numpy_folders[0].parent)] if numpy_folders else [],
-    }
-    return json.dumps(arguments | paths).encode()
+    packages = numpy_folders()
+    paths = {"packages": list(map(str, packages)), "site": [str(folder.parent) for folder in packages[:1]]}
+    return json.dumps(arguments | paths | {"package_root": _PACKAGE_ROOT}).encode()
 
 
 def environment() -> dict[str, str]:
     """The whole environment of the fork server and, but for LD_BIND_NOW, of every submission: no variable of the
     server's reaches it.
 
-    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every
-    time.
+    The hash seed is fixed so that a program which depends on the order of a set gets the same verdict every time.
     """
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -81,12 +70,10 @@ def environment() -> dict[str, str]:
 
 @functools.cache
 def isolation_level() -> tuple[str | None, str]:
-    """(level, reason): the level of isolation that works here, found by running a program under it (about 0.1
-    s, cached).
+    """(level, reason): the level of isolation that works here, found by running a program under it (0.1 s, cached).
 
-    The level is "namespaces", "landlock", or None where the server would refuse to start; the reason says why
-    it is not a better one and is empty for the best. SetupError if Python itself cannot be started for the
-    trial.
+    The level is "namespaces", "landlock", or None where the server would refuse to start; the reason says why it is not
+    a better one and is empty for the best. SetupError if Python itself cannot be started for the trial.
     """
     scratch = Scratch()
     try:
@@ -101,8 +88,7 @@ def isolation_level() -> tuple[str | None, str]:
     finally:
         scratch.remove()
     if done.returncode != 0:
-        raise SetupError(
-            f"the sandbox's Python did not start: {done.stderr.decode(errors='replace').strip().rpartition(chr(10))[2]}"
-        )
+        last_words = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SetupError(f"the sandbox's Python did not start: {last_words}")
     answer = json.loads(done.stdout)
     return answer["level"], answer["reason"]

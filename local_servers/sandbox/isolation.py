@@ -35,31 +35,26 @@ class Setting(NamedTuple):
     scratch: str
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-
-
 def _map_user(inside: int, uid: int, gid: int) -> None:
     # First: without it the kernel refuses an ordinary user's gid_map.
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{inside} {uid} 1")
-    _write("/proc/self/gid_map", f"{inside} {gid} 1")
+    rootfs.write("/proc/self/setgroups", "deny")
+    rootfs.write("/proc/self/uid_map", f"{inside} {uid} 1")
+    rootfs.write("/proc/self/gid_map", f"{inside} {gid} 1")
 
 
 def enter(level: str, setting: Setting) -> None:
     """What the fork server does once for its level: with namespaces, move into the submissions' root file system."""
-    if level == NAMESPACES:
-        uid, gid = os.getuid(), os.getgid()
-        kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid != 0 else 0))
-        if uid != 0:
-            _map_user(uid, uid, gid)
-        rootfs.enter(setting.readable)
+    if level != NAMESPACES:
+        return
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid != 0 else 0))
+    if uid != 0:
+        _map_user(uid, uid, gid)
+    rootfs.enter(setting.readable)
 
 
 def _become_unprivileged(index: int) -> None:
-    """From root to a user of this worker's own, so that limits hold and no other worker's process can be
-    signalled."""
+    """From root to a user of this worker's own, so that limits hold and it can signal no other worker's process."""
     # While it is still root: afterwards nobody may.
     os.setgroups([])
     for uid in (_FIRST_UID + index, rootfs.NOBODY):
@@ -79,14 +74,17 @@ def _limits_per_namespace() -> bool:
     return (int(major), int("".join(filter(str.isdigit, minor)))) >= (5, 14)
 
 
-def enter_worker(level: str, setting: Setting, index: int) -> submission.Confinement:
-    """What a worker does once for its level; how it has to confine its submissions."""
+def enter_worker(level: str, setting: Setting, index: int) -> tuple[submission.Confinement, str | None]:
+    """What a worker does once for its level: (how it has to confine its submissions, the folder for its runs, None
+    where each has a file system of its own)."""
     uid: int | None = None
+    scratch: str | None = None
     ordinary = os.getuid() != 0
-    scratch = scratch_of(level, setting)
-    if scratch is not None:
+    if level != NAMESPACES:
+        scratch = os.path.join(setting.scratch, f"worker-{os.getpid()}")
         os.mkdir(scratch, 0o711)
-    if level == NAMESPACES:
+        uid = None if ordinary else _FIRST_UID + index
+    else:
         # Before the namespaces: the host's root, mapped into a user namespace, is not held by RLIMIT_NPROC.
         if os.getuid() == 0:
             _become_unprivileged(index)
@@ -99,11 +97,9 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         kernel.unshare(_SLOT_NAMESPACES)
         _map_user(rootfs.NOBODY, outer_uid, outer_gid)
         sethostname("sandbox")
-    elif not ordinary:
-        uid = _FIRST_UID + index
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    return submission.Confinement(
+    confinement = submission.Confinement(
         uid=uid,
         ruleset=_ruleset(setting, scratch) if level == "landlock" and scratch is not None else None,
         devices=rootfs.DEVICES,
@@ -112,6 +108,7 @@ def enter_worker(level: str, setting: Setting, index: int) -> submission.Confine
         base_processes=0,
         shares_user=ordinary and (level != NAMESPACES or not _limits_per_namespace()),
     )
+    return confinement, scratch
 
 
 def _ruleset(setting: Setting, scratch: str) -> int:
@@ -140,7 +137,7 @@ def _closed_to_others(path: str) -> str | None:
 
 def _missing(level: str, setting: Setting) -> str | None:
     """Why the level cannot even be tried here; None if it can."""
-    if not kernel.supported_machine():
+    if os.uname().machine not in kernel.NUMBERS:
         return f"this processor ({os.uname().machine}) is not supported"
     if level == "landlock":
         version = landlock.version()
@@ -159,11 +156,6 @@ def ending(level: str) -> signal.Signals:
     return signal.SIGKILL if level == NAMESPACES else signal.SIGTERM
 
 
-def scratch_of(level: str, setting: Setting) -> str | None:
-    """The folder for the runs of the worker that this process is; None where each has a file system of its own."""
-    return None if level == NAMESPACES else os.path.join(setting.scratch, f"worker-{os.getpid()}")
-
-
 def attempt(level: str, setting: Setting) -> str | None:
     """Run a small program under the level in a process of its own; why it does not work, None if it does."""
     reason = _missing(level, setting)
@@ -179,9 +171,8 @@ def attempt(level: str, setting: Setting) -> str | None:
             for end in (jobs, replies, handles):
                 end.close()
             enter(level, setting)
-            confinement = enter_worker(level, setting, 9_999)
-            ends = (their_jobs, their_replies, their_handles)
-            worker.serve(run.Slot(confinement, scratch_of(level, setting), *ends, None))
+            own = enter_worker(level, setting, 9_999)
+            worker.serve(run.Slot(*own, their_jobs, their_replies, their_handles, None))
         except BaseException as error:
             os.write(report_write, str(error).encode())
         finally:
@@ -195,8 +186,10 @@ def attempt(level: str, setting: Setting) -> str | None:
         _, rights, _, _ = handles.recvmsg(4096, CMSG_LEN(run.DESCRIPTORS.size))
         for _, _, descriptors in rights:
             folder, *pipes = run.DESCRIPTORS.unpack(descriptors)
-            said = b"".join(_read_to_end(pipe) for pipe in pipes)
             os.close(folder)
+            for pipe in pipes:
+                with open(pipe, "rb") as output:
+                    said += output.read()
     except OSError:
         pass  # it has ended, and what it reported says why
     finally:
@@ -208,11 +201,6 @@ def attempt(level: str, setting: Setting) -> str | None:
     if said == b"probe":
         return None
     return reason or said.decode(errors="replace").strip().rpartition("\n")[2] or "a trial run under it failed"
-
-
-def _read_to_end(pipe: int) -> bytes:
-    with open(pipe, "rb") as file:
-        return file.read()
 
 
 def choose(setting: Setting) -> tuple[str | None, str]:

@@ -15,8 +15,7 @@ _MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EM
 
 
 def safe_parts(name: str, workdir: str) -> list[str]:
-    """The path of `name` inside the working directory, part by part; ValueError if it leads outside or is
-    empty."""
+    """The path of `name` inside the working directory, part by part; ValueError if it leads outside or is empty."""
     inside = name.removeprefix(workdir + "/")
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     if not parts or inside.startswith("/") or ".." in parts or "\0" in name:
@@ -79,21 +78,18 @@ def read_files(root: int, workdir: str, names: Sequence[str], budget: int) -> di
 
 
 def _read_file(root: int, workdir: str, name: str, budget: int) -> bytes | None:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         parts = safe_parts(name, workdir)
-        try:
+        with contextlib.suppress(PermissionError):
             return _content(root, parts, budget)
-        except PermissionError:
-            # A server that is not root's is held by the rights that the program left.
-            _open_up(root, parts)
-            return _content(root, parts, budget)
-    except (OSError, ValueError):
-        return None
+        # A server that is not root's is held by the rights that the program left.
+        _open_up(root, parts)
+        return _content(root, parts, budget)
+    return None
 
 
 def _content(root: int, parts: Sequence[str], budget: int) -> bytes | None:
-    # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe would block for
-    # ever.
+    # Part by part, no link followed: the program made these folders. Without O_NONBLOCK a named pipe blocks for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.ExitStack() as opened:
         folder = root

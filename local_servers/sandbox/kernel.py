@@ -1,8 +1,7 @@
 """Linux system calls that Python's standard library lacks, through ctypes; each raises OSError as `os` would.
 
-Pure standard library, because the fork server imports it outside of any virtual environment. Calls are made
-with the interpreter lock held (PyDLL): the callers are single-threaded, and `clone` must not let another
-thread run.
+Pure standard library, because the fork server imports it outside of any virtual environment. Calls are made with the
+interpreter lock held (PyDLL): the callers are single-threaded, and `clone` must not let another thread run.
 """
 
 import ctypes
@@ -11,7 +10,6 @@ import struct
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_MACHINE = os.uname().machine
 
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
@@ -21,16 +19,13 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+CLONE_NEW_ANY = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
 _SIGCHLD = 17
 
-MS_RDONLY = 1
-MS_NOSUID = 2
-MS_NODEV = 4
-MS_REMOUNT = 32
-MS_BIND = 4096
-MS_REC = 16384
-MS_PRIVATE = 1 << 18
-_MS_RELATIME = 1 << 21
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
+MS_BIND, MS_REC, MS_PRIVATE, _MS_RELATIME = 4096, 16384, 1 << 18, 1 << 21
 _MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
@@ -39,10 +34,8 @@ PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-_AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
-_MOUNT_ATTR_RDONLY = 1
-_MOUNT_ATTR_NOSUID = 2
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
@@ -58,19 +51,15 @@ class Numbers(NamedTuple):
     landlock_restrict_self: int = 446
 
 
-_NUMBERS = {"x86_64": Numbers(56, 155, 126), "aarch64": Numbers(220, 41, 91)}
-
-
-def supported_machine() -> bool:
-    """Whether the numbers of this processor's system calls are known."""
-    return _MACHINE in _NUMBERS
+NUMBERS = {"x86_64": Numbers(56, 155, 126), "aarch64": Numbers(220, 41, 91)}
 
 
 def numbers() -> Numbers:
     """The system call numbers of this machine; OSError on one that is not supported."""
-    if _MACHINE not in _NUMBERS:
-        raise OSError(f"no system call numbers for {_MACHINE}")
-    return _NUMBERS[_MACHINE]
+    machine = os.uname().machine
+    if machine not in NUMBERS:
+        raise OSError(f"no system call numbers for {machine}")
+    return NUMBERS[machine]
 
 
 def _check(result: int, what: str) -> int:
@@ -96,14 +85,8 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    result = _libc.mount(
-        source.encode(),
-        target.encode(),
-        kind.encode() or None,
-        ctypes.c_ulong(flags),
-        options.encode() or None,
-    )
-    _check(result, target)
+    names = (source.encode(), target.encode(), kind.encode() or None)
+    _check(_libc.mount(*names, ctypes.c_ulong(flags), options.encode() or None), target)
 
 
 def unmount(target: str) -> None:
@@ -116,11 +99,9 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only and without set-uid, leaving its other flags as they are (Linux
-    5.12)."""
+    """Make a mount and all below it read-only and without set-uid, keeping its other flags (Linux 5.12)."""
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
-    path = ctypes.c_char_p(target.encode())
-    buffer = ctypes.c_char_p(attributes)
+    path, buffer = ctypes.c_char_p(target.encode()), ctypes.c_char_p(attributes)
     syscall(numbers().mount_setattr, _AT_FDCWD, path, _AT_RECURSIVE, buffer, len(attributes))
 
 
@@ -136,8 +117,7 @@ def remount_read_only(target: str) -> None:
 def clone(flags: int) -> int:
     """fork() into new namespaces in one call: 0 in the child, the child's pid in the parent.
 
-    The child becomes pid 1 where `flags` has CLONE_NEWPID. The interpreter's own fork handlers run, as in
-    `os.fork`.
+    The child becomes pid 1 where `flags` has CLONE_NEWPID. The interpreter's own fork handlers run, as in `os.fork`.
     """
     api = ctypes.pythonapi
     api.PyOS_BeforeFork()

@@ -1,5 +1,4 @@
-"""Landlock: what a submission may touch where namespaces are forbidden (Linux 5.13 and later, for any
-user)."""
+"""Landlock: what a submission may touch where namespaces are forbidden (Linux 5.13 and later, for any user)."""
 
 # Plain `os` calls on these paths: they are made for every run.
 # ruff: noqa: PTH112
@@ -16,8 +15,7 @@ _RULE_PATH_BENEATH = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE
-# How many file system rights each interface version knows (bit count); later versions add other kinds of
-# rights.
+# How many file system rights each interface version knows (bit count); later versions add other kinds of rights.
 _RIGHTS_OF_VERSION = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _NET_RIGHTS = 3  # bind and connect TCP, from version 4 on
@@ -40,10 +38,7 @@ def confine_signals() -> bool:
     """
     if version() < SIGNALS_VERSION:
         return False
-    attributes = struct.pack("QQQ", 0, 0, _SCOPES)
-    ruleset = kernel.syscall(kernel.numbers().landlock_create_ruleset, ctypes.c_char_p(attributes), len(attributes), 0)
-    kernel.syscall(kernel.numbers().landlock_restrict_self, ruleset, 0)
-    os.close(ruleset)
+    _enforce(_ruleset(struct.pack("QQQ", 0, 0, _SCOPES), rights=0, allowed=()))
     return True
 
 
@@ -73,9 +68,13 @@ def restrict(common: int, devices: Sequence[str], writable: str) -> None:
     rights = _rights() & ~_READ
     allowed = [(path, _WRITE_FILE | _IOCTL_DEV) for path in devices]
     own = _ruleset(struct.pack("Q", rights), rights, [*allowed, (writable, rights)])
-    for descriptor in (common, own):
-        kernel.syscall(kernel.numbers().landlock_restrict_self, descriptor, 0)
-        os.close(descriptor)
+    _enforce(common)
+    _enforce(own)
+
+
+def _enforce(ruleset: int) -> None:
+    kernel.syscall(kernel.numbers().landlock_restrict_self, ruleset, 0)
+    os.close(ruleset)
 
 
 def _ruleset(attributes: bytes, rights: int, allowed: Sequence[tuple[str, int]]) -> int:

@@ -82,8 +82,7 @@ def reap(pid: int) -> int | None:
 
 
 def _anonymous_bytes(pid: int) -> int:
-    """The memory of a process that is not backed by files, pages shared with its parent counted in full; 0 if
-    it is gone."""
+    """The memory of a process not backed by files, pages shared with its parent counted in full; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = file.read().split()

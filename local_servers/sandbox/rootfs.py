@@ -119,7 +119,7 @@ def _links(files: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield path, os.readlink(path)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
@@ -128,11 +128,10 @@ def _place(path: str, is_folder: bool) -> None:
     """Make what a bind mount can cover."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
-        _write(path, "")
+        write(path, "")
 
 
 def _make_read_only(targets: Sequence[str]) -> None:
-    """Make the new root and the mounts below it read-only."""
     try:
         kernel.make_read_only(_BUILD_SITE)
     except OSError as error:
@@ -177,7 +176,7 @@ def enter(paths: Sequence[str]) -> None:
     for name, link in _DEVICE_LINKS.items():
         os.symlink(link, f"{_BUILD_SITE}/dev/{name}")
     for name, text in _ETC.items():
-        _write(f"{_BUILD_SITE}/etc/{name}", text)
+        write(f"{_BUILD_SITE}/etc/{name}", text)
     _make_read_only(bound)
     _below_tmp[:] = [path for path in sources if path.startswith("/tmp/")]
     # A private proc can only be mounted where the host's is visible; each run covers this one with its own.

@@ -1,8 +1,7 @@
 """The HTTP server of the embedded sandbox: Sandbox Fusion's /run_code and /v1/ping, and /v1/info of our own.
 
-What it covers: Python programs, one run per request, files in and out, isolation by the kernel. What it does
-not: other languages, Jupyter cells, data sets. When all slots are busy requests queue; a full queue answers
-503 with Retry-After.
+What it covers: Python programs, one run per request, files in and out, isolation by the kernel. What it does not: other
+languages, Jupyter cells, data sets. When all slots are busy requests queue; a full queue answers 503 with Retry-After.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import binascii
 import json
 import math
 import os
-import platform
 import signal
 import sys
 from collections.abc import Mapping
@@ -23,7 +21,6 @@ from aiohttp import web
 from local_servers.admission import admission, check_exposure
 from local_servers.http_log import logger as http_logger
 from local_servers.memory import OutOfMemory, as_out_of_memory, limit_own_memory_until, require_memory
-from local_servers.sandbox.isolation import UNISOLATED
 from local_servers.sandbox.job_files import safe_parts
 from local_servers.sandbox.rootfs import is_below
 from local_servers.sandbox.worker_link import Job, Outcome, Unplaceable
@@ -41,7 +38,7 @@ MAX_FILES = 10_000
 MAX_NAME_BYTES = 1 << 20
 """Of all files' names together, those to fetch included: they travel in the header of a message."""
 
-_RETRY_AFTER_S = 1
+_RETRY_AFTER = {"Retry-After": "1"}  # seconds
 _BODY_COPIES = 4
 """How often a body is in memory at a time: as bytes, text, decoded files and the message to the worker."""
 
@@ -63,6 +60,7 @@ class KnownCode:
         return body
 
 
+Folders = Mapping[str, Path]  # by what they are called
 _POOL, _KNOWN = web.AppKey("pool", WorkerPool), web.AppKey("known", KnownCode)
 
 
@@ -86,8 +84,7 @@ def _text(body: dict[str, Any], name: str) -> bytes:
 
 
 def parse_job(body: Any) -> Job:
-    """The job in the JSON body of /run_code; BadRequest if it is malformed or in another language than
-    Python."""
+    """The job in the JSON body of /run_code; BadRequest if it is malformed or in another language than Python."""
     if not isinstance(body, dict) or not isinstance(body.get("code"), str):
         raise BadRequest("the body must be a JSON object with the string `code`")
     if body.get("language") != "python":
@@ -122,7 +119,7 @@ def parse_job(body: Any) -> Job:
     )
 
 
-def _reply(status: str, message: str, outcome: Outcome | None, http_status: int = 200) -> web.Response:
+def _reply(status: str, message: str = "", outcome: Outcome | None = None, http_status: int = 200) -> web.Response:
     run_result, files = None, {}
     if outcome is not None:
         run_result = {
@@ -133,93 +130,48 @@ def _reply(status: str, message: str, outcome: Outcome | None, http_status: int 
             "stderr": outcome.stderr.decode("utf-8", "replace"),
         }
         files = {name: base64.b64encode(content).decode() for name, content in outcome.files.items()}
-    answer = {
-        "status": status,
-        "message": message,
-        "compile_result": None,
-        "run_result": run_result,
-        "executor_pod_name": None,
-        "files": files,
-    }
-    return web.json_response(answer, status=http_status)
+    answer = {"status": status, "message": message, "compile_result": None, "run_result": run_result}
+    return web.json_response(answer | {"executor_pod_name": None, "files": files}, status=http_status)
 
 
 async def run_code(request: web.Request) -> web.Response:
-    """POST /run_code."""
     try:
         # Before the body is read: a large one would have taken the memory by the time that it could be refused.
         require_memory(_BODY_COPIES * (request.content_length or 0), "the request")
         job = parse_job(request.app[_KNOWN].body(await request.read()))
     # RecursionError: JSON that is nested too deeply; RequestPayloadError: the body is no HTTP
     except (ValueError, RecursionError, web.RequestPayloadError) as error:
-        return _reply("SandboxError", str(error), None, http_status=400)
+        return _reply("SandboxError", str(error), http_status=400)
     except (OutOfMemory, MemoryError) as error:
         return _come_back(as_out_of_memory(error))
     try:
         outcome = await request.app[_POOL].run(job)
     except Unplaceable as error:
-        return _reply("SandboxError", str(error), None, http_status=400)
+        return _reply("SandboxError", str(error), http_status=400)
     except Busy as error:
         return _come_back(error)
     except ServerError as error:
         # With 200, as Sandbox Fusion answers: its clients read the status and try again.
-        return _reply("SandboxError", str(error), None)
-    return _reply("Success" if outcome.return_code == 0 else "Failed", "", outcome)
+        return _reply("SandboxError", str(error))
+    return _reply("Success" if outcome.return_code == 0 else "Failed", outcome=outcome)
 
 
 def _come_back(why: object) -> web.Response:
     """Too much at a time: a client that waits is served."""
-    return web.json_response({"detail": str(why)}, status=503, headers={"Retry-After": str(_RETRY_AFTER_S)})
+    return web.json_response({"detail": str(why)}, status=503, headers=_RETRY_AFTER)
 
 
 async def ping(_: web.Request) -> web.Response:
-    """GET /v1/ping."""
     return web.json_response("pong")
 
 
 async def info(request: web.Request) -> web.Response:
-    """GET /v1/info: what this server is and how busy it is."""
-    pool = request.app[_POOL]
-    return web.json_response(
-        {
-            "server": "coderl embedded sandbox",
-            "isolation": pool.level,
-            "isolation_reason": pool.reason,
-            "cgroups": pool.has_cgroups,
-            "python": platform.python_version(),
-            "numpy": pool.numpy,
-            "readable": pool.readable,
-            "concurrency": pool.concurrency,
-            "running": pool.running,
-            "queued": pool.waiting,
-            "queue_limit": pool.queue_limit,
-            "pid": os.getpid(),
-            "fork_server_pids": pool.fork_server_pids,
-        }
-    )
+    return web.json_response(request.app[_POOL].info())
 
 
-def _report_isolation(pool: WorkerPool) -> None:
-    """The line about isolation, on stderr at every start."""
-    if pool.level == UNISOLATED:
-        print(
-            f"sandbox: WARNING: no isolation ({pool.reason}): programs can read what you can",
-            file=sys.stderr,
-            flush=True,
-        )
-        return
-    groups = "with" if pool.has_cgroups else "without"
-    because = f" ({pool.reason})" if pool.reason else ""
-    print(
-        f"sandbox: isolation by {pool.level}{because}, {groups} control groups, {pool.concurrency} slots",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def _check_hidden(hidden: Mapping[str, Path], readable: list[str]) -> None:
+def _check_hidden(hidden: Folders, readable: list[str]) -> None:
     """SetupError where what a submission may read holds one of the `hidden` folders, or the working directory."""
-    for name, folder in ({"the working directory": Path.cwd()} | {**hidden}).items():
+    for name, folder in {"the working directory": Path.cwd(), **hidden}.items():
         for path in readable:
             if is_below(str(folder.resolve()), path):
                 raise SetupError(
@@ -229,23 +181,15 @@ def _check_hidden(hidden: Mapping[str, Path], readable: list[str]) -> None:
 
 
 async def _serve(
-    port: int,
-    host: str,
-    concurrency: int,
-    allow_unisolated: bool,
-    key: str | None,
-    prepared: str | None,
-    hidden: Mapping[str, Path],
+    port: int, host: str, slots: int, allow_unisolated: bool, key: str | None, prepared: str | None, hidden: Folders
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    pool = WorkerPool(concurrency, max(MIN_QUEUE, QUEUE_PER_SLOT * concurrency), allow_unisolated, prepared)
+    pool = WorkerPool(slots, max(MIN_QUEUE, QUEUE_PER_SLOT * slots), allow_unisolated, prepared)
     try:
-        await pool.start()
-        _report_isolation(pool)
-        _check_hidden(hidden, pool.readable)
+        _check_hidden(hidden, await pool.start())
         admit = admission(key, host, open_paths=("/v1/ping",))
         app = web.Application(middlewares=[admit], client_max_size=MAX_BODY_BYTES)
         app[_POOL], app[_KNOWN] = pool, KnownCode(prepared or "")
@@ -256,8 +200,7 @@ async def _serve(
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, backlog=1024)
-            await site.start()
+            await web.TCPSite(runner, host, port, backlog=1024).start()
             bound = runner.addresses[0]
             print(f"ready http://{bound[0]}:{bound[1]}", flush=True)
             await limit_own_memory_until(stopping)
@@ -276,7 +219,7 @@ def serve(
     *,
     key: str | None = None,
     prepared: str | None = None,
-    hidden: Mapping[str, Path] | None = None,
+    hidden: Folders | None = None,
 ) -> None:
     """Run the sandbox server until SIGTERM or SIGINT; must be called in the main thread.
 

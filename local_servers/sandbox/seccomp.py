@@ -22,121 +22,52 @@ from typing import NamedTuple
 from local_servers.sandbox import kernel
 
 # name: (x86_64, aarch64); -1 where the machine has no such call
-_DENIED = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "mount_setattr": (442, 442),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "bpf": (321, 280),
-    "userfaultfd": (323, 282),
-    "perf_event_open": (298, 241),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "memfd_secret": (447, 447),
-    "fanotify_init": (300, 262),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "syslog": (103, 116),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "clock_adjtime": (305, 266),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "vhangup": (153, 58),
-    "flock": (73, 32),
-    "personality": (135, 92),
-    "vmsplice": (278, 75),
-    "modify_ldt": (154, -1),
-    "iopl": (172, -1),
-    "ioperm": (173, -1),
-    "uselib": (134, -1),
-    "mincore": (27, 232),
-    "cachestat": (451, 451),
-    "inotify_add_watch": (254, 27),
-}
+_Calls = dict[str, tuple[int, int]]
+_DENIED: _Calls = (
+    {"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)}
+    | {"process_madvise": (440, 440), "pidfd_getfd": (438, 438), "personality": (135, 92), "vmsplice": (278, 75)}
+    | {"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51)}
+    | {"mount_setattr": (442, 442), "open_tree": (428, 428), "move_mount": (429, 429), "fspick": (433, 433)}
+    | {"fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "unshare": (272, 97), "setns": (308, 268)}
+    | {"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)}
+    | {"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "memfd_secret": (447, 447)}
+    | {"bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241)}
+    | {"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)}
+    | {"kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142), "vhangup": (153, 58)}
+    | {"init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)}
+    | {"swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443)}
+    | {"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)}
+    | {"syslog": (103, 116), "sethostname": (170, 161), "setdomainname": (171, 162)}
+    | {"modify_ldt": (154, -1), "iopl": (172, -1), "ioperm": (173, -1), "uselib": (134, -1)}
+    | {"flock": (73, 32), "mincore": (27, 232), "cachestat": (451, 451), "inotify_add_watch": (254, 27)}
+)
 # These do nothing, and say that it worked.
-_IDLE = {"fadvise64": (221, 223), "readahead": (187, 213), "sync": (162, 81), "syncfs": (306, 267)}
+_IDLE: _Calls = {"fadvise64": (221, 223), "readahead": (187, 213), "sync": (162, 81), "syncfs": (306, 267)}
 # Landlock leaves these to whoever owns the file, wherever it is; with namespaces all but the run's own are read-only.
-_IDLE_WITHOUT_NAMESPACES = {
-    "chmod": (90, -1),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, -1),
-    "lchown": (94, -1),
-    "fchown": (93, 55),
-    "fchownat": (260, 54),
-    "utime": (132, -1),
-    "utimes": (235, -1),
-    "futimesat": (261, -1),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-}
+_IDLE_WITHOUT_NAMESPACES: _Calls = (
+    {"chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452)}
+    | {"chown": (92, -1), "lchown": (94, -1), "fchown": (93, 55), "fchownat": (260, 54)}
+    | {"utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1), "utimensat": (280, 88)}
+    | {"setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463)}
+    | {"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466)}
+    | {"file_setattr": (469, 469)}
+)
 # Without an ipc namespace these outlive the run; without a network namespace a socket reaches the host.
-_DENIED_WITHOUT_NAMESPACES = {
-    "socket": (41, 198),
-    "connect": (42, 203),
-    "sendto": (44, 206),
-    "shmget": (29, 194),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-}
-# Calls on another process that only ask for the same user, by the position of the process id among their arguments.
-_OWN_PROCESS_ONLY = {
-    "prlimit64": ((302, 261), 0),
-    "sched_setaffinity": ((203, 122), 0),
-    "sched_setscheduler": ((144, 119), 0),
-    "sched_setparam": ((142, 118), 0),
-    "sched_setattr": ((314, 274), 0),
-    "move_pages": ((279, 239), 0),
-    "migrate_pages": ((256, 238), 0),
-}
+_DENIED_WITHOUT_NAMESPACES: _Calls = (
+    {"shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186)}
+    | {"mq_open": (240, 180)}
+    | {"socket": (41, 198), "connect": (42, 203), "sendto": (44, 206)}
+)
+# Calls on another process that only ask for the same user; the process id is their first argument.
+_OWN_PROCESS_ONLY: _Calls = (
+    {"prlimit64": (302, 261), "move_pages": (279, 239), "migrate_pages": (256, 238)}
+    | {"sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119)}
+    | {"sched_setparam": (142, 118), "sched_setattr": (314, 274)}
+)
 # Those that change all processes of a user's, too: by the value that means a user.
 _PRIORITIES = {"setpriority": ((141, 140), 2), "ioprio_set": ((251, 30), 3)}
-_CLONE = (56, 220)
-_CLONE3 = (435, 435)
-_SOCKET = (41, 198)
-_SOCKETPAIR = (53, 199)
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _IOCTL = (16, 29)
 _FCNTL = (72, 25)
 _MADVISE = (28, 233)
@@ -153,23 +84,11 @@ _FCNTL_DENIED = (1024, 1026, 1036, 1038)
 _MADVISE_IDLE = (12, 20, 21)
 _AF_UNIX = 1
 _SIGKILL, _SIGCHLD, _SIGCONT, _SIGSTOP = 9, 17, 18, 19
-_SOCK_STREAM = 1
-_SOCK_TYPE_MASK = 0xF
-_NEW_NAMESPACE_FLAGS = (
-    kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWCGROUP
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWNET
-)
+_SOCK_STREAM, _SOCK_TYPE_MASK = 1, 0xF
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _JUMP_AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
 _NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG5 = 0, 4, 16, 24, 32, 56
-_ALLOW = 0x7FFF0000
-_KILL = 0x80000000
-_ERRNO = 0x00050000
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _SECCOMP_MODE_FILTER = 2
 _LAST_GUARDS = 3  # of a search: so few are looked through
 
@@ -182,10 +101,10 @@ def _deny(code: int = errno.EPERM) -> bytes:
     return _instruction(_RETURN, _ERRNO | code)
 
 
-def _unless_among(values: Sequence[int], argument: int, otherwise: bytes) -> list[bytes]:
-    """Allow a call unless its argument is one of the values."""
+def _by_value(argument: int, values: Sequence[int], listed: bytes, otherwise: bytes) -> list[bytes]:
+    """Return `listed` for a call whose argument is one of the values, `otherwise` for any other."""
     tests = (_instruction(_JUMP_EQUAL, value, len(values) - at) for at, value in enumerate(values))
-    return [_instruction(_LOAD, argument), *tests, _instruction(_RETURN, _ALLOW), otherwise]
+    return [_instruction(_LOAD, argument), *tests, otherwise, listed]
 
 
 class _Guard(NamedTuple):
@@ -206,102 +125,51 @@ def build_program(namespaces: bool) -> bytes:
     that changes another process of the same user.
     """
     column = 0 if os.uname().machine == "x86_64" else 1
-    allow = _instruction(_RETURN, _ALLOW)
-    denied = dict(_DENIED)
-    guards = [
-        _Guard(_CLONE3[column], [_deny(errno.ENOSYS)]),
-        _Guard(
-            _CLONE[column],
-            [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, _NEW_NAMESPACE_FLAGS, 0, 1), _deny(), allow],
-        ),
-        _Guard(
-            _IOCTL[column],
+    allow, refuse = _instruction(_RETURN, _ALLOW), _deny()
+    denied, idle = _DENIED, _IDLE
+
+    def other_than(first: int) -> list[bytes]:
+        """Allow a call whose first argument is another; the others go on behind this."""
+        return [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, first, 1, 0), allow]
+
+    guarded = [
+        (_CLONE3, [_deny(errno.ENOSYS)]),
+        (_CLONE, [_instruction(_LOAD, _ARG0), _instruction(_JUMP_SET, kernel.CLONE_NEW_ANY, 0, 1), refuse, allow]),
+        (
+            _IOCTL,
             [
                 _instruction(_LOAD, _ARG1),
                 _instruction(_JUMP_EQUAL, _TIOCSTI, 0, 1),
-                _deny(),
+                refuse,
                 _instruction(_AND, _IOCTL_KIND_MASK),
                 _instruction(_JUMP_EQUAL, _TERMINAL_IOCTLS, 1, 0),
                 _deny(errno.ENOTTY),  # what a file system answers that has no such call
                 allow,
             ],
         ),
-        _Guard(_FCNTL[column], _unless_among(_FCNTL_DENIED, _ARG1, _deny())),
-        _Guard(_MADVISE[column], _unless_among(_MADVISE_IDLE, _ARG2, _deny(0))),
+        (_FCNTL, _by_value(_ARG1, _FCNTL_DENIED, refuse, otherwise=allow)),
+        (_MADVISE, _by_value(_ARG2, _MADVISE_IDLE, _deny(0), otherwise=allow)),
         # Any flag, and RWF_NOWAIT above all, which tells what is in the page cache.
-        _Guard(
-            _PREADV2[column],
-            [
-                _instruction(_LOAD, _ARG5),
-                _instruction(_JUMP_EQUAL, 0, 1, 0),
-                _deny(errno.EOPNOTSUPP),
-                allow,
-            ],
-        ),
+        (_PREADV2, _by_value(_ARG5, (0,), allow, otherwise=_deny(errno.EOPNOTSUPP))),
+        # The kernel drops a signal to pid 1 of a namespace without a word. A program that tries to end what runs it
+        # fails instead, as it does where that is an ordinary process. (Those below end none.)
+        (_KILL_CALL, [*other_than(1), *_by_value(_ARG1, (0, _SIGCHLD, _SIGCONT, _SIGSTOP), allow, otherwise=refuse)]),
+        # Another signal at the parent's death than SIGKILL: pid 1 of a run could stay when its worker is gone.
+        (_PRCTL, [*other_than(kernel.PR_SET_PDEATHSIG), *_by_value(_ARG1, (_SIGKILL,), allow, otherwise=refuse)]),
     ]
-    # The kernel drops a signal to pid 1 of a namespace without a word. A program that tries to end what runs it fails
-    # instead, as it does where that is an ordinary process. (Those below end none.)
-    harmless = (0, _SIGCHLD, _SIGCONT, _SIGSTOP)
-    guards.append(
-        _Guard(
-            _KILL_CALL[column],
-            [
-                _instruction(_LOAD, _ARG0),
-                _instruction(_JUMP_EQUAL, 1, 1, 0),
-                allow,
-                _instruction(_LOAD, _ARG1),
-                *(_instruction(_JUMP_EQUAL, number, len(harmless) - at) for at, number in enumerate(harmless)),
-                _deny(),
-                allow,
-            ],
-        )
-    )
-    # Another signal at the parent's death than SIGKILL: pid 1 of a run could stay when its worker is gone.
-    guards.append(
-        _Guard(
-            _PRCTL[column],
-            [
-                _instruction(_LOAD, _ARG0),
-                _instruction(_JUMP_EQUAL, kernel.PR_SET_PDEATHSIG, 1, 0),
-                allow,
-                _instruction(_LOAD, _ARG1),
-                _instruction(_JUMP_EQUAL, _SIGKILL, 1, 0),
-                _deny(),
-                allow,
-            ],
-        )
-    )
-    idle = dict(_IDLE)
     if namespaces:
-        guards.append(
-            _Guard(
-                _SOCKET[column],
-                [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, _AF_UNIX, 1, 0), _deny(), allow],
-            )
-        )
+        guarded.append((_SOCKET, _by_value(_ARG0, (_AF_UNIX,), allow, otherwise=refuse)))
     else:
-        denied |= _DENIED_WITHOUT_NAMESPACES
-        idle |= _IDLE_WITHOUT_NAMESPACES
+        denied, idle = denied | _DENIED_WITHOUT_NAMESPACES, idle | _IDLE_WITHOUT_NAMESPACES
         # A datagram pair can still send to any address, a stream pair only to its peer.
-        stream_only = [
-            _instruction(_LOAD, _ARG1),
-            _instruction(_AND, _SOCK_TYPE_MASK),
-            _instruction(_JUMP_EQUAL, _SOCK_STREAM, 1, 0),
-            _deny(),
-            allow,
-        ]
-        guards.append(_Guard(_SOCKETPAIR[column], stream_only))
-        for numbers, position in _OWN_PROCESS_ONLY.values():
-            zero_only = [_instruction(_LOAD, _ARG0 + 8 * position), _instruction(_JUMP_EQUAL, 0, 1, 0), _deny(), allow]
-            guards.append(_Guard(numbers[column], zero_only))
-        for numbers, user in _PRIORITIES.values():
-            own_only = [
-                *(_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, user, 2, 0)),
-                *(_instruction(_LOAD, _ARG1), _instruction(_JUMP_EQUAL, 0, 1, 0)),
-                *(_deny(), allow),
-            ]
-            guards.append(_Guard(numbers[column], own_only))
-    for calls, answer in ((denied, _deny()), (idle, _deny(0))):
+        load_type = [_instruction(_LOAD, _ARG1), _instruction(_AND, _SOCK_TYPE_MASK)]
+        guarded.append((_SOCKETPAIR, [*load_type, _instruction(_JUMP_EQUAL, _SOCK_STREAM, 1, 0), refuse, allow]))
+        guarded += [(call, _by_value(_ARG0, (0,), allow, otherwise=refuse)) for call in _OWN_PROCESS_ONLY.values()]
+        for call, user in _PRIORITIES.values():
+            refuse_user = [_instruction(_LOAD, _ARG0), _instruction(_JUMP_EQUAL, user, 2, 0)]  # jumps to `refuse`
+            guarded.append((call, [*refuse_user, *_by_value(_ARG1, (0,), allow, otherwise=refuse)]))
+    guards = [_Guard(call[column], tests) for call, tests in guarded]
+    for calls, answer in ((denied, refuse), (idle, _deny(0))):
         guards += [_Guard(pair[column], [answer]) for pair in calls.values() if pair[column] >= 0]
     return _assemble(guards)
 

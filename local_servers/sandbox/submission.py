@@ -1,17 +1,17 @@
 """The submission's process: takes on the limits, gives up every right, then runs the code as `__main__`.
 
-It descends from the fork server, so Python and the usual modules are there already. What follows `exec`
-imitates the end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit handlers,
-flushing. One thing differs: globals are not destroyed one by one at exit, so a `__del__` of an object still
-alive then does not run.
+It descends from the fork server, so Python and the usual modules are there already. What follows `exec` imitates the
+end of an ordinary interpreter: exit codes, tracebacks, non-daemon threads, exit handlers, flushing. One thing differs:
+globals are not destroyed one by one at exit, so a `__del__` of an object still alive then does not run.
 """
 
 # Plain `os` calls on these paths: they are made for every run.
-# ruff: noqa: PTH118
+# ruff: noqa: PTH118, PTH123
 
 import _signal  # `signal` turns every number into an enum and back
 import atexit
 import builtins
+import contextlib
 import gc
 import os
 import resource
@@ -36,9 +36,9 @@ class Confinement(NamedTuple):
     """How a submission is confined.
 
     `uid` is the user it becomes, None to stay as it is; `ruleset` is Landlock's (None where a root file system of its
-    own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where
-    it is off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the
-    process limit counts its user's other processes too, and `base_processes` how many those are now.
+    own takes that part) and `devices` are the paths it leaves open for writing; `seccomp_filter` is None where it is
+    off; `base_bytes` is the address space that the warm interpreter already uses; `shares_user` says that the process
+    limit counts its user's other processes too, and `base_processes` how many those are now.
     """
 
     uid: int | None
@@ -61,8 +61,7 @@ def prepared(source: str) -> types.ModuleType:
 
 
 def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple[int, int, int]) -> None:
-    """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no
-    rights.
+    """Turn this freshly forked process into a submission's: own session, three descriptors, limits, no rights.
 
     The order matters: another user can be taken on while there are capabilities, and /proc written before Landlock
     closes it; Landlock and seccomp need no_new_privs where there are none.
@@ -86,13 +85,8 @@ def become(confinement: Confinement, limits: Terms, workdir: str, streams: tuple
     # Its own /proc/self and /dev/stdin belong to it only while it is dumpable.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     # Where /proc is empty the kernel chooses its victim by size alone.
-    try:
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    except FileNotFoundError:
-        pass
-    else:
-        os.write(descriptor, b"1000")
-        os.close(descriptor)
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
     _set_limits(confinement, limits)
     kernel.drop_capabilities()
     if confinement.ruleset is not None:
@@ -153,10 +147,8 @@ def _fresh_interpreter(workdir: str, main_path: str, main: types.ModuleType) -> 
 
 def _exit_code(leaving: SystemExit) -> int:
     """The exit status that CPython derives from a SystemExit, printing its message where it carries one."""
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code & 0xFF
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
     print(leaving.code, file=sys.stderr)
     return 1
 

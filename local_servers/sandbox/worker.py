@@ -64,7 +64,6 @@ def serve(slot: run.Slot) -> None:
 
 
 def _clear(scratch: str) -> None:
-    """Remove what a run has left behind."""
     for entry in os.listdir(scratch):
         job_files.remove_tree(os.path.join(scratch, entry))
 
@@ -75,8 +74,7 @@ def _serve_one(slot: run.Slot, terms: frames.Terms) -> bool:
     namespaces = slot.scratch is None
     # For each run anew: the limit counts what else this user has running just now.
     if slot.confinement.shares_user:
-        confinement = slot.confinement._replace(base_processes=_processes_of(os.getuid()))
-        slot = slot._replace(confinement=confinement)
+        slot = slot._replace(confinement=slot.confinement._replace(base_processes=_processes_of(os.getuid())))
     notes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     begin = partial(run.begin, slot, terms, notes)
     killer: processes.Killer | None = None
@@ -123,7 +121,8 @@ def _wait(
         _signal.sigtimedwait(_CHILD_SIGNAL, max(0.0, min(deadline, next_watch) - now))
         status = processes.reap(pid)
         now = time.monotonic()
-        noted += _read_all(notes)
+        with contextlib.suppress(BlockingIOError):
+            noted += os.read(notes, 64)
         if status is not None:
             return status, now, noted
         if noted:
@@ -145,12 +144,6 @@ def _wait(
 def _begun(noted: bytes) -> float:
     begun: float = run.BEGUN.unpack(noted[: run.BEGUN.size])[0]
     return begun
-
-
-def _read_all(pipe: int) -> bytes:
-    with contextlib.suppress(BlockingIOError):
-        return os.read(pipe, 64)
-    return b""
 
 
 def _watch(slot: run.Slot, terms: frames.Terms, spared: set[int]) -> None:

@@ -123,7 +123,6 @@ class HandedOver:
         return stdout, stderr, job_files.read_files(self._folder, self._workdir, fetch, MAX_FETCH_BYTES)
 
     def close(self) -> None:
-        """Let go of it all."""
         self._timer.cancel()
         if not self._outputs:
             self._receive()

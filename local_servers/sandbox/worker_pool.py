@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -31,17 +32,12 @@ class ForkServer:
     """The server's end of a fork server; started on first use and again when it has died."""
 
     def __init__(self, rich: bool, scratch: str, allow_unisolated: bool, prepared: str | None) -> None:
-        self._arguments = {
-            "rich": rich,
-            "scratch": scratch,
-            "allow_unisolated": allow_unisolated,
-            "prepared": prepared,
-        }
+        server = {"allow_unisolated": allow_unisolated, "prepared": prepared}
+        self._arguments = {"rich": rich, "scratch": scratch} | server
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = asyncio.Lock()
-        self.level = ""
-        self.reason = ""
+        self.level = self.reason = ""
         self.readable: list[str] = []
 
     @property
@@ -52,7 +48,7 @@ class ForkServer:
     async def start(self) -> socket.socket:
         """The control socket of a live fork server. SetupError where no isolation is to be had."""
         async with self._starting:
-            if self._process is not None and self._process.poll() is None and self._control is not None:
+            if self.pid is not None and self._control is not None:
                 return self._control
             self.stop()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,7 +103,6 @@ class ForkServer:
             raise
 
     def end(self, link: WorkerLink) -> None:
-        """End a worker and whatever it runs."""
         link.end(isolation.ending(self.level))
 
     def stop(self) -> None:
@@ -125,51 +120,55 @@ class WorkerPool:
 
     def __init__(self, concurrency: int, queue_limit: int, allow_unisolated: bool, prepared: str | None = None) -> None:
         """`prepared` is the text of a trusted program with a `main`, which finds its definitions loaded."""
-        self.concurrency = concurrency
-        self.queue_limit = queue_limit
-        self.waiting = 0
+        self._concurrency, self._queue_limit, self._waiting = concurrency, queue_limit, 0
         self._scratch = Scratch()
-        self.numpy = interpreter.has_numpy()
         self._fork_servers = {
             rich: ForkServer(rich, self._scratch.path, allow_unisolated, prepared) for rich in (False, True)
         }
         self._prepared = None if prepared is None else prepared.encode()
         self._workers: dict[tuple[int, bool], WorkerLink] = {}
         self._groups = [SlotGroup.create(index) for index in range(concurrency)]
+        self._has_cgroups = all(group.folders for group in self._groups)
         # Last in, first out: under a light load few slots do all the work, and the others' workers need not be forked.
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for index in reversed(range(concurrency)):
             self._free.put_nowait(index)
 
-    @property
-    def running(self) -> int:
-        return self.concurrency - self._free.qsize()
+    async def start(self) -> list[str]:
+        """Start the fork servers and say on stderr how they isolate; the host paths that programs may read.
 
-    @property
-    def level(self) -> str:
-        return self._fork_servers[False].level
-
-    @property
-    def reason(self) -> str:
-        return self._fork_servers[False].reason
-
-    @property
-    def readable(self) -> list[str]:
-        """The host paths that programs may read."""
-        return self._fork_servers[False].readable
-
-    @property
-    def has_cgroups(self) -> bool:
-        return all(group.active for group in self._groups)
-
-    @property
-    def fork_server_pids(self) -> list[int]:
-        return [server.pid for server in self._fork_servers.values() if server.pid is not None]
-
-    async def start(self) -> None:
-        """Start the fork servers; SetupError where no isolation is to be had."""
+        SetupError where no isolation is to be had.
+        """
         # Both now: the first job is not to wait seconds for imports, and a machine without isolation is told at once.
         await asyncio.gather(*(server.start() for server in self._fork_servers.values()))
+        usual = self._fork_servers[False]
+        if usual.level == isolation.UNISOLATED:
+            line = f"WARNING: no isolation ({usual.reason}): programs can read what you can"
+        else:
+            because = f" ({usual.reason})" if usual.reason else ""
+            groups = "with" if self._has_cgroups else "without"
+            line = f"isolation by {usual.level}{because}, {groups} control groups, {self._concurrency} slots"
+        print(f"sandbox: {line}", file=sys.stderr, flush=True)
+        return usual.readable
+
+    def info(self) -> dict[str, object]:
+        """What this server is and how busy it is, as /v1/info shows it."""
+        usual = self._fork_servers[False]
+        return {
+            "server": "coderl embedded sandbox",
+            "isolation": usual.level,
+            "isolation_reason": usual.reason,
+            "cgroups": self._has_cgroups,
+            "python": platform.python_version(),
+            "numpy": bool(interpreter.numpy_folders()),
+            "readable": usual.readable,
+            "concurrency": self._concurrency,
+            "running": self._concurrency - self._free.qsize(),
+            "queued": self._waiting,
+            "queue_limit": self._queue_limit,
+            "pid": os.getpid(),
+            "fork_server_pids": [server.pid for server in self._fork_servers.values() if server.pid is not None],
+        }
 
     def stop(self) -> None:
         """End every process and remove every trace."""
@@ -199,13 +198,13 @@ class WorkerPool:
         Busy if the queue is full; Unplaceable for a file name that is impossible; ServerError if the job could not be
         run, twice.
         """
-        if self._free.empty() and self.waiting >= self.queue_limit:
-            raise Busy(f"all {self.concurrency} slots are busy and {self.waiting} requests wait")
-        self.waiting += 1
+        if self._free.empty() and self._waiting >= self._queue_limit:
+            raise Busy(f"all {self._concurrency} slots are busy and {self._waiting} requests wait")
+        self._waiting += 1
         try:
             index = await self._free.get()
         finally:
-            self.waiting -= 1
+            self._waiting -= 1
         rich = any(map(fork_server.imports_rare, (job.code, *job.files.values())))
         try:
             for _ in range(2):

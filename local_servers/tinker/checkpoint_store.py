@@ -31,7 +31,7 @@ from local_servers.tinker.records import (
     expiry,
     parse_path,
 )
-from local_servers.tinker.refusal import clash, damaged, not_found
+from local_servers.tinker.refusal import Refusal
 
 _LEFTOVER_AGE_S = 24 * 3600
 logger = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The file's SHA-256 as hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -79,7 +78,6 @@ class CheckpointStore:
     # Runs
 
     def save_run(self, run: RunRecord, *, durable: bool = True) -> None:
-        """Write the run's record; if not `durable` it survives a killed server but not a power cut."""
         folder = self.root / run.run_id
         folder.mkdir(exist_ok=True)
         replace_text(folder / "run.json", run.model_dump_json(indent=1), durable=durable)
@@ -90,9 +88,9 @@ class CheckpointStore:
         try:
             return RunRecord.model_validate_json(file.read_bytes())
         except FileNotFoundError:
-            raise not_found(f"there is no training run {run_id}") from None
+            raise Refusal(404, f"there is no training run {run_id}") from None
         except ValidationError as error:
-            raise damaged(f"the record of training run {run_id} is damaged: {_first(error)}") from error
+            raise Refusal(422, f"the record of training run {run_id} is damaged: {_first(error)}") from error
 
     def runs(self) -> list[RunRecord]:
         """All runs, the most recently used first; damaged records are left out with a warning."""
@@ -118,8 +116,7 @@ class CheckpointStore:
 
     def exists(self, run_id: str, kind: CheckpointKind, name: str) -> bool:
         """Whether the run has a checkpoint of that name whose time is not over."""
-        record = self._read(self.root / check_run_id(run_id) / kind / f"{check_name(name)}.json")
-        return record is not None and not self._drop_if_expired(record)
+        return self._living(self.root / check_run_id(run_id) / kind / f"{check_name(name)}.json") is not None
 
     def write(
         self,
@@ -135,11 +132,9 @@ class CheckpointStore:
         """Save what `fill` writes into the empty folder it is given; Refusal 409 if the name is taken."""
         expires_at = expiry(ttl_seconds)
         record_file = self.root / run.run_id / kind / f"{check_name(name)}.json"
-        old = self._read(record_file, warn=overwrite)  # a damaged record is in nobody's way when it is overwritten
-        if old is not None and self._drop_if_expired(old):
-            old = None
+        old = self._living(record_file, warn=overwrite)  # a damaged record is in nobody's way when it is overwritten
         if old is not None and not overwrite:
-            raise clash(f"{old.path} exists: choose another name, or overwrite it")
+            raise Refusal(409, f"{old.path} exists: choose another name, or overwrite it")
         data = self.root / run.run_id / "data" / uuid.uuid4().hex
         aside = data.with_name(f".tmp-{data.name}")
         aside.mkdir(parents=True)
@@ -180,9 +175,9 @@ class CheckpointStore:
     def find(self, path: str) -> CheckpointRecord:
         """The checkpoint at a tinker:// path. Refusal 400, 404 (none, or expired) or 422 (damaged record)."""
         run_id, kind, name = parse_path(path)
-        record = self._read(self.root / run_id / kind / f"{name}.json")
-        if record is None or self._drop_if_expired(record):
-            raise not_found(f"there is no checkpoint {path}")
+        record = self._living(self.root / run_id / kind / f"{name}.json")
+        if record is None:
+            raise Refusal(404, f"there is no checkpoint {path}")
         return record
 
     def files(self, record: CheckpointRecord) -> Path:
@@ -191,26 +186,22 @@ class CheckpointStore:
         for name, expected in record.files.items():
             file = folder / name
             if not file.is_file():
-                raise damaged(f"checkpoint {record.path} is damaged: its file {name} is missing")
+                raise Refusal(422, f"checkpoint {record.path} is damaged: its file {name} is missing")
             if (size := file.stat().st_size) != expected.size:
-                raise damaged(
-                    f"checkpoint {record.path} is damaged: {name} has {size} bytes instead of {expected.size}"
+                raise Refusal(
+                    422, f"checkpoint {record.path} is damaged: {name} has {size} bytes instead of {expected.size}"
                 )
             # Whole, though it costs a read: weights with one changed byte would load, and train on as if nothing were.
             if sha256_of(file) != expected.sha256:
-                raise damaged(
-                    f"checkpoint {record.path} is damaged: the content of {name} has changed since it was saved"
+                raise Refusal(
+                    422, f"checkpoint {record.path} is damaged: the content of {name} has changed since it was saved"
                 )
         return folder
 
     def checkpoints(self, run_id: str) -> list[CheckpointRecord]:
         """The run's checkpoints, newest first. Expired ones are removed, damaged records left out with a warning."""
-        found = []
-        for kind in KIND_NAMES:
-            for file in (self.root / check_run_id(run_id) / kind).glob("*.json"):
-                record = self._read(file, warn=True)
-                if record is not None and not self._drop_if_expired(record):
-                    found.append(record)
+        files = [file for kind in KIND_NAMES for file in (self.root / check_run_id(run_id) / kind).glob("*.json")]
+        found = [record for file in files if (record := self._living(file, warn=True)) is not None]
         return sorted(found, key=lambda record: (-record.created_at, record.path))
 
     def all_checkpoints(self) -> list[CheckpointRecord]:
@@ -225,7 +216,7 @@ class CheckpointStore:
     def set_public(self, record: CheckpointRecord, public: bool) -> None:
         """Mark the checkpoint as published or not; Refusal 409 if it already is."""
         if record.public == public:
-            raise clash(f"{record.path} is already {'public' if public else 'private'}")
+            raise Refusal(409, f"{record.path} is already {'public' if public else 'private'}")
         self._write_record(record.model_copy(update={"public": public}))
 
     def delete(self, record: CheckpointRecord) -> None:
@@ -263,14 +254,15 @@ class CheckpointStore:
             if warn:
                 logger.warning("%s is damaged and not listed: %s", file, _first(error))
                 return None
-            raise damaged(f"the checkpoint record {file} is damaged: {_first(error)}") from error
+            raise Refusal(422, f"the checkpoint record {file} is damaged: {_first(error)}") from error
 
-    def _drop_if_expired(self, record: CheckpointRecord) -> bool:
+    def _living(self, file: Path, *, warn: bool = False) -> CheckpointRecord | None:
+        record = self._read(file, warn=warn)
         # On sight: an expired checkpoint must not be found between two sweeps.
-        if record.expired():
+        if record is not None and record.expired():
             self.delete(record)
-            return True
-        return False
+            return None
+        return record
 
     def _remove_data(self, record: CheckpointRecord) -> None:
         shutil.rmtree(self.root / record.run_id / "data" / record.data, ignore_errors=True)

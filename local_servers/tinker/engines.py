@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from local_servers.memory import importing
 from local_servers.server_errors import SetupError
 from local_servers.tinker.engine_types import SampleResult, SampleSpec
-from local_servers.tinker.refusal import not_found
+from local_servers.tinker.refusal import Refusal
 from local_servers.tinker.served_model import served_model
 
 if TYPE_CHECKING:
@@ -38,26 +38,21 @@ class EngineHost:
         self.context_length = int(config["max_position_embeddings"])
         self.architecture = str(config.get("model_type", "unknown"))
         self.sampled_requests = 0
-        self._engine: Engine | None = None
+        self.loaded: Engine | None = None
         self._scheduler: SamplingScheduler | None = None
         self._loading = asyncio.Lock()
         # One thread: requests of all models on these weights take turns, and each has all lanes.
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix=f"train {name}")
 
-    @property
-    def loaded(self) -> "Engine | None":
-        """The engine if it is loaded."""
-        return self._engine
-
     async def engine(self) -> "Engine":
         """The engine, loaded by the first caller. Raises SetupError for a model it cannot run."""
-        if self._engine is None:
+        if self.loaded is None:
             # Requests that come while it loads wait for the one load, and do not begin their own.
             async with self._loading:
-                if self._engine is None:
-                    engine, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
-                    self._engine = engine
-        return self._engine
+                if self.loaded is None:
+                    loaded, self._scheduler = await self._in_thread(_load_engine, self.folder, self.device, self.dtype)
+                    self.loaded = loaded
+        return self.loaded
 
     async def train(self, work: Callable[["Engine"], T]) -> T:
         """Run `work` on the training thread, after the work given before it."""
@@ -105,10 +100,9 @@ class EnginePool:
             if host.folder == folder:
                 return host
         offered = ", ".join(sorted(self.hosts))
-        raise not_found(f"model {name!r} is not served here; the models of this server are: {offered}")
+        raise Refusal(404, f"model {name!r} is not served here; the models of this server are: {offered}")
 
     def close(self) -> None:
-        """Close every host."""
         for host in self.hosts.values():
             host.close()
 

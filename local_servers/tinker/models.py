@@ -17,7 +17,7 @@ from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.ordering import SequencedQueue
 from local_servers.tinker.promises import Answer, Promise, PromiseTable, failure, settle
 from local_servers.tinker.records import CheckpointKind, CheckpointRecord, RunRecord
-from local_servers.tinker.refusal import BadRequest, Refusal, about_datum, gone
+from local_servers.tinker.refusal import BadRequest, Refusal
 
 if TYPE_CHECKING:
     from local_servers.tinker.engine import Adapter, Engine, Weights
@@ -68,16 +68,7 @@ class TrainingModel:
 
     async def create(self) -> None:
         """Make the adapter from the run's LoRA settings and record the run. Raises BadRequest for a bad shape."""
-        lora = self.run.lora
-        self.adapter = await self.host.train(
-            lambda engine: engine.create_adapter(
-                lora.rank,
-                lora.seed,
-                train_mlp=lora.train_mlp,
-                train_attn=lora.train_attn,
-                train_unembed=lora.train_unembed,
-            )
-        )
+        self.adapter = await self.host.train(lambda engine: engine.create_adapter(**self.run.lora.model_dump()))
         await self.host.train(lambda _: self._store.save_run(self.run))
 
     async def load(self, record: CheckpointRecord, *, optimizer: bool) -> None:
@@ -97,15 +88,9 @@ class TrainingModel:
         await self.host.train(lambda _: self._store.save_run(self.run))
 
     def check_request(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
-        """Raises BadRequest for a setting or the first datum the engine cannot take; nothing is checked before it is
-        loaded."""
-        engine = self.host.loaded
-        if engine is None:
-            return
-        engine.validate_loss(loss, config)
-        for number, datum in enumerate(datums):
-            with about_datum(number):
-                engine.validate_datum(datum, loss)
+        """Raises BadRequest as the engine's `validate` does; nothing is checked before it is loaded."""
+        if self.host.loaded is not None:
+            self.host.loaded.validate(datums, loss, config)
 
     async def forward_backward(
         self, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
@@ -151,13 +136,7 @@ class TrainingModel:
         return metrics
 
     async def save(
-        self,
-        kind: CheckpointKind,
-        name: str,
-        *,
-        overwrite: bool,
-        ttl_seconds: int | None,
-        user_metadata: dict[str, str] | None,
+        self, kind: CheckpointKind, name: str, overwrite: bool, ttl_s: int | None, user_metadata: dict[str, str] | None
     ) -> CheckpointRecord:
         """Write a checkpoint of the current weights (kind weights: with the optimizer's state). Raises Refusal."""
         adapter = self._check_usable()
@@ -168,13 +147,7 @@ class TrainingModel:
 
             self._store.save_run(self.run)
             return self._store.write(
-                self.run,
-                kind,
-                name,
-                fill,
-                overwrite=overwrite,
-                ttl_seconds=ttl_seconds,
-                user_metadata=user_metadata,
+                self.run, kind, name, fill, overwrite=overwrite, ttl_seconds=ttl_s, user_metadata=user_metadata
             )
 
         return await self.host.train(write)
@@ -212,35 +185,3 @@ class TrainingModel:
         self._has_gradient = False
         if self.adapter is not None:
             self.adapter.grads = None
-
-
-class ModelRegistry:
-    """The training models of this server process."""
-
-    def __init__(self) -> None:
-        self._models: dict[str, TrainingModel] = {}
-
-    def add(self, model: TrainingModel) -> None:
-        """Register a model that was just created."""
-        self._models[model.run.run_id] = model
-
-    def get(self, model_id: str) -> TrainingModel | None:
-        """The model, or None if this server process does not have it."""
-        return self._models.get(model_id)
-
-    def find(self, model_id: str) -> TrainingModel:
-        """The model; Refusal 410 if this server process does not have it."""
-        model = self._models.get(model_id)
-        if model is None:
-            raise gone(f"model {model_id}")
-        return model
-
-    def end_session(self, session_id: str, reason: str) -> None:
-        """Close and forget the session's models."""
-        for model in [model for model in self._models.values() if model.run.session_id == session_id]:
-            model.close(reason)
-            del self._models[model.run.run_id]
-
-    def all(self) -> list[TrainingModel]:
-        """Every live model."""
-        return list(self._models.values())

@@ -68,13 +68,10 @@ class SequencedQueue:
         # Cleared before it is waited for, with nothing awaited in between: no arrival can be missed.
         self._arrival.clear()
         oldest = min((entry.arrived for entry in self._entries.values()), default=_GIVEN_UP)
-        if oldest == _GIVEN_UP:
-            await self._arrival.wait()
-            return
         # Time spent behind a long request is not the missing number's fault.
-        deadline = max(oldest, self._free_since) + self._gap_timeout_s
+        left_s = max(oldest, self._free_since) + self._gap_timeout_s - time.monotonic()
         try:
-            await asyncio.wait_for(self._arrival.wait(), max(0.0, deadline - time.monotonic()))
+            await asyncio.wait_for(self._arrival.wait(), None if oldest == _GIVEN_UP else max(0.0, left_s))
         except TimeoutError:
             self._give_up_overdue()
 
@@ -90,12 +87,4 @@ class SequencedQueue:
                 logger.warning("request %d of %s: %s", seq, self._name, reason)
                 entry.give_up(reason)
                 # Its number stays taken, so that later numbers still find their turn.
-                self._entries[seq] = _Entry(_nothing, _ignore, _GIVEN_UP)
-
-
-async def _nothing() -> None:
-    return
-
-
-def _ignore(_reason: str) -> None:
-    return
+                self._entries[seq] = _Entry(lambda: asyncio.sleep(0), lambda reason: None, _GIVEN_UP)

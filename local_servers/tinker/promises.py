@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import json
@@ -30,7 +31,6 @@ PROTOBUF = "application/x-protobuf"
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 logger = logging.getLogger(__name__)
-Category = Literal["user", "server"]
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,10 @@ def content_of(message: pydantic.BaseModel | Message) -> bytes:
 
 
 def json_answer(payload: dict[str, object]) -> Answer:
-    """A successful answer in JSON."""
     return Answer(json.dumps(payload).encode())
 
 
-def failure(message: str, category: Category) -> Answer:
+def failure(message: str, category: Literal["user", "server"]) -> Answer:
     """The answer of a request that failed; `user` when the caller has to change something."""
     return Answer(json.dumps({"error": message, "category": category}).encode(), failed=True)
 
@@ -143,10 +142,8 @@ class PromiseTable:
     async def wait(self, promise: Promise, timeout_s: float) -> Answer | None:
         """The promise's answer, or None if it is still running after `timeout_s` seconds."""
         if promise.answer is None:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(promise.done.wait(), timeout_s)
-            except TimeoutError:
-                return None
         return promise.answer
 
     def mark_read(self, request_id: str) -> None:

@@ -89,7 +89,6 @@ class RecordedSequences:
     def add(
         self, session_id: str, prompt: Sequence[int], sequences: Sequence[SampledSequence], sequence_ids: Sequence[str]
     ) -> None:
-        """Record the sequences of one sampling request under their ids."""
         shared = np.asarray(prompt, dtype=np.int32)
         for sequence_id, sequence in zip(sequence_ids, sequences, strict=True):
             tokens = np.asarray(sequence.tokens, dtype=np.int32)
@@ -99,7 +98,6 @@ class RecordedSequences:
         self._evict()
 
     def end_session(self, session_id: str) -> None:
-        """Forget the session's records."""
         for sequence_id in [key for key, record in self._records.items() if record.session_id == session_id]:
             self._forget(sequence_id)
 

@@ -84,7 +84,6 @@ class CheckpointRecord(BaseModel):
         return sum(file.size for file in self.files.values())
 
     def expired(self) -> bool:
-        """Whether its time to live is over."""
         return self.expires_at is not None and self.expires_at <= time.time()
 
 
@@ -105,20 +104,16 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def check_kind(kind: str) -> CheckpointKind:
-    """The checkpoint kind as it stands in paths; Refusal 400 otherwise."""
-    for known in KIND_NAMES:
-        if kind == known:
-            return known
-    raise BadRequest(f"{kind!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
-
-
 def parse_path(path: str) -> tuple[str, CheckpointKind, str]:
     """Run id, kind and name of tinker://<run>/<kind>/<name>; Refusal 400 if it is not of that form."""
     parts = path.removeprefix("tinker://").split("/")
     if not path.startswith("tinker://") or len(parts) != 3:
         raise BadRequest(f"{path!r} is not a checkpoint path: tinker://<run>/weights|sampler_weights/<name>")
-    return check_run_id(parts[0]), check_kind(parts[1]), check_name(parts[2])
+    run_id = check_run_id(parts[0])
+    for kind in KIND_NAMES:
+        if parts[1] == kind:
+            return run_id, kind, check_name(parts[2])
+    raise BadRequest(f"{parts[1]!r} is not a kind of checkpoint: {', '.join(KIND_NAMES)}")
 
 
 def expiry(ttl_seconds: int | None) -> float | None:
@@ -130,12 +125,16 @@ def expiry(ttl_seconds: int | None) -> float | None:
     return time.time() + ttl_seconds
 
 
+def text_metadata(metadata: dict[str, Any] | None) -> dict[str, str] | None:
+    """A user's metadata as the REST API shows them."""
+    return None if metadata is None else {key: str(value) for key, value in metadata.items()}
+
+
 def _iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
 def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
-    """A checkpoint as the REST API shows it."""
     return {
         "checkpoint_id": f"{record.kind}/{record.name}",
         "checkpoint_type": KIND_NAMES[record.kind],
@@ -150,13 +149,11 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, object]:
 
 
 def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, object]:
-    """A training run as the REST API shows it, with its newest checkpoint of each kind."""
+    """A training run as the REST API shows it; `checkpoints` are its, newest first."""
 
     def newest(kind: CheckpointKind) -> dict[str, object] | None:
-        of_kind = [record for record in checkpoints if record.kind == kind]
-        return checkpoint_json(max(of_kind, key=lambda record: record.created_at)) if of_kind else None
+        return next((checkpoint_json(record) for record in checkpoints if record.kind == kind), None)
 
-    metadata = run.user_metadata
     return {
         "training_run_id": run.run_id,
         "base_model": run.base_model,
@@ -167,7 +164,7 @@ def run_json(run: RunRecord, checkpoints: list[CheckpointRecord]) -> dict[str, o
         "last_request_time": _iso(run.last_request_at),
         "last_checkpoint": newest("weights"),
         "last_sampler_checkpoint": newest("sampler_weights"),
-        "user_metadata": None if metadata is None else {key: str(value) for key, value in metadata.items()},
+        "user_metadata": text_metadata(run.user_metadata),
         "optimizer_steps": run.optimizer_steps,
         "steps_before": run.steps_before,
         "loaded_from": run.loaded_from,

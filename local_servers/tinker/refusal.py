@@ -5,7 +5,11 @@ from contextlib import contextmanager
 
 
 class Refusal(Exception):
-    """Answered as `status` with the JSON body `{"detail": message}`."""
+    """Answered as `status` with the JSON body `{"detail": message}`.
+
+    404: what the request names does not exist. 409: the name is taken, or the thing is in the state asked for already.
+    410: see `gone`. 422: what is stored under the name cannot be used.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -29,16 +33,6 @@ def about_datum(number: int) -> Iterator[None]:
         raise BadRequest(f"datum {number}: {error}") from error
 
 
-def not_found(message: str) -> Refusal:
-    """What the request names does not exist, here or on disk."""
-    return Refusal(404, message)
-
-
-def clash(message: str) -> Refusal:
-    """The name is taken, or the thing is already in the state asked for."""
-    return Refusal(409, message)
-
-
 def gone(what: str) -> Refusal:
     """`what` lived in the memory of a server process that has ended, or of a session that has."""
     return Refusal(
@@ -46,8 +40,3 @@ def gone(what: str) -> Refusal:
         f"{what} is not known to this server: it was restarted, or the session has ended. "
         "Create a new ServiceClient and continue from a saved checkpoint.",
     )
-
-
-def damaged(message: str) -> Refusal:
-    """What is stored under the name cannot be used."""
-    return Refusal(422, message)

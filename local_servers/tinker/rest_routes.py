@@ -10,7 +10,7 @@ from aiohttp import web
 from tinker import types
 
 from local_servers.tinker.records import CheckpointRecord, RunRecord, checkpoint_json, run_json
-from local_servers.tinker.refusal import BadRequest, clash, not_found
+from local_servers.tinker.refusal import BadRequest, Refusal
 from local_servers.tinker.sessions import Session
 from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
 
@@ -31,14 +31,10 @@ def _page(request: web.Request, default_limit: int) -> tuple[int, int]:
     return min(numbers[0], _MAX_PAGE), numbers[1]
 
 
-def _cursor(limit: int, offset: int, total: int) -> dict[str, int]:
-    return {"offset": offset, "limit": limit, "total_count": total}
-
-
 def _live(state: ServerState, stored: RunRecord) -> RunRecord:
-    model = state.models.get(stored.run_id)
     # What is live is ahead of its record, which is written when a step is done.
-    return model.run if model is not None else stored
+    model = state.models.get(stored.run_id)
+    return stored if model is None else model.run
 
 
 @routes.get("/api/v1/training_runs")
@@ -53,7 +49,7 @@ async def list_runs(request: web.Request) -> web.Response:
         page = runs[offset : offset + limit]
         return {
             "training_runs": [run_json(run, state.store.checkpoints(run.run_id)) for run in page],
-            "cursor": _cursor(limit, offset, len(runs)),
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(runs)},
         }
 
     return web.json_response(await asyncio.to_thread(collect))
@@ -61,7 +57,6 @@ async def list_runs(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/training_runs/{run_id}")
 async def get_run(request: web.Request) -> web.Response:
-    """One training run."""
     state, run_id = state_of(request), request.match_info["run_id"]
 
     def collect() -> dict[str, object]:
@@ -75,15 +70,14 @@ async def get_run(request: web.Request) -> web.Response:
 async def delete_run(request: web.Request) -> web.Response:
     """Remove a run and its checkpoints; a run that is live here stays (409)."""
     state, run_id = state_of(request), request.match_info["run_id"]
-    if state.models.get(run_id) is not None:
-        raise clash(f"training run {run_id} is in use: close its client first")
+    if run_id in state.models:
+        raise Refusal(409, f"training run {run_id} is in use: close its client first")
     await asyncio.to_thread(state.store.delete_run, run_id)
     return no_content()
 
 
 @routes.get("/api/v1/training_runs/{run_id}/checkpoints")
 async def list_run_checkpoints(request: web.Request) -> web.Response:
-    """The checkpoints of one run."""
     state, run_id = state_of(request), request.match_info["run_id"]
 
     def collect() -> list[CheckpointRecord]:
@@ -105,7 +99,7 @@ async def list_checkpoints(request: web.Request) -> web.Response:
         records.sort(key=lambda record: -record.created_at)
         return {
             "checkpoints": [checkpoint_json(record) for record in records[offset : offset + limit]],
-            "cursor": _cursor(limit, offset, len(records)),
+            "cursor": {"offset": offset, "limit": limit, "total_count": len(records)},
         }
 
     return web.json_response(await asyncio.to_thread(collect))
@@ -119,28 +113,21 @@ async def _record(request: web.Request) -> CheckpointRecord:
 
 @routes.delete(_CHECKPOINT)
 async def delete_checkpoint(request: web.Request) -> web.Response:
-    """Remove a checkpoint."""
     await asyncio.to_thread(state_of(request).store.delete, await _record(request))
     return no_content()
 
 
 @routes.post(_CHECKPOINT + "/publish")
-async def publish(request: web.Request) -> web.Response:
-    """Mark a checkpoint as public; here everyone with a key reads everything anyway."""
-    await asyncio.to_thread(state_of(request).store.set_public, await _record(request), True)
-    return no_content()
-
-
 @routes.delete(_CHECKPOINT + "/publish")
-async def unpublish(request: web.Request) -> web.Response:
-    """Mark a checkpoint as private."""
-    await asyncio.to_thread(state_of(request).store.set_public, await _record(request), False)
+async def publish(request: web.Request) -> web.Response:
+    """Mark a checkpoint as public or as private; here everyone with a key reads everything anyway."""
+    public = request.method == "POST"
+    await asyncio.to_thread(state_of(request).store.set_public, await _record(request), public)
     return no_content()
 
 
 @routes.put(_CHECKPOINT + "/ttl")
 async def set_ttl(request: web.Request) -> web.Response:
-    """Give a checkpoint a time to live from now, or none."""
     ttl_seconds = (await read_json(request)).get("ttl_seconds")
     if ttl_seconds is not None and not isinstance(ttl_seconds, int):
         raise BadRequest(f"ttl_seconds is {ttl_seconds!r}; it has to be a number or null")
@@ -155,12 +142,8 @@ async def external_weights_urls(request: web.Request) -> web.Response:
     if record.kind != "external_weights":
         raise BadRequest(f"{record.path} is not an export; save one with save_weights_external")
     base = f"{request.url.origin()}/download/{_DOWNLOAD_KEY}/{record.run_id}/{record.name}"
-    return web.json_response(
-        {
-            "urls": {name: f"{base}/{name}" for name in record.files},
-            "expires": datetime.fromtimestamp(time.time() + _DOWNLOAD_LIFE_S, UTC).isoformat(),
-        }
-    )
+    expires = datetime.fromtimestamp(time.time() + _DOWNLOAD_LIFE_S, UTC).isoformat()
+    return web.json_response({"urls": {name: f"{base}/{name}" for name in record.files}, "expires": expires})
 
 
 @routes.get("/download/{key}/{run_id}/{name}/{file}")
@@ -168,19 +151,17 @@ async def download(request: web.Request) -> web.FileResponse:
     """A file of an export, for whoever was given its address."""
     part = request.match_info
     if not secrets.compare_digest(part["key"], _DOWNLOAD_KEY):
-        raise not_found("this download address is not known: the server was restarted; ask for new ones")
+        raise Refusal(404, "this download address is not known: the server was restarted; ask for new ones")
     store = state_of(request).store
     record = await asyncio.to_thread(store.find, f"tinker://{part['run_id']}/external_weights/{part['name']}")
     if part["file"] not in record.files:
-        raise not_found(f"{record.path} has no file {part['file']}")
+        raise Refusal(404, f"{record.path} has no file {part['file']}")
     return web.FileResponse(await asyncio.to_thread(store.files, record) / part["file"])
 
 
 @routes.post("/api/v1/weights_info")
 async def weights_info(request: web.Request) -> web.Response:
-    """What one needs to know to load a checkpoint."""
-    body = await read_json(request)
-    path = body.get("tinker_path")
+    path = (await read_json(request)).get("tinker_path")
     if not isinstance(path, str):
         raise BadRequest("tinker_path is missing")
     record = await asyncio.to_thread(state_of(request).store.find, path)
@@ -200,7 +181,6 @@ async def weights_info(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/sessions")
 async def list_sessions(request: web.Request) -> web.Response:
-    """The sessions of this server process, newest first."""
     limit, offset = _page(request, 20)
     sessions = state_of(request).sessions.newest_first()
     return web.json_response({"sessions": [s.session_id for s in sessions[offset : offset + limit]]})
@@ -208,15 +188,14 @@ async def list_sessions(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/sessions/{session_id}")
 async def get_session(request: web.Request) -> web.Response:
-    """One session's runs and samplers."""
     return web.json_response(_session(request).to_json())
 
 
 def _session(request: web.Request) -> Session:
     session_id = request.match_info["session_id"]
-    session = state_of(request).sessions.find(session_id)
+    session = state_of(request).sessions.get(session_id)
     if session is None:
-        raise not_found(f"there is no session {session_id} in this server process")
+        raise Refusal(404, f"there is no session {session_id} in this server process")
     return session
 
 
@@ -236,15 +215,12 @@ async def search_sessions(request: web.Request) -> web.Response:
             str(metadata.get(key)) == value for key, value in body.user_metadata.items()
         ):
             found.append(session)
-    page = found[: body.limit]
 
-    def collect() -> list[dict[str, object]]:
-        return [
-            session.summary(sum(len(state.store.checkpoints(run)) for run in session.training_run_ids))
-            for session in page
-        ]
+    def summary(session: Session) -> dict[str, object]:
+        return session.summary(sum(len(state.store.checkpoints(run)) for run in session.training_run_ids))
 
-    return web.json_response({"sessions": await asyncio.to_thread(collect), "next_cursor": None})
+    summaries = await asyncio.to_thread(lambda: [summary(session) for session in found[: body.limit]])
+    return web.json_response({"sessions": summaries, "next_cursor": None})
 
 
 @routes.put("/api/v1/sessions/{session_id}/project")

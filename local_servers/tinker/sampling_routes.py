@@ -7,18 +7,12 @@ from tinker import types
 
 from local_servers.tinker.engine_types import SampleSpec
 from local_servers.tinker.promises import PROTOBUF, Answer, Promise, content_of, failure, settle
-from local_servers.tinker.refusal import BadRequest, not_found
+from local_servers.tinker.refusal import BadRequest, Refusal
 from local_servers.tinker.sessions import CLONE_BLOCK, Sampler, sampler_name
 from local_servers.tinker.state import ServerState, no_content, read, read_json, state_of
 from local_servers.tinker.wire_format import sample_response, sample_spec
 
-_RUNNING = web.AppKey("running_samples", dict[str, asyncio.Task[bool]])
 routes = web.RouteTableDef()
-
-
-def prepare(app: web.Application) -> None:
-    """Set up what the handlers keep between requests."""
-    app[_RUNNING] = {}
 
 
 @routes.post("/api/v1/create_sampling_session")
@@ -66,11 +60,10 @@ async def join_sampling_session(request: web.Request) -> web.Response:
 
 @routes.get("/api/v1/samplers/{sampler_id}")
 async def get_sampler(request: web.Request) -> web.Response:
-    """A sampler's base model and checkpoint."""
     sampler_id = request.match_info["sampler_id"]
     sampler = state_of(request).samplers.get(sampler_id)
     if sampler is None:
-        raise not_found(f"there is no sampler {sampler_id}")
+        raise Refusal(404, f"there is no sampler {sampler_id}")
     return web.json_response(sampler.to_json())
 
 
@@ -93,17 +86,11 @@ async def asample(request: web.Request) -> web.Response:
         engine.validate_sample(spec)
         if state.promises.find(request_id, "sample", content) is None:  # the engine may have been loading
             promise = state.promises.open(request_id, "sample", content)
-            running = request.app[_RUNNING]
-            running[request_id] = asyncio.create_task(
-                _sample(state, sampler, promise, spec, body.prompt_logprobs_last_n)
-            )
-            running[request_id].add_done_callback(lambda _: running.pop(request_id, None))
-    return web.json_response(
-        {
-            "request_id": request_id,
-            "sample_sequence_ids": _sequence_ids(request_id, body.num_samples),
-        }
-    )
+            task = asyncio.create_task(_sample(state, sampler, promise, spec, body.prompt_logprobs_last_n))
+            state.running_samples[request_id] = task
+            task.add_done_callback(lambda _: state.running_samples.pop(request_id, None))
+    sequence_ids = _sequence_ids(request_id, body.num_samples)
+    return web.json_response({"request_id": request_id, "sample_sequence_ids": sequence_ids})
 
 
 def _sequence_ids(request_id: str, num_samples: int) -> list[str]:
@@ -115,7 +102,7 @@ async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: 
     async def work() -> Answer:
         weights = await state.samplers.weights(sampler)
         result = await sampler.host.sample(weights, spec)
-        session = state.sessions.find(sampler.session_id)
+        session = state.sessions.get(sampler.session_id)
         if spec.record_top_k > 0 and session is not None and session.finished is None:
             ids = _sequence_ids(promise.request_id, spec.num_samples)
             state.recorded.add(sampler.session_id, spec.prompt, result.sequences, ids)
@@ -135,7 +122,7 @@ async def _sample(state: ServerState, sampler: Sampler, promise: Promise, spec: 
 async def cancel_future(request: web.Request) -> web.Response:
     """Stop a sampling request, waiting or running; one that is done is left as it is."""
     request_id = (await read_json(request)).get("request_id")
-    task = request.app[_RUNNING].get(str(request_id))
+    task = state_of(request).running_samples.get(str(request_id))
     if task is not None:
         task.cancel()
     return no_content()

@@ -25,7 +25,6 @@ routes = web.RouteTableDef()
 
 @routes.get("/api/v1/healthz")
 async def health(_request: web.Request) -> web.Response:
-    """The server is up."""
     return web.json_response({"status": "ok"})
 
 
@@ -38,8 +37,8 @@ async def stats(request: web.Request) -> web.Response:
             "pid": os.getpid(),
             "started": state.started,
             "sessions": sum(session.finished is None for session in state.sessions.newest_first()),
-            "models": {model.run.run_id: model.to_json() for model in state.models.all()},
-            "samplers": state.samplers.count(),
+            "models": {run_id: model.to_json() for run_id, model in state.models.items()},
+            "samplers": len(state.samplers),
             "recorded": {"sequences": len(state.recorded), "bytes": state.recorded.nbytes},
             "promises": state.promises.counts(),
             "engines": {
@@ -76,7 +75,6 @@ async def capabilities(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/client/config")
 async def client_config(request: web.Request) -> web.Response:
-    """The SDK's start-up flags."""
     await read(request, types.ClientConfigRequest)
     return web.json_response(CLIENT_CONFIG.model_dump(mode="json"))
 
@@ -104,7 +102,6 @@ async def auth_token(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/create_session")
 async def create_session(request: web.Request) -> web.Response:
-    """Open a session."""
     session = state_of(request).sessions.open(await read(request, types.CreateSessionRequest))
     return web.json_response({"type": "create_session", "session_id": session.session_id})
 
@@ -121,7 +118,7 @@ async def session_heartbeat(request: web.Request) -> web.Response:
 async def finish_session(request: web.Request) -> web.Response:
     """End a session and free its models; the first reason given stays. One that died with an earlier server is over."""
     state = state_of(request)
-    session = state.sessions.find(request.match_info["session_id"])
+    session = state.sessions.get(request.match_info["session_id"])
     if session is None:
         return no_content()
     body = await read_json(request)

@@ -18,11 +18,11 @@ from tinker import types
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.promises import Promise
-from local_servers.tinker.records import OWNER, CheckpointRecord
+from local_servers.tinker.records import OWNER, CheckpointRecord, text_metadata
 from local_servers.tinker.refusal import BadRequest, Refusal, gone
 
 if TYPE_CHECKING:
-    from local_servers.tinker.engine import Weights
+    from local_servers.tinker.engine import Engine, Weights
 
 SILENCE_S = 1800.0
 """A session that sends no heartbeat for this long is over; the SDK sends one every 10 s."""
@@ -53,50 +53,37 @@ class Session:
             "session_id": self.session_id,
             "training_run_ids": self.training_run_ids,
             "sampler_ids": self.sampler_ids,
-            "user_metadata": self._string_metadata(),
+            "user_metadata": text_metadata(self.user_metadata),
             "display_name": self.display_name,
         }
 
     def summary(self, checkpoints: int) -> dict[str, object]:
         """The session as a search result shows it."""
-        status: dict[str, object] = self.finished or {"type": "active"}
         return {
             "session_id": self.session_id,
             "created_at": self.created_at,
             "owner": OWNER,
             "project_id": self.project_id or OWNER,
-            "status": status,
+            "status": self.finished or {"type": "active"},
             "checkpoints_count": checkpoints,
             "display_name": self.display_name,
-            "user_metadata": self._string_metadata(),
+            "user_metadata": text_metadata(self.user_metadata),
         }
 
-    def _string_metadata(self) -> dict[str, str] | None:
-        if self.user_metadata is None:
-            return None
-        return {key: str(value) for key, value in self.user_metadata.items()}
 
-
-class SessionRegistry:
-    """The sessions of this server process; none survives it."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+class SessionRegistry(dict[str, Session]):
+    """The sessions of this server process by their ids, living or over; none survives it."""
 
     def open(self, request: types.CreateSessionRequest) -> Session:
         """A new session under an id that no server has used before."""
         # A name and a number would come again after a restart, and with them the runs on disk of another.
         session = Session(str(uuid.uuid4()), request.user_metadata, request.display_name, request.project_id)
-        self._sessions[session.session_id] = session
+        self[session.session_id] = session
         return session
-
-    def find(self, session_id: str) -> Session | None:
-        """The session, living or over; None if this server never opened it."""
-        return self._sessions.get(session_id)
 
     def living(self, session_id: str) -> Session:
         """The session if it still lives; Refusal 410 otherwise. Counts as a sign of life."""
-        session = self._sessions.get(session_id)
+        session = self.get(session_id)
         if session is None or session.finished is not None:
             raise gone(f"session {session_id}")
         # Any request counts: a heartbeat may be late where the client's machine is busy.
@@ -104,17 +91,12 @@ class SessionRegistry:
         return session
 
     def newest_first(self) -> list[Session]:
-        """All sessions of this server process."""
-        return sorted(self._sessions.values(), key=lambda session: -session.created_at)
+        return sorted(self.values(), key=lambda session: -session.created_at)
 
     def silent(self) -> list[Session]:
         """Living sessions whose client has not been heard for `SILENCE_S`."""
         limit = time.monotonic() - SILENCE_S
-        return [
-            session
-            for session in self._sessions.values()
-            if session.finished is None and session.last_heartbeat < limit
-        ]
+        return [session for session in self.values() if session.finished is None and session.last_heartbeat < limit]
 
 
 class CompletionLog:
@@ -127,7 +109,6 @@ class CompletionLog:
         self._news = asyncio.Event()
 
     def add(self, promise: Promise) -> None:
-        """Log an answered promise."""
         assert promise.answer is not None
         entry: dict[str, object] = {"request_id": promise.request_id, "state": "finished"}
         if promise.answer.failed:
@@ -184,24 +165,19 @@ class Sampler:
         return self.logs.setdefault(clone, CompletionLog())
 
     def to_json(self) -> dict[str, object]:
-        """The sampler as the REST API shows it."""
         path = self.checkpoint.path if self.checkpoint is not None else None
         return {"sampler_id": self.sampler_id, "base_model": self.base_model, "model_path": path}
 
 
-class SamplerRegistry:
-    """The sampling sessions of this server process and the weights they share."""
+class SamplerRegistry(dict[str, Sampler]):
+    """The sampling sessions of this server process by their ids, and the weights they share."""
 
     def __init__(self, store: CheckpointStore) -> None:
+        super().__init__()
         self._store = store
-        self._samplers: dict[str, Sampler] = {}
         self._snapshots: dict[str, deque[Sampler]] = {}
         self._dropped: set[str] = set()
         self._loaded: OrderedDict[tuple[str, str], asyncio.Task[Weights]] = OrderedDict()
-
-    def get(self, sampler_id: str) -> Sampler | None:
-        """The sampler, or None if this server never made it."""
-        return self._samplers.get(sampler_id)
 
     def find(self, sampler_id: str) -> Sampler:
         """The sampler; Refusal 410 if it is not known, or was a snapshot that had to make room."""
@@ -211,21 +187,20 @@ class SamplerRegistry:
                 f"sampler {sampler_id} is gone: of weights saved without a name the newest {KEPT_SNAPSHOTS} of a "
                 "session are kept; use save_weights_for_sampler(name) for weights that must stay",
             )
-        sampler = self._samplers.get(sampler_id)
-        if sampler is None:
+        if sampler_id not in self:
             raise gone(f"sampler {sampler_id}")
-        return sampler
+        return self[sampler_id]
 
     def add(self, sampler: Sampler) -> None:
         """Register a sampler; the oldest unnamed snapshot of the session makes room if there are too many."""
-        self._samplers[sampler.sampler_id] = sampler
+        self[sampler.sampler_id] = sampler
         if sampler.snapshot is None:
             return
         snapshots = self._snapshots.setdefault(sampler.session_id, deque())
         snapshots.append(sampler)
         if len(snapshots) > KEPT_SNAPSHOTS:
             oldest = snapshots.popleft().sampler_id
-            del self._samplers[oldest]
+            del self[oldest]
             # Remembered, so that its client is told what to do, and not that the server was restarted.
             self._dropped.add(oldest)
 
@@ -247,18 +222,13 @@ class SamplerRegistry:
         return await asyncio.shield(task)
 
     async def _load(self, host: EngineHost, record: CheckpointRecord | None) -> "Weights":
-        if record is None:
-            return await host.train(lambda engine: engine.sampler_weights(None))
-        return await host.train(
-            lambda engine: engine.sampler_weights(engine.load_adapter(self._store.files(record), optimizer=False))
-        )
+        def load(engine: "Engine") -> "Weights":
+            adapter = None if record is None else engine.load_adapter(self._store.files(record), optimizer=False)
+            return engine.sampler_weights(adapter)
+
+        return await host.train(load)
 
     def end_session(self, session_id: str) -> None:
-        """Forget the session's samplers."""
         self._snapshots.pop(session_id, None)
-        for sampler_id in [s.sampler_id for s in self._samplers.values() if s.session_id == session_id]:
-            del self._samplers[sampler_id]
-
-    def count(self) -> int:
-        """How many sampling sessions there are."""
-        return len(self._samplers)
+        for sampler_id in [s.sampler_id for s in self.values() if s.session_id == session_id]:
+            del self[sampler_id]

@@ -24,17 +24,12 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from local_servers.admission import JSON_BODY, admission, check_exposure
+from local_servers.admission import JSON_BODY, admission, check_exposure, refused
 from local_servers.http_log import logger as http_logger
 from local_servers.memory import OutOfMemory, limit_own_memory_until
 from local_servers.server_errors import ServerError, SetupError
 from local_servers.server_keys import KEY_PREFIX
-from local_servers.tinker import (
-    rest_routes,
-    sampling_routes,
-    service_routes,
-    training_routes,
-)
+from local_servers.tinker import rest_routes, sampling_routes, service_routes, training_routes
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.engines import EnginePool
 from local_servers.tinker.ordering import GAP_TIMEOUT_S
@@ -56,35 +51,31 @@ _KEY_FORMS = (KEY_PREFIX, "eyJ")
 logger = logging.getLogger(__name__)
 
 
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"detail": message}, status=status)
-
-
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every refusal is JSON whose `detail` says what is wrong."""
     try:
         return await handler(request)
     except Refusal as error:
-        return _error(error.status, error.message)
+        return refused(error.status, error.message)
     except OutOfMemory as error:
-        return _error(507, str(error))
+        return refused(507, str(error))
     except ServerError as error:
-        return _error(400, str(error))
+        return refused(400, str(error))
     # In words: an SDK that is newer than this server asks for what it does not have.
     except web.HTTPNotFound:
-        return _error(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
+        return refused(404, f"the embedded Tinker server does not offer {request.method} {request.path}")
     except web.HTTPException as error:
-        return _error(error.status, error.reason)
+        return refused(error.status, error.reason)
     # The body is no HTTP, or the client has hung up in it, and nobody reads the answer.
     except (web.RequestPayloadError, ConnectionResetError) as error:
-        return _error(400, " ".join(str(error).split()))
+        return refused(400, " ".join(str(error).split()))
     except Exception as error:
         if (fault := machine_fault(error)) is not None:
             logger.error("%s %s: %s", request.method, request.path, fault)
-            return _error(507, fault)
+            return refused(507, fault)
         logger.exception("%s %s failed", request.method, request.path)
-        return _error(500, f"the server failed: {type(error).__name__}: {error}")
+        return refused(500, f"the server failed: {type(error).__name__}: {error}")
 
 
 @web.middleware
@@ -103,7 +94,6 @@ def make_app(state: ServerState, admit: Middleware) -> web.Application:
     """The web application over one process's state, for the requests that `admit` lets in."""
     app = web.Application(middlewares=[admit, errors_as_json, key_of_right_form], client_max_size=MAX_BODY_BYTES)
     app[STATE] = state
-    sampling_routes.prepare(app)
     for module in (service_routes, training_routes, sampling_routes, rest_routes):
         app.add_routes(module.routes)
     return app
@@ -160,7 +150,7 @@ async def running(
     finally:
         housekeeping.cancel()
         # What waits is answered before the connections go: its clients then read why, and not a reset.
-        for model in state.models.all():
+        for model in state.models.values():
             model.close("the server is stopping")
         await runner.cleanup()
         state.engines.close()

@@ -5,27 +5,18 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pydantic
 from aiohttp import web
-from google.protobuf.message import Message
 from tinker import types
+from tinker.proto import tinker_public_pb2 as pb
 from tinker.types.optimizer import AdamOptimizerConfig, AdamParams
 
 from local_servers.tinker.engine_types import AdamSettings
-from local_servers.tinker.engines import EngineHost
 from local_servers.tinker.models import TrainingModel
 from local_servers.tinker.promises import PROTOBUF, Answer, content_of, json_answer
 from local_servers.tinker.provenance import check_tiling
-from local_servers.tinker.records import (
-    CheckpointKind,
-    LoraSettings,
-    RunRecord,
-    check_name,
-    check_run_id,
-    expiry,
-)
-from local_servers.tinker.refusal import BadRequest, Refusal, about_datum, clash
-from local_servers.tinker.sessions import Sampler, Session, sampler_name
+from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord, check_name, check_run_id, expiry
+from local_servers.tinker.refusal import BadRequest, Refusal, about_datum
+from local_servers.tinker.sessions import Sampler, sampler_name
 from local_servers.tinker.state import ServerState, read, state_of
 from local_servers.tinker.wire_format import (
     forward_backward_output,
@@ -37,6 +28,7 @@ from local_servers.tinker.wire_format import (
 )
 
 Work = Callable[[], Awaitable[Answer]]
+Metadata = dict[str, Any] | None
 SaveRequest = types.SaveWeightsRequest | types.SaveWeightsForSamplerRequest | types.SaveWeightsExternalRequest
 MAX_WAITING = 10_000
 """Requests that one model may have waiting."""
@@ -46,15 +38,15 @@ routes = web.RouteTableDef()
 def submit(
     state: ServerState,
     model: TrainingModel,
-    seq_id: int | None,
     kind: str,
-    message: pydantic.BaseModel | Message,
+    message: SaveRequest | types.OptimStepRequest | types.LoadWeightsRequest | pb.ForwardBackwardRequest,
     prepare: Callable[[], Work],
     *,
     backward: bool = False,
 ) -> web.Response:
-    """Queue request `seq_id` of the model, once. What `prepare` refuses takes its turn too, and spoils the gradient
+    """Queue the model's request, once by its number. What `prepare` refuses takes its turn too, and spoils the gradient
     if it was a backward pass. Runs without a pause, so that a resend cannot slip in between."""
+    seq_id = message.seq_id
     if seq_id is None or seq_id < 1:
         raise BadRequest(f"seq_id is {seq_id}; requests of a model are numbered from 1")
     state.sessions.living(model.run.session_id)
@@ -80,21 +72,14 @@ def check_optimizer(config: object) -> None:
 
 
 def _new_model(
-    state: ServerState,
-    session: Session,
-    model_id: str,
-    host: EngineHost,
-    base_model: str,
-    lora: LoraSettings,
-    user_metadata: dict[str, Any] | None,
+    state: ServerState, session_id: str, model_id: str, base_model: str, lora: LoraSettings, metadata: Metadata
 ) -> TrainingModel:
-    """A model of the session, which its request number 0 will make or load."""
-    run = RunRecord(
-        run_id=model_id, session_id=session.session_id, base_model=base_model, lora=lora, user_metadata=user_metadata
-    )
+    """A model of a living session, which its request number 0 will make or load."""
+    run = RunRecord(run_id=model_id, session_id=session_id, base_model=base_model, lora=lora, user_metadata=metadata)
+    host = state.engines.find(base_model)
     model = TrainingModel(run, host, state.promises, state.store, state.gap_timeout_s)
-    state.models.add(model)
-    session.training_run_ids.append(model_id)
+    state.models[model_id] = model
+    state.sessions[session_id].training_run_ids.append(model_id)
     return model
 
 
@@ -103,26 +88,20 @@ async def create_model(request: web.Request) -> web.Response:
     """A new training run: a LoRA adapter on a base model."""
     body = await read(request, types.CreateModelRequest)
     state = state_of(request)
-    session = state.sessions.living(body.session_id)
+    state.sessions.living(body.session_id)
     model_id = check_run_id(f"{body.session_id}:train:{body.model_seq_id}")
     request_id, content = f"{model_id}:0", content_of(body)
     # Nothing is awaited between `find` and `open`: a request that is sent again finds the promise of the first.
     if state.promises.find(request_id, "create_model", content) is None:
-        host = state.engines.find(body.base_model)
         check_optimizer(body.optimizer_config)
         lora = body.lora_config
         if lora is None:
             raise BadRequest("lora_config is missing: only LoRA training is offered here")
         if lora.rank < 1:
             raise BadRequest(f"LoRA rank is {lora.rank}; it has to be at least 1")
-        settings = LoraSettings(
-            rank=lora.rank,
-            seed=lora.seed if lora.seed is not None else secrets.randbits(62),
-            train_mlp=lora.train_mlp,
-            train_attn=lora.train_attn,
-            train_unembed=lora.train_unembed,
-        )
-        model = _new_model(state, session, model_id, host, body.base_model, settings, body.user_metadata)
+        seed = lora.seed if lora.seed is not None else secrets.randbits(62)
+        settings = LoraSettings(**lora.model_dump() | {"seed": seed})
+        model = _new_model(state, body.session_id, model_id, body.base_model, settings, body.user_metadata)
 
         async def work() -> Answer:
             await model.create()
@@ -134,19 +113,15 @@ async def create_model(request: web.Request) -> web.Response:
 
 @routes.post("/api/v1/get_info")
 async def get_info(request: web.Request) -> web.Response:
-    """A live model's base model, LoRA rank, tokenizer folder and optimizer steps."""
-    model = state_of(request).models.find((await read(request, types.GetInfoRequest)).model_id)
+    model = state_of(request).model((await read(request, types.GetInfoRequest)).model_id)
     run = model.run
+    folder = str(model.host.folder)
     return web.json_response(
         {
             "type": "get_info",
             "model_id": run.run_id,
             "model_name": run.base_model,
-            "model_data": {
-                "arch": model.host.architecture,
-                "model_name": run.base_model,
-                "tokenizer_id": str(model.host.folder),
-            },
+            "model_data": {"arch": model.host.architecture, "model_name": run.base_model, "tokenizer_id": folder},
             "is_lora": True,
             "lora_rank": run.lora.rank,
             "optimizer_steps": run.optimizer_steps,
@@ -160,7 +135,7 @@ async def forward_backward(request: web.Request) -> web.Response:
     """A forward pass, and a backward one unless `forward_only`."""
     state = state_of(request)
     message = parse_forward_backward(await request.read())
-    model = state.models.find(message.model_id)
+    model = state.model(message.model_id)
     backward = not message.forward_only
 
     def prepare() -> Work:
@@ -180,15 +155,14 @@ async def forward_backward(request: web.Request) -> web.Response:
         return work
 
     kind = "forward_backward" if backward else "forward"
-    return submit(state, model, message.seq_id, kind, message, prepare, backward=backward)
+    return submit(state, model, kind, message, prepare, backward=backward)
 
 
 @routes.post("/api/v1/optim_step")
 async def optim_step(request: web.Request) -> web.Response:
-    """One optimizer step over the gradient accumulated since the last one."""
     state = state_of(request)
     body = await read(request, types.OptimStepRequest)
-    model = state.models.find(body.model_id)
+    model = state.model(body.model_id)
 
     def prepare() -> Work:
         params = body.optim_params
@@ -201,22 +175,20 @@ async def optim_step(request: web.Request) -> web.Response:
 
         return work
 
-    return submit(state, model, body.seq_id, "optim_step", body, prepare)
+    return submit(state, model, body.type, body, prepare)
 
 
-def _save_work(
-    state: ServerState, model: TrainingModel, kind: CheckpointKind, answer_type: str, body: SaveRequest
-) -> Work:
+def _save_work(state: ServerState, model: TrainingModel, kind: CheckpointKind, body: SaveRequest) -> Work:
     name, ttl_seconds = check_name(body.path), body.ttl_seconds
     expiry(ttl_seconds)
     overwrite = isinstance(body, types.SaveWeightsRequest) and body.overwrite
     user_metadata = None if isinstance(body, types.SaveWeightsExternalRequest) else body.user_metadata
     if not overwrite and state.store.exists(model.run.run_id, kind, name):
-        raise clash(f"tinker://{model.run.run_id}/{kind}/{name} exists: choose another name, or overwrite it")
+        raise Refusal(409, f"tinker://{model.run.run_id}/{kind}/{name} exists: choose another name, or overwrite it")
 
     async def work() -> Answer:
-        record = await model.save(kind, name, overwrite=overwrite, ttl_seconds=ttl_seconds, user_metadata=user_metadata)
-        return json_answer({"type": answer_type, "path": record.path, "size_bytes": record.size})
+        record = await model.save(kind, name, overwrite, ttl_seconds, user_metadata)
+        return json_answer({"type": body.type, "path": record.path, "size_bytes": record.size})
 
     return work
 
@@ -226,13 +198,8 @@ async def save_weights(request: web.Request) -> web.Response:
     """A training checkpoint: weights and optimizer state."""
     state = state_of(request)
     body = await read(request, types.SaveWeightsRequest)
-    model = state.models.find(body.model_id)
-    answer_type = "save_weights"
-
-    def prepare() -> Work:
-        return _save_work(state, model, "weights", answer_type, body)
-
-    return submit(state, model, body.seq_id, answer_type, body, prepare)
+    model = state.model(body.model_id)
+    return submit(state, model, body.type, body, lambda: _save_work(state, model, "weights", body))
 
 
 @routes.post("/api/v1/save_weights_for_sampler")
@@ -243,16 +210,15 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
     """
     state = state_of(request)
     body = await read(request, types.SaveWeightsForSamplerRequest)
-    model = state.models.find(body.model_id)
-    answer_type = "save_weights_for_sampler"
+    model = state.model(body.model_id)
 
     def prepare() -> Work:
         if body.path is not None:
-            return _save_work(state, model, "sampler_weights", answer_type, body)
+            return _save_work(state, model, "sampler_weights", body)
         if body.sampling_session_seq_id is None:
             raise BadRequest("give a path, or a sampling_session_seq_id for weights without a name")
         sampler_id = sampler_name(model.run.session_id, body.sampling_session_seq_id)
-        if state.samplers.get(sampler_id) is not None:
+        if sampler_id in state.samplers:
             raise BadRequest(f"sampler {sampler_id} exists already")
 
         async def work() -> Answer:
@@ -260,14 +226,14 @@ async def save_weights_for_sampler(request: web.Request) -> web.Response:
             run = model.run
             state.samplers.add(Sampler(sampler_id, run.session_id, model.host, run.base_model, snapshot=snapshot))
             state.sessions.living(run.session_id).sampler_ids.append(sampler_id)
-            return json_answer({"type": answer_type, "sampling_session_id": sampler_id})
+            return json_answer({"type": body.type, "sampling_session_id": sampler_id})
 
         return work
 
     # The SDK draws this number anew each time it sends the request: a resend is one all the same, and its answer names
     # the sampler of the first.
     content = body.model_copy(update={"sampling_session_seq_id": None})
-    return submit(state, model, body.seq_id, answer_type, content, prepare)
+    return submit(state, model, body.type, content, prepare)
 
 
 @routes.post("/api/v1/save_weights_external")
@@ -275,15 +241,14 @@ async def save_weights_external(request: web.Request) -> web.Response:
     """The adapter as PEFT files that other tools read; they are downloaded through the REST routes."""
     state = state_of(request)
     body = await read(request, types.SaveWeightsExternalRequest)
-    model = state.models.find(body.model_id)
-    answer_type = "save_weights_external"
+    model = state.model(body.model_id)
 
     def prepare() -> Work:
         if body.age_encryption_recipients:
             raise BadRequest("age encryption of exports is not offered here")
-        return _save_work(state, model, "external_weights", answer_type, body)
+        return _save_work(state, model, "external_weights", body)
 
-    return submit(state, model, body.seq_id, answer_type, body, prepare)
+    return submit(state, model, body.type, body, prepare)
 
 
 @routes.post("/api/v1/load_weights")
@@ -293,8 +258,8 @@ async def load_weights(request: web.Request) -> web.Response:
     body = await read(request, types.LoadWeightsRequest)
     check_optimizer(body.optimizer_config)
     if body.model_id is not None:
-        model = state.models.find(body.model_id)
-        return submit(state, model, body.seq_id, "load_weights", body, lambda: _load_work(state, model, body))
+        model = state.model(body.model_id)
+        return submit(state, model, body.type, body, lambda: _load_work(state, model, body))
     if body.session_id is None or body.model_seq_id is None:
         raise BadRequest("give model_id and seq_id, or session_id and model_seq_id for a new model")
     return await _create_by_loading(state, body, check_run_id(f"{body.session_id}:train:{body.model_seq_id}"))
@@ -317,11 +282,10 @@ async def _create_by_loading(state: ServerState, body: types.LoadWeightsRequest,
     request_id, content = f"{model_id}:0", content_of(body)
     if state.promises.find(request_id, "load_weights", content) is None:
         record = await asyncio.to_thread(state.store.find, body.path)
-        session = state.sessions.living(model_id.split(":")[0])
+        session_id = state.sessions.living(model_id.split(":")[0]).session_id
         base_model = body.base_model or record.base_model
-        host = state.engines.find(base_model)
         if state.promises.find(request_id, "load_weights", content) is None:  # a resend may have been faster
-            model = _new_model(state, session, model_id, host, base_model, record.lora, body.user_metadata)
+            model = _new_model(state, session_id, model_id, base_model, record.lora, body.user_metadata)
             promise = state.promises.open(request_id, "load_weights", content)
             model.submit(0, promise, _load_work(state, model, body))
     return web.json_response({"request_id": request_id, "model_id": model_id})

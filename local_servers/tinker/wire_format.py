@@ -7,15 +7,7 @@ from google.protobuf.message import DecodeError
 from tinker import types
 from tinker.proto import tinker_public_pb2 as pb
 
-from local_servers.tinker.engine_types import (
-    LOSS_NAMES,
-    LossName,
-    LossOutput,
-    SampledSequence,
-    SampleResult,
-    SampleSpec,
-    TrainDatum,
-)
+from local_servers.tinker.engine_types import LOSS_NAMES, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.provenance import RECORDED_TOP_K, Provenance, Span
 from local_servers.tinker.refusal import BadRequest, about_datum
 
@@ -188,7 +180,13 @@ def _stops(stop: object, eos_tokens: list[int]) -> tuple[list[int], list[str]]:
 
 def sample_response(result: SampleResult, last_n: int | None = None) -> bytes:
     """The answer to a sampling request; with `last_n` only the last that many prompt tokens keep their scores."""
-    message = pb.SampleResponse(sequences=[_sequence(sequence) for sequence in result.sequences])
+    message = pb.SampleResponse()
+    for sequence in result.sequences:
+        message.sequences.add(
+            stop_reason=pb.STOP_REASON_STOP if sequence.stop_reason == "stop" else pb.STOP_REASON_LENGTH,
+            tokens=np.asarray(sequence.tokens, dtype=np.int32).tobytes(),
+            logprobs=np.asarray(sequence.logprobs, dtype=np.float32).tobytes(),
+        )
     if result.prompt_logprobs is not None:
         scores = np.array([np.nan if value is None else value for value in result.prompt_logprobs], dtype=np.float32)
         if last_n is not None:
@@ -200,14 +198,6 @@ def sample_response(result: SampleResult, last_n: int | None = None) -> bytes:
             rows[:-last_n] = [None] * (len(rows) - last_n)
         message.topk_prompt_logprobs.CopyFrom(_topk(rows))
     return message.SerializeToString()
-
-
-def _sequence(sequence: SampledSequence) -> "pb.SampledSequence":
-    return pb.SampledSequence(
-        stop_reason=pb.STOP_REASON_STOP if sequence.stop_reason == "stop" else pb.STOP_REASON_LENGTH,
-        tokens=np.asarray(sequence.tokens, dtype=np.int32).tobytes(),
-        logprobs=np.asarray(sequence.logprobs, dtype=np.float32).tobytes(),
-    )
 
 
 def _topk(rows: list[list[tuple[int, float]] | None]) -> "pb.TopkLogprobs":

@@ -70,8 +70,7 @@ class LoraShape:
 
 @dataclass
 class Adapter:
-    """LoRA parameters with gradients, Adam moments and step count. Keys are `<matrix name>.lora_A` and
-    `.lora_B`.
+    """LoRA parameters with gradients, Adam moments and step count. Keys are `<matrix name>.lora_A` and `.lora_B`.
 
     `grads` is None until a backward pass; `version` counts changes of the parameters.
     """
@@ -90,7 +89,6 @@ class Adapter:
         return ALPHA / self.shape.rank
 
     def targets(self) -> list[str]:
-        """Names of the adapted matrices."""
         return [key.removesuffix(".lora_A") for key in self.params if key.endswith(".lora_A")]
 
     @torch.no_grad()
@@ -175,11 +173,9 @@ def check_settings(settings: AdamSettings) -> None:
 
 @torch.no_grad()
 def adam_step(adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
-    """One step on the adapter's gradients, which it clears. Returns the gradient's norm before and after
-    clipping.
+    """One step on the adapter's gradients, which it clears. Returns the gradient's norm before and after clipping.
 
-    Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before,
-    gradients dropped.
+    Raises BadRequest if there are no gradients or they are not finite; the adapter is then as before, without them.
     """
     check_settings(settings)
     grads, adapter.grads = adapter.grads, None
@@ -234,11 +230,8 @@ def write_adapter(adapter: Adapter, folder: Path, base_model: Path, *, optimizer
 
 
 def read_adapter(folder: Path, base: Weights, *, optimizer: bool) -> Adapter:
-    """The adapter saved in `folder`, for the base matrices `base`.
-
-    Raises BadRequest if the folder holds none, has no optimizer state although it is asked for, or does not
-    fit the base model.
-    """
+    """The adapter saved in `folder`, for the base matrices `base`. Raises BadRequest if the folder holds none, has no
+    optimizer state although it is asked for, or does not fit the base model."""
     files = ["adapter_model.safetensors", "training_state.json"] + (["optimizer.safetensors"] if optimizer else [])
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:

@@ -45,17 +45,14 @@ class GroupCache:
     def reserve(self) -> None:
         """Makes room for one more position per sample. Raises OutOfMemory if there is none."""
         filled = self.prompt_length + self.generated if self.single else self.generated
-        caches = [*self.prompt_k, *self.prompt_v] if self.single else [*self.sample_k, *self.sample_v]
-        short = [cache for cache in caches if cache.shape[-2] <= filled]
-        if not short:
-            return
-        position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
-        require_memory(
-            _GROW * position_bytes, "the cache of the completions that are being sampled", short[0].device.type
-        )
         keys, values = (self.prompt_k, self.prompt_v) if self.single else (self.sample_k, self.sample_v)
-        _grow(keys, filled)
-        _grow(values, filled)
+        short = [cache for cache in (*keys, *values) if cache.shape[-2] <= filled]
+        if short:
+            position_bytes = sum(cache.shape[:-2].numel() * cache.shape[-1] * cache.itemsize for cache in short)
+            what = "the cache of the completions that are being sampled"
+            require_memory(_GROW * position_bytes, what, short[0].device.type)
+            _grow(keys, filled)
+            _grow(values, filled)
 
     def keep(self, samples: list[int]) -> None:
         """Drops every sample but those at these places, keeping their order."""
@@ -77,8 +74,7 @@ def _grow(caches: list[torch.Tensor], filled: int) -> None:
 
 @dataclass(frozen=True)
 class Segment:
-    """The rows `start:stop` of a step that belong to one request: a chunk of its prompt, or one new token per
-    sample."""
+    """The rows `start:stop` of a step that are one request's: a chunk of its prompt, or one new token per sample."""
 
     start: int
     stop: int
@@ -87,8 +83,7 @@ class Segment:
 
 
 class SampleAttention:
-    """Attention over the packed rows of one step; also fills the caches. Rows outside all segments are
-    padding, left zero."""
+    """Attention over the packed rows of one step; also fills the caches. Rows outside all segments (padding) are 0."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self.segments = segments
@@ -133,23 +128,20 @@ def decode_one(
 def decode(
     cache: GroupCache, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """One token of each of G samples attends to the shared prompt and its own past: q (G, H, d), k, v (G, KV,
-    d).
+    """One token of each of G samples attends to the shared prompt and its own past: q (G, H, d), k, v (G, KV, d).
 
     The prompt's keys are read once for all samples: scores over the prompt and over the sample's own part are
     computed apart and normalised together.
     """
-    n_samples, n_heads, d = q.shape
-    kv = k.shape[1]
+    (n_samples, n_heads, d), kv = q.shape, k.shape[1]
     group = n_heads // kv
     now = cache.generated
     cache.sample_k[layer][:, :, now] = k
     cache.sample_v[layer][:, :, now] = v
     own_k, own_v = cache.sample_k[layer][:, :, : now + 1], cache.sample_v[layer][:, :, : now + 1]
     q = (q * scale).view(n_samples, kv, group, d)
-    shared = torch.bmm(
-        q.transpose(0, 1).reshape(kv, n_samples * group, d), cache.prompt_k[layer].transpose(1, 2)
-    )  # (KV, G * group, P)
+    # (KV, G * group, P)
+    shared = torch.bmm(q.transpose(0, 1).reshape(kv, n_samples * group, d), cache.prompt_k[layer].transpose(1, 2))
     own = torch.matmul(q, own_k.transpose(2, 3))  # (G, KV, group, now + 1)
     prompt_length = shared.shape[2]
     own = own.transpose(0, 1).reshape(kv, n_samples * group, now + 1)

@@ -1,5 +1,4 @@
-"""The base model: a Hugging Face causal LM folder whose linear weights, attention and row kernels are ours to
-choose.
+"""The base model: a Hugging Face causal LM folder whose linear weights, attention and row kernels are ours to choose.
 
 The architecture (norms, rotary embedding, residuals) stays transformers' own code. What is replaced:
 
@@ -152,8 +151,7 @@ class BaseModel:
     """A causal LM; `weights` are the base weights. Forward passes may run in several threads."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Loads the folder. Raises SetupError for an architecture outside the limits above, OutOfMemory for a model
-        that is too large."""
+        """Loads the folder. Raises SetupError for an architecture outside the limits above, and OutOfMemory."""
         self.device, self.dtype = device, dtype
         name = str(dtype).removeprefix("torch.")
         require_memory(_parameters(folder) * dtype.itemsize, f"loading {folder} in {name}", device.type)
@@ -164,10 +162,9 @@ class BaseModel:
         self.context_length: int = self.config.max_position_embeddings
         self.vocab_size: int = self.config.vocab_size
         self.n_layers: int = self.config.num_hidden_layers
-        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
-        self.head_dim: int = (
-            getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
-        )
+        n_heads: int = self.config.num_attention_heads
+        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or n_heads
+        self.head_dim: int = getattr(self.config, "head_dim", None) or self.config.hidden_size // n_heads
         self._binding = _Binding()
         self._backbone: Any = model.get_decoder()
         self.weights: Weights = {UNEMBED: model.get_output_embeddings().weight}
@@ -247,15 +244,6 @@ class BaseModel:
         if self._tiled_product is not None and not torch.equal(run([tokens.flip(0), tokens[:37], tokens]), found):
             raise RuntimeError(f"{self.folder}: this machine gives a row other bits in another batch")
 
-    @contextmanager
-    def _bound(self, weights: Weights, row_exact: bool) -> Iterator[None]:
-        self._binding.weights = weights
-        self._binding.product = self._tiled_product if row_exact else None
-        try:
-            yield
-        finally:
-            self._binding.weights, self._binding.product = {}, None
-
     def hidden(
         self,
         weights: Weights,
@@ -269,10 +257,14 @@ class BaseModel:
 
         Row-exact rows must come in whole tiles (`padded_rows`). Differentiable in `weights` otherwise.
         """
-        with self._bound(weights, row_exact):
+        self._binding.weights = weights
+        self._binding.product = self._tiled_product if row_exact else None
+        try:
             out = self._backbone(
                 input_ids=tokens[None], position_ids=positions[None], use_cache=False, row_attention=attention
             )
+        finally:
+            self._binding.weights, self._binding.product = {}, None
         return out.last_hidden_state[0]
 
     def exact_logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
@@ -315,8 +307,5 @@ def _loaded(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 def _parameters(folder: Path) -> int:
     """How many parameters the model in the folder has, without loading them."""
     with _loadable(folder), torch.device("meta"):
-        return int(
-            AutoModelForCausalLM.from_config(
-                AutoConfig.from_pretrained(folder, trust_remote_code=False), trust_remote_code=False
-            ).num_parameters()
-        )
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return int(AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters())

@@ -90,8 +90,8 @@ def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
 
 
 class StopRule:
-    """Decides after each token whether a sequence ends; the token that completes a stop string is kept, as a
-    stop token is."""
+    """Decides after each token whether a sequence ends; the token that completes a stop string is kept, as a stop token
+    is."""
 
     def __init__(self, spec: SampleSpec, limit: int, tokenizer: Any | None) -> None:
         """`limit` is the number of tokens allowed; a tokenizer is needed only for stop strings."""

@@ -1,7 +1,5 @@
-"""The engine: training and sampling of LoRA adapters on one base model. The wire uses this package
-through it alone."""
+"""The engine: training and sampling of LoRA adapters on one base model. The wire uses this package through it alone."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +20,11 @@ from local_servers.tinker.engine.losses import checked_config
 from local_servers.tinker.engine.sampling_batch import RunningRequest, SamplingBatch
 from local_servers.tinker.engine.training import run_datums
 from local_servers.tinker.engine.validation import check_datum, check_sample
-from local_servers.tinker.engine_types import (
-    AdamSettings,
-    LossName,
-    LossOutput,
-    SampleResult,
-    SampleSpec,
-    TrainDatum,
-)
+from local_servers.tinker.engine_types import AdamSettings, LossName, LossOutput, SampleResult, SampleSpec, TrainDatum
 from local_servers.tinker.refusal import BadRequest, about_datum
 
 _DRAW_BYTES = 40
 """A token's part in drawing: logits and probabilities, sorted and summed in double precision."""
-logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -63,10 +53,10 @@ class Engine:
         torch.set_num_threads(threads)
         self.folder = folder
         self._model = BaseModel(folder, torch.device(device), getattr(torch, dtype))
-        self.tokenizer = _load_tokenizer(folder)
-        """The folder's tokenizer, None if it has none."""
-        self._max_batch_rows = max_batch_rows
-        self._max_train_tokens = max_train_tokens
+        self.tokenizer: Any | None = None
+        if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        self._max_batch_rows, self._max_train_tokens = max_batch_rows, max_train_tokens
         self.context_length = self._model.context_length
         self.vocab_size = self._model.vocab_size
 
@@ -87,39 +77,27 @@ class Engine:
         return create_adapter(self._model.weights, LoraShape(rank, train_mlp, train_attn, train_unembed), seed)
 
     def forward_backward(
-        self,
-        adapter: Adapter,
-        datums: list[TrainDatum],
-        loss: LossName,
-        loss_config: dict[str, float],
-        *,
-        backward: bool,
+        self, adapter: Adapter, datums: list[TrainDatum], loss: LossName, config: dict[str, float], *, backward: bool
     ) -> LossOutput:
-        """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's.
-
-        Raises BadRequest before any work if the request is invalid.
-        """
-        if not datums:
-            raise BadRequest("no datums")
-        self.validate_loss(loss, loss_config)
-        for index, datum in enumerate(datums):
-            with about_datum(index):
-                self.validate_datum(datum, loss)
+        """Losses of the datums, summed over tokens; with `backward`, gradients are added to the adapter's. Raises
+        BadRequest before any work if the request is invalid."""
+        self.validate(datums, loss, config)
         return run_datums(
-            self._model, adapter, datums, loss, loss_config, backward=backward, max_tokens=self._max_train_tokens
+            self._model, adapter, datums, loss, config, backward=backward, max_tokens=self._max_train_tokens
         )
 
     def optim_step(self, adapter: Adapter, settings: AdamSettings) -> dict[str, float]:
         """One Adam step on the accumulated gradients, which it clears. Raises BadRequest if there are none."""
         return adam_step(adapter, settings)
 
-    def validate_loss(self, loss: LossName, config: dict[str, float]) -> None:
-        """Raises BadRequest for an unknown loss, or for a setting that it does not have or cannot take."""
+    def validate(self, datums: list[TrainDatum], loss: LossName, config: dict[str, float]) -> None:
+        """Raises BadRequest for an unknown loss, a setting that it cannot take, or the first datum that is wrong."""
+        if not datums:
+            raise BadRequest("no datums")
         checked_config(loss, config)
-
-    def validate_datum(self, datum: TrainDatum, loss: LossName) -> None:
-        """Raises BadRequest with what is wrong with the datum."""
-        check_datum(datum, loss, self.vocab_size, self.context_length)
+        for number, datum in enumerate(datums):
+            with about_datum(number):
+                check_datum(datum, loss, self.vocab_size, self.context_length)
 
     # sampling
 
@@ -145,11 +123,9 @@ class Engine:
         return [request.result() for request in requests]
 
     def validate_sample(self, spec: SampleSpec) -> None:
-        """Raises BadRequest with what is wrong with the request."""
         check_sample(spec, self.vocab_size, self.context_length, has_tokenizer=self.tokenizer is not None)
 
     def sampling_batch(self) -> SamplingBatch:
-        """An empty batch of this engine's, for a scheduler."""
         return SamplingBatch(self._model, self._max_batch_rows)
 
     def running_request(self, weights: Weights, spec: SampleSpec) -> RunningRequest:
@@ -180,15 +156,7 @@ class Engine:
         write_adapter(adapter, folder, self.folder, optimizer=optimizer)
 
     def load_adapter(self, folder: Path, *, optimizer: bool) -> Adapter:
-        """The adapter saved in `folder`. Raises BadRequest if it is missing, lacks what is asked for, or does
-        not fit, and OutOfMemory."""
+        """The adapter saved in `folder`. Raises OutOfMemory, and BadRequest as `read_adapter` does."""
         stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         self._require_memory(stored, f"loading {folder.name}")
         return read_adapter(folder, self._model.weights, optimizer=optimizer)
-
-
-def _load_tokenizer(folder: Path) -> Any | None:
-    """The folder's tokenizer, None if it has none."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

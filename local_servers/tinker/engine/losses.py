@@ -1,5 +1,4 @@
-"""The losses, as Tinker defines them: sums over tokens,
-https://tinker-docs.thinkingmachines.ai/tinker/losses.
+"""The losses, as Tinker defines them: sums over tokens, https://tinker-docs.thinkingmachines.ai/tinker/losses.
 
 With l the target's log-probability, q the sampler's, A the advantage, w the weight (1 if left out), r = exp(l - q)
 and sg(.) a value without its gradient:
@@ -94,8 +93,7 @@ def scored_tokens(loss: LossName, datum: TrainDatum, config: dict[str, float]) -
 def token_losses(
     loss: LossName, datum: TrainDatum, logprobs: np.ndarray, config: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Loss of each target (T,) and the derivative of their sum with respect to each log-probability (N,), both
-    float32.
+    """Loss of each target (T,) and the derivative of their sum with respect to each log-probability (N,), both float32.
 
     `logprobs` (N,) are those of `scored_tokens`; `config` comes from `checked_config`.
     """

@@ -55,7 +55,6 @@ class MicroBatch:
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """The length of the longest common prefix."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n
@@ -140,12 +139,8 @@ class _Packer:
         ]
 
     def finish(self) -> MicroBatch:
-        return MicroBatch(
-            np.concatenate(self._tokens),
-            np.concatenate(self._positions),
-            tuple(self._groups),
-            tuple(self._datum_rows),
-        )
+        tokens, positions = np.concatenate(self._tokens), np.concatenate(self._positions)
+        return MicroBatch(tokens, positions, tuple(self._groups), tuple(self._datum_rows))
 
 
 def pack(sequences: list[np.ndarray], max_tokens: int, usual_tokens: int) -> list[MicroBatch]:
@@ -188,34 +183,26 @@ class TreeAttention:
         for group in self._groups:
             prefix = slice(group.start, group.start + group.prefix)
             outs.append(_prefix(q[prefix], k[prefix], v[prefix], scale))
-            outs += [self._bucket(bucket, q, k, v, k[prefix], v[prefix], scale) for bucket in group.buckets]
+            outs += [self._bucket(bucket, prefix, q, k, v, scale) for bucket in group.buckets]
         return torch.cat(outs)
 
     def _bucket(
-        self,
-        bucket: Bucket,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        prefix_k: torch.Tensor,
-        prefix_v: torch.Tensor,
-        scale: float,
+        self, bucket: Bucket, prefix: slice, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """The suffixes of a bucket; the query heads that share a key head are folded into its query positions."""
         n, length = bucket.count, bucket.length
-        heads, d = q.shape[1:]
-        kv = k.shape[1]
+        (heads, d), kv = q.shape[1:], k.shape[1]
         group = heads // kv
         rows = slice(bucket.start, bucket.start + n * length)
         queries = q[rows].view(n, length, kv, group, d).permute(0, 2, 3, 1, 4)  # (n, KV, group, length, d)
         keys, values = (
-            torch.cat([past.expand(n, -1, -1, -1), own[rows].view(n, length, kv, d)], dim=1).transpose(1, 2)
-            for past, own in ((prefix_k, k), (prefix_v, v))
+            torch.cat([x[prefix].expand(n, -1, -1, -1), x[rows].view(n, length, kv, d)], dim=1).transpose(1, 2)
+            for x in (k, v)
         )  # (n, KV, prefix + length, d)
         outs = []
         for start in range(0, length, _QUERY_BLOCK):
             stop = min(start + _QUERY_BLOCK, length)
-            seen = len(prefix_k) + stop
+            seen = prefix.stop - prefix.start + stop
             out = F.scaled_dot_product_attention(
                 queries[:, :, :, start:stop].reshape(n, kv, -1, d),
                 keys[:, :, :seen],

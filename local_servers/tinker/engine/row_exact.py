@@ -84,8 +84,7 @@ def choose_tiled_product(weights: list[torch.Tensor]) -> TiledProduct:
 
 
 def row_exact_activation(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """`function`, an elementwise one, of x (R, K), in blocks of whole rows that one thread handles without a
-    scalar tail."""
+    """`function`, an elementwise one, of x (R, K), in blocks of whole rows that a thread runs without a scalar tail."""
     columns = x.shape[-1]
     ragged = columns % _VECTOR_ELEMENTS
     if ragged:

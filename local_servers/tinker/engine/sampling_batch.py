@@ -102,9 +102,8 @@ class RunningRequest:
         if self.spec.record_top_k > 0:
             self._record(logits)
         keep = []
-        for place, (sample, token, logprob) in enumerate(
-            zip(self._running, tokens.tolist(), logprobs.tolist(), strict=True)
-        ):
+        drawn = zip(self._running, tokens.tolist(), logprobs.tolist(), strict=True)
+        for place, (sample, token, logprob) in enumerate(drawn):
             self._tokens[sample].append(token)
             self._logprobs[sample].append(logprob)
             self._reasons[sample] = self._stop.reason(self._tokens[sample])
@@ -132,21 +131,14 @@ class RunningRequest:
         k = min(self.spec.topk_prompt_logprobs, logits.shape[1])
         if k > 0:
             best = logprobs.topk(k, dim=1)
-            self._topk += [
-                list(zip(ids, values, strict=True))
-                for ids, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            ]
+            rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            self._topk += [list(zip(ids, values, strict=True)) for ids, values in rows]
 
     def result(self) -> SampleResult:
-        """The finished result."""
-        sequences = [
-            SampledSequence(tokens, logprobs, reason, _top_k(recorded))  # type: ignore[arg-type]
-            for tokens, logprobs, reason, recorded in zip(
-                self._tokens, self._logprobs, self._reasons, self._recorded, strict=True
-            )
-        ]
+        top_k = map(_top_k, self._recorded)
+        samples = zip(self._tokens, self._logprobs, self._reasons, top_k, strict=True)
         return SampleResult(
-            sequences,
+            [SampledSequence(*sample) for sample in samples],  # type: ignore[arg-type]
             self._prompt_logprobs if self.spec.prompt_logprobs else None,
             self._topk if self.spec.topk_prompt_logprobs > 0 else None,
         )

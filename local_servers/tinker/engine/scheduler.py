@@ -18,8 +18,7 @@ _Submitted = tuple[Weights, SampleSpec, Future[SampleResult]]
 
 
 class SamplingScheduler:
-    """Continuous batching: a request joins the running batch at the next step; how they meet changes no
-    result.
+    """Continuous batching: a request joins the running batch at the next step; how they meet changes no result.
 
     Requests wait, in order, while the caches of those that run could grow over `max_cache_bytes`. What they could grow
     to counts, not what they hold now, so that the limit still holds when all of them are at their longest.

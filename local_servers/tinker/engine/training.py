@@ -9,6 +9,7 @@
    however many cores there are.
 """
 
+import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,6 @@ _CACHE_ROWS = 2048
 
 _LOGIT_ELEMENTS = 4_000_000
 """Logits held at a time: rows of a chunk times the vocabulary."""
-
 
 _Losses = dict[int, tuple[np.ndarray, np.ndarray]]
 """Log-probabilities and losses (T,) by the datum's index."""
@@ -178,9 +178,8 @@ def run_datums(
 
     results: _Losses = {}
     with ThreadPoolExecutor(min(len(lanes), os.cpu_count() or 1), thread_name_prefix="train") as pool:
-        for parts in pool.map(run_lane, range(len(lanes))):
-            for part in parts:
-                results |= part
+        for part in itertools.chain.from_iterable(pool.map(run_lane, range(len(lanes)))):
+            results |= part
     if backward:
         adapter.add_grads([lane.grads() for lane in lanes])
     logprobs, losses = (list(column) for column in zip(*(results[i] for i in range(len(datums))), strict=True))

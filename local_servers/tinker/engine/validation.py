@@ -1,5 +1,4 @@
-"""What a request must satisfy before any work is done on it. Every check raises BadRequest with what is
-wrong."""
+"""What a request must satisfy before any work is done on it. Every check raises BadRequest with what is wrong."""
 
 import numpy as np
 
