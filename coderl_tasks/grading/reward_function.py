@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ class RewardFunction:
 
     @classmethod
     def read(cls, file: str) -> "RewardFunction":
-        """The function in `file`. Raises ConfigError, naming the line, for what can be seen to be wrong unrun."""
+        """Read and check `file` without running it. Raises ConfigError, which names the line."""
         try:
             source = Path(file).read_text()
             tree = ast.parse(source)
@@ -56,8 +56,8 @@ class RewardFunction:
             raise ConfigError(f"reward_file={file}, line {error.lineno}: {error.msg}") from error
         except ValueError as error:
             raise ConfigError(f"reward_file={file} is not Python in UTF-8: {error}") from error
-        defined = [node for node in ast.walk(tree) if getattr(node, "name", None) == FUNCTION]
-        # A star import may bring it too: then the sandbox finds out whether it does.
+        defined = [node for node in _of_the_module(tree) if getattr(node, "name", None) == FUNCTION]
+        # An assignment or an import may bring it too: the sandbox finds out whether it does.
         if not defined and FUNCTION not in source and "import *" not in source:
             raise ConfigError(f"reward_file={file} defines no function {FUNCTION}({', '.join(ARGUMENTS)})")
         for function in defined:
@@ -130,6 +130,14 @@ class RewardFunction:
 def _wall_s(timeout_s: float) -> float:
     """Wall-clock seconds that a completion may take: more than its CPU time, since others share the machine."""
     return 2 * timeout_s + 5
+
+
+def _of_the_module(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements that run when the module is loaded, also under `if` and `try`; none inside functions or classes."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _of_the_module(child)
 
 
 def _takes_two(arguments: ast.arguments) -> bool:

@@ -108,6 +108,12 @@ def test_a_file_that_cannot_be_used_is_refused_unrun(tmp_path: Path, source: str
         RewardFunction.read(str(tmp_path / "missing.py"))
 
 
+def test_a_method_of_that_name_is_not_the_function(tmp_path: Path) -> None:
+    method = "class Base:\n    def compute_reward(self, completion, ground_truth): ...\n"
+    (tmp_path / "reward.py").write_text(f"{method}def compute_reward(completion, ground_truth): ...\n")
+    assert RewardFunction.read(str(tmp_path / "reward.py")).source.startswith(method)
+
+
 async def test_a_file_that_cannot_be_loaded_is_refused_with_its_traceback(embedded_judge: Judge) -> None:
     function = RewardFunction("mine.py", "import not_there\ndef compute_reward(completion, ground_truth): ...\n")
     with pytest.raises(CoderlError, match=r"mine.py cannot be used in the sandbox:\n[^$]*No module named 'not_there'"):
