@@ -133,7 +133,7 @@ def _wall_s(timeout_s: float) -> float:
 
 
 def _of_the_module(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements that run when the module is loaded, also under `if` and `try`; none inside functions or classes."""
+    """The statements that run when the module is loaded, under `if` and `try` too; none inside functions or classes."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
