@@ -47,7 +47,7 @@ from coderl_tasks.policy.grpo import (
     with_input,
 )
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
-from coderl_tasks.policy.sampling import ordered, try_all
+from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
 
@@ -236,7 +236,7 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
     reads."""
     rows = scored.select(UPDATE_COLUMNS)
     # Without a copy where all are: of long completions that is hundreds of megabytes.
-    return ordered(rows if rows["trained"].all() else rows.filter("trained"))
+    return in_order([rows if rows["trained"].all() else rows.filter("trained")], rows.schema)
 
 
 def kl_to_base(scored: pl.DataFrame) -> float | None:

@@ -25,7 +25,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import MISSING, require_graded, require_rewards, try_all
+from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine
@@ -119,7 +119,6 @@ async def sample_in_rounds(
     used = [rounds.rounds[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
     require_graded(rollouts, engine.settings.purpose)
-    require_rewards(rollouts, engine.settings.purpose)
     return rollouts
 
 

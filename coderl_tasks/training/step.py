@@ -42,7 +42,6 @@ from coderl_tasks.policy.sampling import (
     GroupRequest,
     in_order,
     require_graded,
-    require_rewards,
     require_sampled,
     split_groups,
 )
@@ -206,7 +205,6 @@ async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.Data
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
     graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
     require_graded(graded, f"step {step}")
-    require_rewards(graded, f"step {step}")
     return graded
 
 
