@@ -267,7 +267,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
     budget = Budget(settings, [evaluations_tokens(path)])
     for folder in sorted(path.glob("steps/*")):
-        journal = StepJournal(folder, int(folder.name))
+        journal = StepJournal(path, int(folder.name))
         lost = read_lost(folder)
         commit = committed.get(journal.step)
         if commit is not None:

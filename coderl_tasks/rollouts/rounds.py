@@ -54,17 +54,13 @@ RuleOf = Callable[[str], Rule | None]
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all.
-
-    `rule_of` is asked by problem_id for a problem's own rule in place of `rule`; None where it has none. Only the
-    problems of `sampled` are sampled at all; None: every one.
-    """
+    """At most `max_samples` completions per problem, in rounds of `round_size`."""
 
     max_samples: int
     round_size: int = ROUND_SIZE
-    rule: Rule | None = None
-    rule_of: RuleOf | None = None
-    sampled: frozenset[str] | None = None
+    rule: Rule | None = None  # None: all samples are taken
+    rule_of: RuleOf | None = None  # by problem_id, a problem's own rule in place of `rule`
+    sampled: frozenset[str] | None = None  # the ids of those that are sampled at all; None: every one
 
     def __post_init__(self) -> None:
         if self.max_samples < 1 or self.round_size < 1:
@@ -74,7 +70,7 @@ class SamplingPlan:
 
     @property
     def round_sizes(self) -> list[int]:
-        """The sizes of all rounds; the last may be smaller."""
+        """Of all rounds; the last may be smaller."""
         return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
 
     def is_enough(self, n_correct: int, n: int, problem_id: str = "") -> bool:
@@ -100,16 +96,13 @@ async def sample_in_rounds(
 ) -> pl.DataFrame:
     """Graded completions of each problem, as many as `plan` wants: ROLLOUT_SCHEMA in problem and sample order.
 
-    group_index is the problem's place in `problems`, attempt the round; a problem that `plan` does not sample has no
-    row. With `groups`, rounds recorded there by an earlier, unfinished call with the same `fingerprint` are used;
-    recorded ones of any other call are deleted.
-    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
-    prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
-    or too much could not be graded, and CoderlError as `require_rewards` does; what arrived stays recorded.
+    group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
+    earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
+    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule.
+    Raises InfraError when sampling fails, and as `require_graded` does; what arrived stays recorded.
     """
-    unclear: Sequence[int] = [
-        index for index, problem in enumerate(problems) if plan.sampled is None or problem.problem_id in plan.sampled
-    ]
+    ids = [problem.problem_id for problem in problems]
+    unclear = [index for index, name in enumerate(ids) if plan.sampled is None or name in plan.sampled]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear))
     rounds.take(recorded)
     # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
@@ -145,15 +138,11 @@ class _Rounds:
         """Use rounds that were recorded elsewhere, where there is nothing newer."""
         if recorded is not None:
             parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
-            for place, frame in parts.items():
-                if self._fits(place[1], frame):
-                    self.rounds.setdefault(place, frame)
+            self.rounds = self._fitting(parts) | self.rounds
 
     async def of_problem(self, index: int) -> bool:
-        """Sample and grade problem `index`, round by round, until that is enough.
-
-        False if it stops early because something could not be graded: the next round depends on that.
-        """
+        """Sample and grade problem `index`, round by round, until that is enough. False if it stops early because
+        something could not be graded: the next round depends on that."""
         n = n_correct = 0
         for number in range(len(self.sizes)):
             graded = await self._graded(index, number)
@@ -209,12 +198,12 @@ class _Rounds:
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        found = {divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()}
-        return {place: frame for place, frame in found.items() if self._fits(place[1], frame)}
+        return self._fitting({divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()})
 
-    def _fits(self, number: int, frame: pl.DataFrame) -> bool:
-        """Whether a recorded round is one of this plan."""
-        return number < len(self.sizes) and frame.height == self.sizes[number]
+    def _fitting(self, found: dict[tuple[Any, ...], pl.DataFrame]) -> dict[tuple[Any, ...], pl.DataFrame]:
+        """The recorded rounds that are of this plan."""
+        sizes = dict(enumerate(self.sizes))
+        return {place: frame for place, frame in found.items() if frame.height == sizes.get(place[1])}
 
 
 def _has_infra_errors(graded: pl.DataFrame) -> bool:
@@ -222,8 +211,7 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
-    """What decides the samples, to be recorded beside them: problems, settings, chat format and the size of a round,
-    but neither the concurrency nor when sampling stops."""
+    """What decides the samples, recorded beside them; neither the concurrency nor when sampling stops does."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.

@@ -52,7 +52,7 @@ DELETE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A training state that is saved at `path`, so many updates into the run. One that is not kept expires."""
+    """A training state that is saved at `path`, so many updates into the run; unless `kept` it expires."""
 
     updates: int
     path: str
@@ -79,10 +79,7 @@ class _Trained:
 
 
 class Learner:
-    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k.
-
-    `method` is how the settings have a step's rollouts trained on.
-    """
+    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session = session
@@ -106,7 +103,7 @@ class Learner:
         """A client that samples from the policy after so many updates."""
         opened = self._samplers.get(updates)
         # Without the turn: with overlap the next step is sampled while an update holds it.
-        if opened is None or not self._session.is_current(opened[0]):
+        if opened is None or opened[0] is not self._session.current:
             opened = await self._sampler(updates)
             self._samplers[updates] = opened
             # Of each step that is sampled, and of an evaluation meanwhile.
@@ -124,11 +121,8 @@ class Learner:
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
     ) -> AppliedUpdate:
-        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and save what the
-        commit is to name.
-
-        What is saved, to train from, to sample from or both, lives as long as the settings say.
-        """
+        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and `save` what the
+        commit is to name."""
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
@@ -143,18 +137,10 @@ class Learner:
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
     def saved_states(self, updates: int) -> list[SavedState]:
-        """The recorded states that hold at most so many updates, the newest first; of rolling ones those that are
-        kept."""
-        states = [
-            SavedState(int(row["step"]) + 1, row["state_path"], kept=True)
-            for row in read_checkpoints(self._directory.path)
-            if "state_path" in row
-        ]
-        rolling = [
-            SavedState(commit.step + 1, commit.state_path, kept=False)
-            for commit in self._directory.commits()
-            if commit.state_path is not None
-        ]
+        """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
+        rows, commits = read_checkpoints(self._directory.path), self._directory.commits()
+        states = [SavedState(int(row["step"]) + 1, row["state_path"], True) for row in rows if "state_path" in row]
+        rolling = [SavedState(one.step + 1, one.state_path, False) for one in commits if one.state_path is not None]
         states += rolling[-self._settings.rolling_states :]
         # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
@@ -162,18 +148,15 @@ class Learner:
     def outdated(self) -> list[str]:
         """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
 
-        All but the newest `rolling_states` of either kind, which is enough to sample the next steps from. Where none of
-        the newest can be restored there are the checkpoints that stay, the first of them from before any step. Only
-        what this journal's commits name is counted, not what else its training runs have: a copy of the directory may
-        go on with that.
+        All but the newest `rolling_states` of either kind: where none of these can be restored there are the
+        checkpoints that stay. Only what this journal's commits name is counted, not what else its training runs have:
+        a copy of the directory may go on with that.
         """
-        keep = self._settings.rolling_states
-        commits = self._directory.commits()
+        keep, commits = self._settings.rolling_states, self._directory.commits()
         states = [commit.state_path for commit in commits if commit.state_path is not None]
         samplers = [commit.sampler_path for commit in commits if commit.sampler_path is not None]
-        return [
-            path for path in (*states[:-keep], *samplers[:-keep]) if self._deleted is None or path not in self._deleted
-        ]
+        deleted = self._deleted or set()
+        return [path for path in (*states[:-keep], *samplers[:-keep]) if path not in deleted]
 
     async def delete_outdated(self) -> None:
         """Delete what `outdated` names. A service that fails is asked again after the next step, one that refuses is
@@ -244,7 +227,7 @@ class Learner:
         """The policy in training, brought to exactly the updates of the first so many steps."""
         trained = self._trained
         # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state.
-        if trained is None or trained.updates > updates or not self._session.is_current(trained.opened_by):
+        if trained is None or trained.updates > updates or trained.opened_by is not self._session.current:
             trained = self._trained = await self._restore(updates)
         while trained.updates < updates:
             commit = self._directory.step(trained.updates).read_commit()
@@ -258,7 +241,7 @@ class Learner:
         return trained
 
     def _recorded_scores(self, step: int) -> pl.DataFrame:
-        scored = self._directory.step(step).read_scored()
+        scored = self._directory.step(step).read("scored")
         if scored is None:
             require_in_place(self._directory.path)
             raise DataError(
@@ -282,11 +265,8 @@ class Learner:
         return result
 
     async def _restore(self, updates: int) -> _Trained:
-        """The policy at the newest state with at most so many updates, a new adapter without any.
-
-        A state that is gone, or cannot be used, is skipped for an older one, and logged; the last one's error
-        is raised.
-        """
+        """The policy at the newest state with at most so many updates, a new adapter without any. A state that is gone,
+        or cannot be used, is skipped for an older one, and logged; the last one's error is raised."""
         service = await self._session.service()
         states = self.saved_states(updates)
         if self._directory.next_step and not read_checkpoints(self._directory.path):
@@ -307,9 +287,8 @@ class Learner:
         if settings.init_from is not None:
             client = await restore_training_client(service, settings.init_from)
         else:
-            client = await create_training_client(
-                service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
-            )
+            size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
+            client = await create_training_client(service, settings.model_name, **size)
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
         kind: Kind = "both" if settings.max_steps_off_policy else "state"

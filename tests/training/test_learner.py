@@ -70,7 +70,7 @@ async def train(
     run = TrainingRun(settings, directory, session, {}, [], [], {})
     while directory.next_step < steps:
         step = directory.next_step
-        directory.step(step).write_scored(scored(step))
+        directory.step(step).write("scored", scored(step))
         await update.fn(run, step, Phase(scored(step)), begun=0.0, seconds={})
     return run
 
@@ -155,7 +155,7 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
         shutil.copytree(tmp_path / "run", tmp_path / "copy", ignore=shutil.ignore_patterns("run.lock"))
         run.learner._settings = run.settings = slower
         while directory.next_step < 4:
-            directory.step(3).write_scored(scored(3))
+            directory.step(3).write("scored", scored(3))
             await update.fn(run, 3, Phase(scored(3)), begun=0.0, seconds={})
         whole = directory.commits()
     with RunDirectory.open(tmp_path / "copy", {}) as directory:
