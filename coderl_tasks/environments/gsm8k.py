@@ -63,9 +63,12 @@ def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
     if wanted is None:
         return {"reward": 0.0, "format_reward": 0.0, "answer_reward": 0.0}
     answer, format_reward = _answer(response)
-    answer_reward = float(_agree(answer, wanted))
-    reward = format_reward * FORMAT_WEIGHT + answer_reward * ANSWER_WEIGHT
-    return {"reward": reward, "format_reward": format_reward, "answer_reward": answer_reward}
+    try:
+        is_right = abs(float(answer.replace(",", "")) - float(wanted.replace(",", ""))) < TOLERANCE
+    except ValueError:
+        is_right = answer == wanted
+    reward = format_reward * FORMAT_WEIGHT + is_right * ANSWER_WEIGHT
+    return {"reward": reward, "format_reward": format_reward, "answer_reward": float(is_right)}
 
 
 def run_compute_group_normalized_rewards(
@@ -78,10 +81,9 @@ def run_compute_group_normalized_rewards(
 ) -> "tuple[torch.Tensor, torch.Tensor, dict[str, float]]":
     """Advantages, raw rewards (both float32, one per response, in order), and the rewards' mean, std, min and max.
 
-    `group_size` is the notebook's, responses per question, not this project's setting of that name (problems per step);
-    consecutive responses form a group. An advantage is the reward's deviation from its group's mean, divided by the
-    group's standard deviation (ddof 1) + `advantage_eps` where `normalize_by_std`. Raises ValueError for a number of
-    responses that does not divide into groups.
+    `group_size` is the notebook's, responses per question, which are consecutive, not this project's setting of that
+    name. An advantage is the reward's deviation from its group's mean, divided by the group's standard deviation
+    (ddof 1) + `advantage_eps` where `normalize_by_std`. ValueError if the responses do not divide into groups.
     """
     import torch  # seconds to import, which the reward alone does not need
 
@@ -93,12 +95,7 @@ def run_compute_group_normalized_rewards(
     advantages = grouped - grouped.mean(dim=1, keepdim=True)
     if normalize_by_std:
         advantages = advantages / (grouped.std(dim=1, keepdim=True) + advantage_eps)
-    metadata = {
-        "mean_reward": raw.mean().item(),
-        "std_reward": raw.std().item(),
-        "min_reward": raw.min().item(),
-        "max_reward": raw.max().item(),
-    }
+    metadata = {f"{name}_reward": getattr(raw, name)().item() for name in ("mean", "std", "min", "max")}
     return advantages.view(-1), raw, metadata
 
 
@@ -163,10 +160,3 @@ def _answer(response: str) -> tuple[str, float]:
         return (boxed[1].strip(), 1.0) if boxed else ("", 0.0)
     numbers = _NUMBER.findall(response)
     return (numbers[-1], BARE_NUMBER) if numbers else ("", 0.0)
-
-
-def _agree(answer: str, wanted: str) -> bool:
-    try:
-        return abs(float(answer.replace(",", "")) - float(wanted.replace(",", ""))) < TOLERANCE
-    except ValueError:
-        return answer == wanted
