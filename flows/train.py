@@ -276,11 +276,9 @@ class Histories:
 async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLogger, display: Display) -> None:
     groups = run.directory.step(step).groups
 
-    def count() -> tuple[int, int]:
-        return len(groups.indices()), run.settings.problems_per_step
-
     async def sampled(step: int) -> Phase:
-        async with display.bar(f"step {step}: sampling groups", count):
+        wanted = run.settings.problems_per_step
+        async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)
 
     phases = run, step, sampled, score, update

@@ -129,15 +129,20 @@ def _entropy(step: ScoredRollouts) -> float | None:
     return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
 
 
-def _percentile(lengths: pl.Series, percent: int) -> int | None:
-    """By nearest rank: the smallest of the sorted `lengths` that `percent` of them do not exceed."""
-    return int(lengths[-(-percent * len(lengths) // 100) - 1]) if len(lengths) else None
-
-
 def _spread(values: pl.Series) -> float | None:
     """The standard deviation of all of them (not the estimate from a sample)."""
     mean = _mean(values)
     return None if mean is None else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _length(percent: int, meaning: str) -> Metric[ScoredRollouts]:
+    # By nearest rank: the smallest of the sorted lengths that so many percent do not exceed.
+    return Metric(
+        f"completion_tokens_p{percent}",
+        meaning,
+        lambda step: int(step.came["tokens"][-(-percent * step.came.height // 100) - 1]) if step.came.height else None,
+        INT,
+    )
 
 
 def _seconds(phase: str, meaning: str) -> Metric[UpdatedStep]:
@@ -175,12 +180,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "per token where its completions led it; at another one it is a cross-entropy with the distribution that the "
         "service's log-probabilities are of",
         _entropy),
-    Metric("completion_tokens_p50", "length that half of the completions that came do not exceed",
-        lambda step: _percentile(step.came["tokens"], 50), INT),
-    Metric("completion_tokens_p90", "length that 90% of them do not exceed",
-        lambda step: _percentile(step.came["tokens"], 90), INT),
-    Metric("completion_tokens_p99", "length that 99% of them do not exceed",
-        lambda step: _percentile(step.came["tokens"], 99), INT),
+    _length(50, "length that half of the completions that came do not exceed"),
+    _length(90, "length that 90% of them do not exceed"),
+    _length(99, "length that 99% of them do not exceed"),
     Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
         lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"])),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.

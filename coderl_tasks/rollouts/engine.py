@@ -41,7 +41,6 @@ from coderl_tasks.policy.sampling import (
     graded_group,
     group_frame,
     sample_group,
-    try_all,
 )
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
@@ -154,14 +153,6 @@ class RolloutEngine:
         if record is not None:
             record(group)
         return group
-
-    async def sample_all(
-        self, sampler: tinker.SamplingClient, requests: Sequence[GroupRequest], record: Record
-    ) -> list[pl.DataFrame]:
-        """The sampled groups in the order of `requests`; `record` is called with each as it arrives. Raises as
-        `try_all` does, for an error of `record` too."""
-        # In each group's own task: what has arrived is on disk while the slowest group is still being sampled.
-        return await try_all(partial(self.sample, sampler, record=record), requests)
 
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
         """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. In training a completion

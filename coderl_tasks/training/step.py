@@ -20,16 +20,17 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Self
 
 import polars as pl
 import tinker
 from prefect import task
 
-from coderl_tasks.disk import require_room
 from coderl_tasks.errors import BudgetReachedError, InfraError
 from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
+from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems
 from coderl_tasks.policy.advantages import group_outcomes, groups_without_signal, with_advantages
@@ -41,6 +42,7 @@ from coderl_tasks.policy.sampling import (
     require_graded,
     require_sampled,
     split_groups,
+    try_all,
 )
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
@@ -117,7 +119,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
-            await run.engine.sample_all(sampler, requests, record)
+            # Recorded in each group's own task: what has arrived is on disk while the slowest is still being sampled.
+            await try_all(partial(run.engine.sample, sampler, record=record), requests)
         sampled = in_order(groups.values(), SAMPLED_SCHEMA)
         try:
             require_sampled(sampled, f"step {step}")

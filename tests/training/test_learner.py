@@ -12,6 +12,7 @@ from aiohttp import web
 from coderl_tasks import disk
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
@@ -264,8 +265,8 @@ async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch,
     session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
-        disk.require_room(run.folders, run.state_bytes)
-        monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+        atomic.require_room(run.folders, run.state_bytes)
+        monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
         with pytest.raises(InfraError, match=r"MiB are free at .*, and nothing is begun with less than .*coderl clean"):
             await _step(run, 0, None, None, None)  # type: ignore[arg-type]
         assert not (tmp_path / "run" / "steps").exists()
