@@ -112,12 +112,9 @@ def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[in
 
 
 class Adaptive:
-    """A `Selection` of the pool `problems`.
-
-    `profiled` has (right, graded) by problem id, `completions` is the size of a group, and `lag` how many steps before
-    a step may be uncommitted when it is sampled, beside itself (max_steps_off_policy). `outcomes` returns those of each
-    committed step, in order; what it returned of a step never changes.
-    """
+    """A `Selection` of the pool `problems`. `profiled` has (right, graded) by problem id, `completions` is the size of
+    a group, and `lag` how many steps before a step may be uncommitted when it is sampled, beside itself
+    (max_steps_off_policy). `outcomes` returns those of each committed step, in order."""
 
     def __init__(
         self,

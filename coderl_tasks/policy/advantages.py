@@ -141,11 +141,8 @@ def with_advantages(
     graded: pl.DataFrame, estimate: Estimator = compute_advantages, count: CountedRewards = as_graded
 ) -> pl.DataFrame:
     """`graded` with the advantages that `estimate` gives each group for the rewards that `count`, and `trained` on the
-    rows the update uses.
-
-    Infra errors have no advantage, and a group with fewer than two members that count has none at all. A group without
-    signal keeps the deviations from its mean, whatever estimates. Not trained on: those, and empty completions.
-    """
+    rows the update uses: not groups without a signal, which keep the deviations from their mean, and not empty
+    completions. Infra errors have no advantage, nor has a group with fewer than two members that count."""
     groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
     for group in split_groups(graded):
         rewards = count(group)
@@ -163,11 +160,8 @@ def with_advantages(
 
 
 def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[int]:
-    """The indices of the groups of which no update can learn, by the rewards that `count`.
-
-    A group of which a completion has no reward is none of them: the fault was a service's, and what the completion was
-    worth is not known.
-    """
+    """The indices of the groups of which no update can learn, by the rewards that `count`; none of which a completion
+    has no reward: what it was worth is not known."""
     # An outage must not decide what is trained on: a group that it hit would be replaced for no fault of its own.
     known = [group for group in split_groups(graded) if not group["reward"].has_nulls()]
     return [group["group_index"][0] for group in known if not _has_signal(count(group))]

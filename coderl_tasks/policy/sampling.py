@@ -8,10 +8,6 @@ group_frame       GroupRequest + completions -> SAMPLED_SCHEMA, one group
 graded_group      group + ScoredCompletions  -> ROLLOUT_SCHEMA, advantage null, trained false
 in_order          groups                     -> one frame, in group and sample order
 split_groups      such a frame               -> its groups
-first_failures    graded                     -> by problem, the first failing test of each program
-require_sampled   sampled                    -> InfraError if too much of it cannot be trained on
-require_graded    graded                     -> SandboxDownError if too much of it could not be graded, CoderlError if
-                                                compute_reward failed on too much of it
 """
 
 import asyncio
@@ -212,10 +208,8 @@ def split_groups(rollouts: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
-    """By problem id: the first failing test of each program that was graded, None for one that passed all.
-
-    Identical code of a group was graded once and counts once. What was not run, or could not be, is left out.
-    """
+    """By problem id: the first failing test of each program that was graded, None for one that passed all. Identical
+    code of a group counts once."""
     graded = rollouts.filter(
         pl.col("code").is_not_null() & ((pl.col("verdict") == Verdict.PASSED) | pl.col("first_failed").is_not_null())
     )
@@ -225,7 +219,7 @@ def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
 
 
 def require_sampled(sampled: pl.DataFrame, what: str) -> None:
-    """Raises InfraError, which names `what`, if over MOST_LOST of the samples came without usable log-probabilities."""
+    """Raises InfraError if over MOST_LOST of the samples came without usable log-probabilities."""
     lost = int(sampled["logprobs"].is_null().sum())
     if lost > MOST_LOST * sampled.height:
         raise InfraError(

@@ -80,13 +80,11 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     chance explains: one row per group, over its `n` completions that have log-probabilities.
 
     `repeated` of them another one equals, `expected` would for independent draws, and they are `clones` where all are
-    the same and that is improbable.
-
-    A service that draws all samples of a request with one seed, or caches answers, hands out one completion many times:
-    such a group has no signal and says nothing. Short or nearly certain completions repeat by themselves, so the count
-    alone proves nothing. Of n - 1 independent draws at least one is the same as a completion of probability p, which
-    its log-probabilities give, with probability 1 - (1 - p)^(n - 1); summed over the group that is an unbiased estimate
-    of how many completions repeat another.
+    the same and that is improbable. A service that draws all samples of a request with one seed, or caches answers,
+    hands out one completion many times: such a group has no signal. Short or nearly certain completions repeat by
+    themselves: of n - 1 independent draws at least one is the same as a completion of probability p, which its
+    log-probabilities give, with probability 1 - (1 - p)^(n - 1); summed over the group that is an unbiased estimate of
+    how many completions repeat another.
 
     Not covered: log-probabilities at another temperature than the completions were sampled at. Below 1 they understate
     how often independent draws repeat.

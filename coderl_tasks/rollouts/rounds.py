@@ -1,7 +1,6 @@
 """Rounds of completions of each problem, until a stopping rule says enough: profile and evaluation are built on this.
 
-1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do. A
-   single round of all samples is the plain case.
+1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do.
 2. A round is recorded when it arrives and again when it is graded, so a restart samples nothing twice and grades only
    what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
    waits, is graded once more when all others are through, and then by the next call.

@@ -75,11 +75,9 @@ class Phase:
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
 async def sample(run: TrainingRun, step: int) -> Phase:
-    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded.
-
-    Raises InfraError if too many samples came without log-probabilities to train on; their groups are then discarded,
-    for the task's retry to sample again. With `refill` also as `score` does.
-    """
+    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded. Raises
+    InfraError if too many came without log-probabilities to train on; their groups are then discarded, for the task's
+    retry to sample again. With `refill` also as `score` does."""
     journal = run.directory.step(step)
     recorded = journal.read("sampled")
     if recorded is None and (scored := journal.read("scored")) is not None:  # which holds the samples too
@@ -372,7 +370,7 @@ async def run_step(
     on_phase: Callable[[str], object] = lambda phase: None,
 ) -> tuple[Commit, list[Notice]]:
     """Sample, score, update and log `step`, by the phases as the caller retries them; the commit, and what is off since
-    it. `on_phase` is told what begins. Raises InfraError if too little is free on the disk."""
+    it. Raises InfraError if too little is free on the disk."""
     require_room(run.folders, run.state_bytes)
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     on_phase("sampling")
