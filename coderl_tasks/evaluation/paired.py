@@ -164,16 +164,11 @@ def side_text(side: Mapping[str, Any]) -> str:
 def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str | None:
     """What besides the policies differs between two evaluations with `n` problems in common, by their summaries;
     None if nothing does. That one was made on some of the other's problems does not count: they are paired."""
-    differing = [
-        f"{key} {before[key]:g} against {after[key]:g}"
-        for key in ("temperature", "max_tokens")
-        if None not in (before.get(key), after.get(key)) and before[key] != after[key]
-    ]
-    differing += [
-        f"{key} {one:g} against {other:g}"
-        for key, usual in USUAL.items()
-        if (one := before.get(key, usual)) != (other := after.get(key, usual))
-    ]
+    differing = []
+    for key in ("temperature", "max_tokens", *USUAL):
+        one, other = before.get(key, USUAL.get(key)), after.get(key, USUAL.get(key))
+        if None not in (one, other) and one != other:
+            differing.append(f"{key} {one:g} against {other:g}")
     services = before.get(SERVICE_KEY), after.get(SERVICE_KEY)
     if None not in services and services[0] != services[1]:
         differing.append(" against ".join(map(str, services)))

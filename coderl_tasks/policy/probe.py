@@ -160,11 +160,8 @@ async def probe_service(
     loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> Probe:
     """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained. `loss` is the
-    one that it is going to be trained with.
-
-    Raises CoderlError if all samples of a request are the same with and without a seed, InfraError if none comes with
-    log-probabilities, or the service fails.
-    """
+    one that it is going to be trained with. CoderlError if all samples of a request are the same with and without a
+    seed, InfraError if none comes with log-probabilities, or the service fails."""
     prompt = renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
     stop, seed = renderer.stop_tokens, seed_for("probe")
     draw = partial(sample_group, sampler, prompt)

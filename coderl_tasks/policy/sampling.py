@@ -156,21 +156,11 @@ def group_frame(
     request: GroupRequest, completions: Sequence[Completion], *, decode: Callable[[list[int]], str]
 ) -> pl.DataFrame:
     """One sampled group (SAMPLED_SCHEMA); `decode` turns completion tokens into the text that is graded."""
+    group = {name: getattr(request, name) for name in SAMPLED_SCHEMA if hasattr(request, name)}
     rows = [
-        {
-            "step": request.step,
-            "attempt": request.attempt,
-            "problem_id": request.problem_id,
-            "split": request.split,
-            "group_index": request.group_index,
-            "sample_index": sample_index,
-            "sampler_step": request.sampler_step,
-            "prompt_tokens": request.prompt_tokens,
-            "completion_tokens": completion.tokens,
-            "logprobs": completion.logprobs,
-            "completion": decode(completion.tokens),
-            "stop_reason": completion.stop_reason,
-        }
+        group
+        | {"sample_index": sample_index, "completion_tokens": completion.tokens, "logprobs": completion.logprobs}
+        | {"completion": decode(completion.tokens), "stop_reason": completion.stop_reason}
         for sample_index, completion in enumerate(completions, request.first_sample)
     ]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)

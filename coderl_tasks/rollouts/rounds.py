@@ -190,7 +190,7 @@ class _Rounds:
         """What an unfinished call for the same `request` left, by (problem, round)."""
         if self.groups is None:
             return {}
-        if not is_recorded(self.groups.folder, request):
+        if read_fingerprint(self.groups.folder) != request:
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
             # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
@@ -217,11 +217,6 @@ def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: Sampli
     del values["concurrency"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
-
-
-def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether `folder` records samples of this `request`."""
-    return read_fingerprint(folder) == request
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:
