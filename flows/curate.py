@@ -183,7 +183,6 @@ def _shards(
     folder: Path,
     policy: RunPolicy | None = None,
 ) -> list[Shard]:
-    """`problems` in shards, each recorded in a folder of its own below `folder`."""
     parts = enumerate(problems.shards(settings.shard_size))
     return [Shard(session, settings, part, folder / f"{number:04d}", policy) for number, part in parts]
 

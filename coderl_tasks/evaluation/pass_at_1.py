@@ -91,7 +91,6 @@ class Evaluation:
 @task(name="evaluate", **PHASE)
 @supervised
 async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """`evaluate_policy` of a checkpoint, or of a base model."""
     settings, session, path = evaluation.settings, evaluation.session, evaluation.policy.sampler_path
     base = None if path else settings.model_name
     return await evaluate_policy(

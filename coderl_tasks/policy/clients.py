@@ -143,7 +143,6 @@ def not_offered(model_name: str, offered: Iterable[str]) -> str:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Some of the models, for one line, and how many more there are."""
     ordered = sorted(names)
     more = len(ordered) - SHOWN
     return (", ".join(ordered[:SHOWN]) or "none") + (f" and {more} more (coderl doctor lists them)" if more > 0 else "")
@@ -201,7 +200,6 @@ async def delete_checkpoint(rest: tinker.RestClient, path: str) -> None:
 
 
 def training_run_of(path: str) -> str:
-    """The id of the training run that a checkpoint's tinker:// path names."""
     return path.removeprefix("tinker://").partition("/")[0]
 
 

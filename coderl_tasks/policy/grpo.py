@@ -95,8 +95,6 @@ class UpdateRefusedError(ConfigError):
 
 
 class TrainStepOutput(NamedTuple):
-    """What the service answered to one step."""
-
     forward_backward: tinker.ForwardBackwardOutput
     optim_step: tinker.OptimStepResponse
 
@@ -202,7 +200,6 @@ def finish_train_step(
 
 
 def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
-    """What `future` answers, or what it failed with."""
     try:
         return future.result()
     except Exception as error:

@@ -71,7 +71,6 @@ class Probe:
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """The probe as it was recorded; None if there is none."""
         return None if record is None else cls(**record)
 
     def is_of(self, service: str, model: str, temperature: float) -> bool:
@@ -79,7 +78,6 @@ class Probe:
         return (self.service, self.model, self.temperature) == (service, model, temperature)
 
     def summary(self) -> str:
-        """What was found, in one line."""
         parts = [
             f"{self.served or 'a model without a name'} is served",
             f"samples of one request {'are clones with a seed, and differ without' if self.seeds_clone else 'differ'}",

@@ -72,7 +72,6 @@ class UpdateMethod:
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> Self:
-        """The method that a commit recorded."""
         if not record:
             return cls()
         loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])

@@ -343,8 +343,6 @@ class Session:
 
 
 class HasSession(Protocol):
-    """What work that needs the services is given first."""
-
     @property
     def session(self) -> Session: ...
 

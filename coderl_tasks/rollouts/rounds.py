@@ -69,7 +69,6 @@ class SamplingPlan:
 
     @property
     def round_sizes(self) -> list[int]:
-        """Of all rounds; the last may be smaller."""
         return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
 
     def is_enough(self, n_correct: int, n: int, problem_id: str = "") -> bool:

@@ -100,7 +100,6 @@ class Learner:
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        """A client that samples from the policy after so many updates."""
         opened = self._samplers.get(updates)
         # Without the turn: with overlap the next step is sampled while an update holds it.
         if opened is None or opened[0] is not self._session.current:
@@ -185,7 +184,6 @@ class Learner:
             logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
 
     def is_saved(self, step: int) -> bool:
-        """Whether a checkpoint of the policy after `step` is recorded."""
         return any(row["step"] == step for row in read_checkpoints(self._directory.path))
 
     async def save(self, step: int) -> None:
@@ -196,7 +194,6 @@ class Learner:
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     async def base_client(self) -> tinker.SamplingClient:
-        """A client of the base model."""
         # Anew each time: a client ends with its session, which a retry may have replaced.
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 

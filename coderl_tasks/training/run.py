@@ -68,12 +68,10 @@ class Act:
 
 
 def acts_of(commits: Iterable[Commit]) -> list[Act]:
-    """The acts that the commits record, in order."""
     return [Act(**row) for commit in commits for row in commit.acts]
 
 
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
-    """The optimizer's parameters of `step`."""
     peak, schedule = settings.learning_rate, settings.schedule
     planned = learning_rate_at(
         step, peak, warmup_steps=schedule.warmup, schedule=schedule.kind, total_steps=schedule.total
@@ -83,7 +81,6 @@ def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int
 
 
 def temperature_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
-    """The temperature that `step` is sampled at."""
     raised = sum(act.by for act in _in_effect(settings, commits, "temperature", step))
     # Rounded: 0.1 added three times is no 0.3 in floating point, and the number is shown and compared.
     return round(settings.temperature + raised, 6) if raised else settings.temperature
@@ -103,8 +100,6 @@ def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str,
 
 
 class Steering:
-    """Decides the acts of one run."""
-
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
@@ -247,7 +242,6 @@ class TrainingRun:
         return max(min(ends), len(commits)) - 1 if ends else None
 
     def has_step(self, step: int) -> bool:
-        """Whether the run goes as far as `step`."""
         return self.last_step is None or step <= self.last_step
 
     def keeps(self, step: int) -> bool:

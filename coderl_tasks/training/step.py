@@ -200,7 +200,6 @@ async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.Data
 
 
 def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
-    """The completions of each problem."""
     return problems.sizes or [run.settings.completions_per_problem] * len(problems.ids)
 
 
