@@ -51,11 +51,6 @@ def build_gsm8k_prompt(question: str, use_r1_zero_format: bool = True) -> str:
     return (R1_ZERO_PROMPT if use_r1_zero_format else BOXED_PROMPT).format(question=question)
 
 
-def stop_sequences(use_r1_zero_format: bool = True) -> list[str]:
-    """What ends a completion; the text that does belongs to it."""
-    return ["</answer>", "\n\n\n"] if use_r1_zero_format else ["\n\n\n"]
-
-
 def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
     """`reward`, `format_reward` and `answer_reward` of a response, by the table above; all 0 without #### in
     `ground_truth`."""
@@ -118,7 +113,7 @@ class Gsm8kEnvironment(Environment):
         return tokens
 
     def stop(self, renderer: Renderer) -> Sequence[str]:
-        return stop_sequences(self.use_r1_zero_format)
+        return ["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]
 
     def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
         # All of it: what ends a completion is part of the format.

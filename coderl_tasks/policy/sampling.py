@@ -41,8 +41,6 @@ MOST_LOST = 0.1
 """Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
 MOST_REWARD_ERRORS = 0.05
 """Of a step's completions: a reward function that fails more often is to be mended, not trained through."""
-HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
-"""What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
 
 
 @dataclass(frozen=True, slots=True)

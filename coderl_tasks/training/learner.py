@@ -231,22 +231,18 @@ class Learner:
             if commit is None:
                 raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
-            scored = self._recorded_scores(trained.updates)
+            scored = self._directory.step(trained.updates).read("scored")
+            if scored is None:
+                require_in_place(self._directory.path)
+                raise DataError(
+                    f"{self._directory.path}: the scored rollouts of step {trained.updates} are missing or damaged: "
+                    "start the run again to score its samples again; where they are lost too, remove the folders of "
+                    f"the steps from {trained.updates:06d} on, to train these steps anew"
+                )
             # As it was done then: a resume may have changed the settings since.
             adam, method = tinker.AdamParams(**commit.adam), UpdateMethod.recorded(commit.method)
             await self._apply(trained, trained.updates, scored, adam, method)
         return trained
-
-    def _recorded_scores(self, step: int) -> pl.DataFrame:
-        scored = self._directory.step(step).read("scored")
-        if scored is None:
-            require_in_place(self._directory.path)
-            raise DataError(
-                f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: start the run "
-                "again to score its samples again; where they are lost too, remove the folders of the steps from "
-                f"{step:06d} on, to train these steps anew"
-            )
-        return scored
 
     async def _apply(
         self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, method: UpdateMethod

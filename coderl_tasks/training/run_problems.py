@@ -39,9 +39,10 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
     path = directory.path / "test_order.json"
     if path.is_file():
         recorded = read_json(path)
-        wrong = [p.problem_id for p in problems if not _fits(recorded.get(p.problem_id), len(p.tests))]
-        if wrong:
-            raise DataError(f"{path} is not of the tests of this pool (problem {wrong[0]})")
+        for problem in problems:
+            order = recorded.get(problem.problem_id, indices := list(range(len(problem.tests))))
+            if not isinstance(order, list) or sorted(order) != indices:
+                raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
     # Begun without the file: another order from here on would name other failures than the steps before it.
     if directory.step(0).has("scored"):
@@ -54,23 +55,17 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
 
 
 def learned_orders(problems: Sequence[Problem], pool: Path) -> dict[str, list[int]]:
-    """The orders that differ from the problems' own, by problem id."""
-    n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
-    known = sorted(pool_counts(pool).items())
-    orders = {name: learned_priority(counts) for name, counts in known if len(counts.runs) == n_tests.get(name)}
-    return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
-
-
-def pool_counts(pool: Path) -> dict[str, CatchCounts]:
-    """What the profile saw of each problem's tests; empty for a pool that does not say."""
+    """The orders that differ from the problems' own, by problem id; none for a pool without COUNT_COLUMNS."""
     if not set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
         return {}
-    frame = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls()
-    return {problem_id: CatchCounts(tuple(runs), tuple(catches)) for problem_id, runs, catches in frame.iter_rows()}
-
-
-def _fits(order: object, n_tests: int) -> bool:
-    return order is None or (isinstance(order, list) and sorted(order) == list(range(n_tests)))
+    n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
+    counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
+    orders = {
+        name: learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+        for name, runs, catches in counted.iter_rows()
+        if len(runs) == n_tests.get(name)
+    }
+    return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
 
 
 def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
