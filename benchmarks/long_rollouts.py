@@ -188,11 +188,11 @@ def make_up(run: Path, steps: int) -> None:
     """Copy the committed steps of `run` under further numbers until it has `steps`."""
     trained = committed_steps(run)
     for step in range(trained, steps):
-        source, folder = (StepJournal(run / "steps" / f"{number:06d}", number) for number in (step % trained, step))
-        scored, commit = source.read_scored(), source.read_commit()
+        source, folder = (StepJournal(run, number) for number in (step % trained, step))
+        scored, commit = source.read("scored"), source.read_commit()
         assert scored is not None and commit is not None
         scored = scored.with_columns(pl.lit(step, ROLLOUT_SCHEMA["step"]).alias("step"))
-        folder.write_scored(scored)
+        folder.write("scored", scored)
         folder.write_commit(replace(commit, step=step, metrics={**commit.metrics, "step": step}))
         append_row(run / "metrics.jsonl", {**commit.metrics, "step": step})
         index_step(run, step, scored)

@@ -22,12 +22,14 @@ from rich.table import Table
 
 from coderl_tasks.grading import Judge, RunRequest, RunResult, SandboxClient
 from coderl_tasks.grading.priority import count_catches, learned_priority
-from coderl_tasks.policy.sampling import HISTORY_COLUMNS, first_failures
+from coderl_tasks.policy.sampling import first_failures
 from coderl_tasks.problems.problem import Problem, problems_from_frame
 from coderl_tasks.services import embedded_sandbox
 
 IN_WORK = 16
 Orders = dict[str, list[int]]
+HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
+"""What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
 
 
 class CountingClient(SandboxClient):

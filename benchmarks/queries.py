@@ -111,7 +111,7 @@ def write_run(path: Path, seed: int, rows: int, batch: int, text: str) -> None:
         for step in range(steps):
             problems = draw.integers(0, PROBLEMS, batch // GROUP)
             scored = rollouts(draw, text, problems, step=step, sampler_step=step - 1)
-            run.step(step).write_scored(scored)
+            run.step(step).write("scored", scored)
             commit(run, draw, step)
             run.index_rollouts(step, scored)
         add_the_rest(run, draw, text, steps)

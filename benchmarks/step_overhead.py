@@ -34,17 +34,16 @@ PHASES = ("sample", "score", "train", "save")
 def recording_seconds(run: Path, again: Path) -> tuple[list[float], float]:
     """What recording each step of `run` takes, in the new folder `again`, and a step's part of the index."""
     times, indexing = [], 0.0
-    for folder in sorted(run.glob("steps/*")):
-        step = int(folder.name)
-        source, target = StepJournal(folder, step), StepJournal(again / "steps" / folder.name, step)
-        sampled, scored, commit = source.read_sampled(), source.read_scored(), source.read_commit()
+    for step in sorted(int(folder.name) for folder in run.glob("steps/*")):
+        source, target = StepJournal(run, step), StepJournal(again, step)
+        sampled, scored, commit = source.read("sampled"), source.read("scored"), source.read_commit()
         assert sampled is not None and scored is not None and commit is not None
         groups = sampled.partition_by("group_index", maintain_order=True)
         started = time.perf_counter()
         for index, group in enumerate(groups):
             target.groups.write(index, group)
-        target.write_sampled(sampled)
-        target.write_scored(scored)
+        target.write("sampled", sampled)
+        target.write("scored", scored)
         target.write_commit(commit)
         times.append(time.perf_counter() - started)
         started = time.perf_counter()

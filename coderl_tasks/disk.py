@@ -1,42 +1,21 @@
-"""Room on this machine's disks: what a run needs, and the floor below which nothing is begun."""
+"""What the states of a run with the embedded Tinker server take on this machine's disks."""
 
 import json
 import math
-import shutil
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from coderl_tasks.errors import InfraError
+from coderl_tasks.journal.atomic import LEAST_FREE, free_bytes
 from coderl_tasks.paths import coderl_home, local_model_folder
 from coderl_tasks.settings import TrainSettings
 
 MB = 1e6
-MIB = 2**20
 GIB = 2**30
-LEAST_FREE = 256 * MIB
-"""Free bytes without which nothing is started, nor a step begun: a short run's directory takes as much."""
 LARGE_STATES = GIB
 """Bytes of a run's states from which on its first lines say how to have fewer."""
 _FLOAT32 = 4
 _EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
-
-
-def free_bytes(folder: Path) -> int:
-    """Free bytes where `folder` is or would be."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-
-
-def require_room(folders: Iterable[Path], more: int = 0) -> None:
-    """Raise InfraError if one of `folders` is on a disk with less than LEAST_FREE and `more` bytes left. It is worth a
-    retry: a deployment's run waits for it, and any run goes on where it stopped."""
-    for folder in folders:
-        free, least = free_bytes(folder), LEAST_FREE + more
-        if free < least:
-            raise InfraError(
-                f"{free / MIB:.0f} MiB are free at {folder}, and nothing is begun with less than {least / MIB:.0f}: "
-                "free some space (coderl clean)"
-            )
 
 
 def adapter_bytes(model_name: str, lora_rank: int) -> int | None:

@@ -29,7 +29,7 @@ from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, 
 from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
-from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult, Problem
+from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.rollouts.rounds import RuleOf
@@ -40,12 +40,6 @@ from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of
-
-
-def _mix(settings: CurateSettings) -> Mix:
-    size = None if settings.pool_size == -1 else settings.pool_size
-    shares: dict[str, float] = dict(settings.mix.items())
-    return Mix(shares, settings.mix_splits, size, settings.seed)
 
 
 @flow(name="curate")
@@ -116,13 +110,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             checks = await _check_solutions(session, settings, filtered.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
-            fitting, long = drop_long_prompts(
-                sound,
-                session.renderer,
-                max_tokens=settings.max_tokens,
-                context=session.context,
-                environment=session.environment,
-            )
+            limits = {"max_tokens": settings.max_tokens, "context": session.context}
+            fitting, long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
             screen: Screen | None = None
             hardly: list[Drop] = []
@@ -130,7 +119,9 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
             if not settings.is_profiled:
                 display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
             elif settings.profile_mode == "screen":
-                screen = _screen(session, settings, fitting)
+                lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
+                band = Band(settings.band_low, settings.band_high)
+                screen = Screen(fitting, lengths, band, settings.profile_samples, settings.seed)
                 measured, hardly = await _screened_profile(session, settings, screen, whole, folder, display)
             elif policy is not None:
                 measured = await _refreshed_profile(session, settings, policy, whole, folder, display)
@@ -141,19 +132,18 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
     prior = screened = None
     if measured is not None and screen is not None:
         beliefs = screen.beliefs(measured)
-        prior = beliefs.prior
+        prior, screened = beliefs.prior, Screened(screen.by_id(beliefs), settings.screen_drop)
         measured = with_labels(measured, prior, screen.distributions(beliefs))
-        screened = Screened(screen.by_id(beliefs), settings.screen_drop)
     elif measured is not None:
         prior = learn_prior(measured)
         measured = with_labels(measured, prior)
+    size = None if settings.pool_size == -1 else settings.pool_size
     pool = build_pool(
-        loaded,
-        measured,
+        *(loaded, measured),
         drops=[*unsound, *long, *hardly],
         band_low=settings.band_low,
         band_high=settings.band_high,
-        mix=_mix(settings),
+        mix=Mix(dict(settings.mix.items()), settings.mix_splits, size, settings.seed),
         prior=prior,
         screened=screened,
     )
@@ -169,10 +159,8 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
 async def _check_solutions(
     session: Session, settings: CurateSettings, problems: KeptProblems, folder: Path, display: Display
 ) -> pl.DataFrame:
-    """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard; none if that is off.
-
-    They are written to `folder`/solutions.parquet, and recorded in its solutions/ as they end.
-    """
+    """The checks (SOLUTION_SCHEMA) of all `problems` with their own solutions, shard by shard, written to
+    `folder`/solutions.parquet, and recorded in its solutions/ as they end; none if that is off."""
     frames = [pl.DataFrame(schema=SOLUTION_SCHEMA)]
     if not settings.check_solutions:
         return frames[0]
@@ -194,11 +182,8 @@ def _shards(
     folder: Path,
     policy: RunPolicy | None = None,
 ) -> list[Shard]:
-    """`problems` in shards, each recorded in a folder of its own below `folder`."""
-    return [
-        Shard(session, settings, part, folder / f"{number:04d}", policy)
-        for number, part in enumerate(problems.shards(settings.shard_size))
-    ]
+    parts = enumerate(problems.shards(settings.shard_size))
+    return [Shard(session, settings, part, folder / f"{number:04d}", policy) for number, part in parts]
 
 
 async def _profile(
@@ -224,13 +209,6 @@ async def _profile(
     return pl.concat([pl.DataFrame(schema=SHARD_SCHEMA), *frames])
 
 
-def _screen(session: Session, settings: CurateSettings, problems: list[Problem]) -> Screen:
-    """What is known of the problems before a sample."""
-    lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
-    band = Band(settings.band_low, settings.band_high)
-    return Screen(problems, lengths, band, settings.profile_samples, settings.seed)
-
-
 async def _screened_profile(
     session: Session,
     settings: CurateSettings,
@@ -239,10 +217,8 @@ async def _screened_profile(
     folder: Path,
     display: Display,
 ) -> tuple[pl.DataFrame, list[Drop]]:
-    """The profiles (SHARD_SCHEMA) of the problems that are worth samples, and the drops of the others.
-
-    What is sampled in a shard grows from part to part; what a part decides depends on recorded samples alone.
-    """
+    """The profiles (SHARD_SCHEMA) of the problems that are worth samples, and the drops of the others. What is sampled
+    in a shard grows from part to part; what a part decides depends on recorded samples alone."""
     wanted: set[str] = set()
     drops: list[Drop] = []
     profile = pl.DataFrame(schema=SHARD_SCHEMA)

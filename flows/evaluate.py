@@ -41,8 +41,7 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 @flow(name="evaluate")
 async def evaluate(settings: EvaluateSettings) -> str:
-    """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json; with `compare` the last of
-    them."""
+    """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json, with `compare` the last."""
     display = Display()
     if settings.compare is not None:
         return await _compare(settings, display)
@@ -86,7 +85,7 @@ async def _compare(settings: EvaluateSettings, display: Display) -> str:
 
 
 def differing_settings(records: Sequence[EvalRecord]) -> str:
-    """What besides the seed the runs of these evaluations were trained with differently, by name; empty if nothing."""
+    """What besides the seed the runs of these evaluations were trained with differently, by name."""
     found = [recorded_config(record.rollouts.parents[2]) for record in records if record.rollouts is not None]
     configs = [flat(TrainSettings, config) for config in found if config is not None]
     names = [name for name, field in all_settings(TrainSettings) if about(field).decides_content]
@@ -115,16 +114,16 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             "anew"
         )
     summary.pop("compare", None)  # of an earlier start, perhaps with something else
-    earlier = _record(before, compared_name(before, policy.run)) if before else None
-    if before is not None and earlier is not None:
+    earlier: EvalRecord | None = None
+    if before is not None:
+        earlier = _record(before, compared_name(before, policy.run))
         found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
         if not found:
             display.say(f"not compared with {before.folder}: no problem was graded in both")
         summary |= found
     # Again even if it was there: what it is compared with may be another one this time.
     journal.write(rollouts, summary)
-    record = _record(journal, folder.name)
-    markdown = evaluation_markdown(record, earlier, dataset=settings.dataset)
+    markdown = evaluation_markdown(_record(journal, folder.name), earlier, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
     return summary
 
@@ -158,8 +157,8 @@ def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> boo
 def taken_from_the_run(
     settings: EvaluateSettings, policy: FoundPolicy, problem_ids: list[str]
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
-    """The rollouts and the summary of the run's own final evaluation, if it is of this policy, on these problems, with
-    these settings: the same draws would be sampled again. None if not, or if some of it could not be graded."""
+    """The rollouts and the summary of the run's own final evaluation, if it is of this policy, these problems and these
+    settings: the same draws would be sampled again. None if not, or if some of it could not be graded."""
     if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
@@ -167,19 +166,10 @@ def taken_from_the_run(
     # With faults in it it would be taken over for good: here they are sampled and graded once more.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
-    measured_with = dict(policy.config) | {key: summary.get(key) for key in ("temperature", "max_tokens")}
-    keys = (
-        "environment",
-        REWARD_HASH,
-        "seed",
-        "renderer_name",
-        "thinking",
-        "reward_timeout",
-        "temperature",
-        "max_tokens",
-    )
-    content = settings.content()
-    same_settings = all(measured_with.get(key) == content.get(key) for key in keys)
+    of_run = ("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout")
+    of_summary, content = ("temperature", "max_tokens"), settings.content()
+    same_settings = all(policy.config.get(key) == content.get(key) for key in of_run)
+    same_settings &= all(summary.get(key) == content.get(key) for key in of_summary)
     same_policy = summary.get("policy") == policy.sampler_path
     same_policy &= summary.get("served_by", policy.served_by) == policy.served_by
     if not (same_settings and same_policy and rollouts["problem_id"].to_list() == problem_ids):

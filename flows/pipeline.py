@@ -31,11 +31,8 @@ SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 @flow(name="pipeline")
 async def pipeline(settings: PipelineSettings) -> str:
-    """Curate a pool, train on it, evaluate the result. Returns the run directory.
-
-    Pool, run and evaluation that are given no name have that of the pipeline's folder, in which an unfinished one is
-    found by the next start with its settings.
-    """
+    """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation without a
+    name have that of the pipeline's folder, in which the next start with these settings finds an unfinished one."""
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)
@@ -56,8 +53,7 @@ async def pipeline(settings: PipelineSettings) -> str:
 
 
 def record_folder(content: Mapping[str, Any]) -> Path:
-    """The folder of a pipeline with these settings: of an earlier start that was not finished, or a new one; of a
-    deployment's run the one that has its name."""
+    """The folder of a pipeline with these settings: that of an unfinished start, of the deployment's run, or new."""
     root = runs_root() / "pipelines"
     if name := deployed_name():
         return root / name

@@ -28,8 +28,8 @@ async def profile_shard(
 ) -> int:
     """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many there are.
 
-    `output` is a folder; it and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in it
-    as it goes, so that a run that was killed goes on there, on any machine; the result is its profile.parquet.
+    The folder `output` and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
+    as it goes, so that a killed run goes on there, on any machine; the result is its profile.parquet.
     """
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()

@@ -118,9 +118,8 @@ async def _run(settings: TrainSettings) -> str:
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")
-        logger = run_logger(settings, directory)
         # The log is still open while the servers end, and for what the run came to.
-        with logger:
+        with run_logger(settings, directory) as logger:
             await _trained(settings, directory, pool, path, logger, display)
             directory.reconcile_metrics()  # rows of steps whose commits were already there
             await _finish(directory, settings, display)
@@ -138,12 +137,14 @@ async def _trained(
     """Every step of the run in `directory`, on services that end with it."""
     with services(settings.model_name, settings.model_reason) as used:
         changes = [change.on_resume(directory.next_step) for change in directory.changes]
-        # Of a service the probe finds out what its log-probabilities are, and says what follows.
-        note = temperature_note(settings.temperature) if used.tinker_is_embedded else None
-        states = states_line(settings) if used.tinker_is_embedded else None
-        # Before anything is billed.
-        forecast = (minutes_line if used.tinker_is_embedded else forecast_line)(settings, pool, path)
-        for line in filter(None, (*used.lines, states, *changes, note, forecast)):
+        lines: list[str | None] = [*changes]
+        if used.tinker_is_embedded:
+            # Of a service the probe finds out what its log-probabilities are, and says what follows.
+            note = temperature_note(settings.temperature)
+            lines = [states_line(settings), *changes, note, minutes_line(settings, pool, path)]
+        else:
+            lines.append(forecast_line(settings, pool, path))  # before anything is billed
+        for line in filter(None, (*used.lines, *lines)):
             display.say(line)
         command = resume_command(directory)
         with saying_what_next(display, command, lambda: f"stopped before step {directory.next_step}"):
@@ -158,7 +159,7 @@ async def _trained(
 
 
 async def _made(pool: CurateSettings) -> str:
-    """The folder of the pool, once this process, or another one that is at it, has made it."""
+    """The folder of the pool, once this process or another one has made it."""
     display, folder = Display(), Path(str(pool.name))
     display.say(f"no pool of {pool.dataset} yet: all its problems make one, without a profile: {folder}")
     if (other := held_by(folder, LOCK_FILE)) is not None:
@@ -179,8 +180,7 @@ def forecast_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -
 
 
 def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) -> str | None:
-    """How long the run will take by what an earlier run of the model took; None where none tells, or it is soon
-    done."""
+    """How long the run will take by an earlier run of the model; None where none tells, or it is soon done."""
     speed = None if settings.max_steps == -1 else recorded_speed(settings)
     if speed is None or pool_profile(pool) is None:
         return None
@@ -216,10 +216,9 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
             is_new = not run.directory.step(step).has("commit")
             if is_new:
                 await _step(run, step, ahead, logger, display)
-                if step + 1 == FIRST_STEPS and run.session.service_address is not None:
-                    line = forecast_line(run.settings, pool, run.directory.path)
-                    if line is not None:
-                        display.say(line)
+                is_forecast = step + 1 == FIRST_STEPS and run.session.service_address is not None
+                if is_forecast and (line := forecast_line(run.settings, pool, run.directory.path)):
+                    display.say(line)
             if run.keeps(step) and not run.learner.is_saved(step):
                 await checkpoint(run, step)
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
@@ -233,11 +232,8 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
 
 
 def is_history_due(steps: int, published: int, since_s: float) -> bool:
-    """Whether the history of so many steps is to be published, `since_s` seconds after that of `published` steps.
-
-    After the first step, soon again, then every tenth step, and more rarely the longer the run: each version, 200 KB,
-    stays in Prefect's database, twice.
-    """
+    """Whether the history of so many steps is to be published, `since_s` seconds after that of `published` steps: more
+    rarely the longer the run, as each version, 200 KB, stays in Prefect's database, twice."""
     if steps <= ARTIFACT_EVERY:
         return steps == ARTIFACT_EVERY or since_s > ARTIFACT_PAUSE_S
     grown = steps - published >= ARTIFACT_GROWTH * steps
@@ -264,8 +260,7 @@ class Histories:
             await self._published()
 
     async def after(self, step: int) -> None:
-        """Begin to publish the history up to `step`, which is committed, if it is due: after the first step of a start
-        in any case."""
+        """Begin to publish the history up to `step`, which is committed: the first one of a start, and if it is due."""
         if not self._steps or is_history_due(step + 1, self._steps, time.monotonic() - self._at):
             await self._published()  # one at a time, and in order
             # Read here, so that it is of this step, and drawn in a thread.
@@ -282,14 +277,12 @@ async def _step(run: TrainingRun, step: int, ahead: SamplingAhead, logger: RunLo
     groups = run.directory.step(step).groups
 
     async def sampled(step: int) -> Phase:
-        async with display.bar(
-            f"step {step}: sampling groups", lambda: (len(groups.indices()), run.settings.problems_per_step)
-        ):
+        wanted = run.settings.problems_per_step
+        async with display.bar(f"step {step}: sampling groups", lambda: (len(groups.indices()), wanted)):
             return await ahead.sampled(step)
 
-    commit, notices = await run_step(
-        *(run, step, sampled, score, update, logger), lambda phase: display.phase(f"step {step}: {phase}")
-    )
+    phases = run, step, sampled, score, update
+    commit, notices = await run_step(*phases, logger, lambda phase: display.phase(f"step {step}: {phase}"))
     await display.step(commit.metrics)
     display.notices(notices)
 

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coderl_tasks.disk import GIB, free_bytes, needed_by_states
+from coderl_tasks.disk import GIB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
+from coderl_tasks.journal.atomic import free_bytes
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
 from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT

@@ -19,9 +19,9 @@ from prefect.exceptions import PrefectHTTPStatusError, TerminationSignal
 from prefect.logging.handlers import APILogWorker
 from rich.console import Console
 
-from coderl_tasks.disk import require_room
 from coderl_tasks.errors import InfraError, TerminatedError
 from coderl_tasks.insight.logging import WarningLines, early_lines
+from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.planning.flow_plans import plan
 from coderl_tasks.policy.clients import causes

@@ -24,7 +24,7 @@ from coderl_tasks.rollouts.rounds import (
     Progress,
     SamplingPlan,
     fingerprint,
-    is_recorded,
+    read_fingerprint,
     sample_in_rounds,
 )
 from coderl_tasks.stats import jeffreys_interval
@@ -83,7 +83,7 @@ async def profile_shard(
         return profile_frame(problems, await sample_in_rounds(*work, on_progress=on_progress), prices)
     request = fingerprint(problems, engine, plan)
     file = folder / "rollouts.parquet"
-    recorded = read_frame(file, ROLLOUT_SCHEMA) if is_recorded(folder, request) else None
+    recorded = read_frame(file, ROLLOUT_SCHEMA) if read_fingerprint(folder) == request else None
     groups = GroupFiles(folder / "groups")
     rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
     everything = rollouts

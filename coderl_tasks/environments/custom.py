@@ -20,8 +20,6 @@ CORRECT_FROM = 1.0
 
 
 class CustomEnvironment(Environment):
-    """Rewards are those of `function`."""
-
     name = "custom"
     rows = PROMPT_ROWS
 

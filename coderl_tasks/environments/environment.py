@@ -1,7 +1,4 @@
-"""The interface of an environment, rows -> prompt -> reward, and environment=code, which trains on programs.
-
-An engine knows nothing else of what it samples.
-"""
+"""The interface of an environment, rows -> prompt -> reward, and environment=code, which trains on programs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -43,16 +40,13 @@ class Environment(ABC):
 
     @abstractmethod
     async def score(self, judge: Judge, problem: Problem, texts: Sequence[str]) -> list[ScoredCompletion]:
-        """The scores of one problem's completions, in order. The components of a reward are named: `format_score`,
-        `correctness`, `reward`. Never raises for an outage: that is the verdict `infra_error`, without a reward."""
+        """The scores of one problem's completions, in order. Never raises for an outage: that is the verdict
+        `infra_error`, without a reward."""
 
 
 class CodeEnvironment(Environment):
-    """A completion is a program; its reward is the table in `grading.scoring`.
-
-    `priorities` has, by problem id, the order in which a problem's tests are run, where it is not their own; with
-    `fraction` a program that passes some tests has that share of the reward.
-    """
+    """A completion is a program; its reward is the table in `grading.scoring`, with `fraction` the share of the tests
+    that it passes. `priorities` has, by problem id, the order in which tests are run, where it is not their own."""
 
     name = "code"
     rows = CODE_ROWS
@@ -70,8 +64,7 @@ class CodeEnvironment(Environment):
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        # Nothing: what was recorded before there were others goes on.
-        return {}
+        return {}  # what was recorded before there were other environments goes on
 
     def prompt(self, problem: Problem, renderer: Renderer) -> list[int]:
         return problem_prompt(problem, renderer)

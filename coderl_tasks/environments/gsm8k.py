@@ -51,11 +51,6 @@ def build_gsm8k_prompt(question: str, use_r1_zero_format: bool = True) -> str:
     return (R1_ZERO_PROMPT if use_r1_zero_format else BOXED_PROMPT).format(question=question)
 
 
-def stop_sequences(use_r1_zero_format: bool = True) -> list[str]:
-    """What ends a completion; the text that does belongs to it."""
-    return ["</answer>", "\n\n\n"] if use_r1_zero_format else ["\n\n\n"]
-
-
 def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
     """`reward`, `format_reward` and `answer_reward` of a response, by the table above; all 0 without #### in
     `ground_truth`."""
@@ -63,9 +58,12 @@ def gsm8k_reward_fn(response: str, ground_truth: str) -> dict[str, float]:
     if wanted is None:
         return {"reward": 0.0, "format_reward": 0.0, "answer_reward": 0.0}
     answer, format_reward = _answer(response)
-    answer_reward = float(_agree(answer, wanted))
-    reward = format_reward * FORMAT_WEIGHT + answer_reward * ANSWER_WEIGHT
-    return {"reward": reward, "format_reward": format_reward, "answer_reward": answer_reward}
+    try:
+        is_right = abs(float(answer.replace(",", "")) - float(wanted.replace(",", ""))) < TOLERANCE
+    except ValueError:
+        is_right = answer == wanted
+    reward = format_reward * FORMAT_WEIGHT + is_right * ANSWER_WEIGHT
+    return {"reward": reward, "format_reward": format_reward, "answer_reward": float(is_right)}
 
 
 def run_compute_group_normalized_rewards(
@@ -78,10 +76,9 @@ def run_compute_group_normalized_rewards(
 ) -> "tuple[torch.Tensor, torch.Tensor, dict[str, float]]":
     """Advantages, raw rewards (both float32, one per response, in order), and the rewards' mean, std, min and max.
 
-    `group_size` is the notebook's, responses per question, not this project's setting of that name (problems per step);
-    consecutive responses form a group. An advantage is the reward's deviation from its group's mean, divided by the
-    group's standard deviation (ddof 1) + `advantage_eps` where `normalize_by_std`. Raises ValueError for a number of
-    responses that does not divide into groups.
+    `group_size` is the notebook's, responses per question, which are consecutive, not this project's setting of that
+    name. An advantage is the reward's deviation from its group's mean, divided by the group's standard deviation
+    (ddof 1) + `advantage_eps` where `normalize_by_std`. ValueError if the responses do not divide into groups.
     """
     import torch  # seconds to import, which the reward alone does not need
 
@@ -93,12 +90,7 @@ def run_compute_group_normalized_rewards(
     advantages = grouped - grouped.mean(dim=1, keepdim=True)
     if normalize_by_std:
         advantages = advantages / (grouped.std(dim=1, keepdim=True) + advantage_eps)
-    metadata = {
-        "mean_reward": raw.mean().item(),
-        "std_reward": raw.std().item(),
-        "min_reward": raw.min().item(),
-        "max_reward": raw.max().item(),
-    }
+    metadata = {f"{name}_reward": getattr(raw, name)().item() for name in ("mean", "std", "min", "max")}
     return advantages.view(-1), raw, metadata
 
 
@@ -121,7 +113,7 @@ class Gsm8kEnvironment(Environment):
         return tokens
 
     def stop(self, renderer: Renderer) -> Sequence[str]:
-        return stop_sequences(self.use_r1_zero_format)
+        return ["</answer>", "\n\n\n"] if self.use_r1_zero_format else ["\n\n\n"]
 
     def text(self, tokens: Sequence[int], renderer: Renderer) -> str:
         # All of it: what ends a completion is part of the format.
@@ -163,10 +155,3 @@ def _answer(response: str) -> tuple[str, float]:
         return (boxed[1].strip(), 1.0) if boxed else ("", 0.0)
     numbers = _NUMBER.findall(response)
     return (numbers[-1], BARE_NUMBER) if numbers else ("", 0.0)
-
-
-def _agree(answer: str, wanted: str) -> bool:
-    try:
-        return abs(float(answer.replace(",", "")) - float(wanted.replace(",", ""))) < TOLERANCE
-    except ValueError:
-        return answer == wanted

@@ -24,11 +24,8 @@ MOST_IN_COMMON = 0.9
 
 def paired_outcomes(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
     """One row per problem graded in both rollout frames: problem_id, split, before, after (the share that passed)."""
-    return (
-        _outcomes(before, "before")
-        .join(_outcomes(after, "after"), on=["split", "problem_id"])
-        .sort("split", "problem_id")
-    )
+    keys = ["split", "problem_id"]
+    return _outcomes(before, "before").join(_outcomes(after, "after"), on=keys).sort(keys)
 
 
 def paired_difference(pairs: pl.DataFrame, *, seed: int = 0) -> Difference:
@@ -67,14 +64,12 @@ def _is_one_each(pairs: pl.DataFrame) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What an evaluation says of the noise of another one: on how many `problems` it was made, the mean variance
-    `within` a problem of one completion, the share of problems that changed against a difference (`losses`, None where
-    nothing says), and where that is from."""
+    """What an evaluation says of the noise of another one."""
 
-    problems: int
-    within: float
-    losses: float | None
-    said: str
+    problems: int  # that it was made on
+    within: float  # mean variance of one completion within a problem
+    losses: float | None  # share of problems that changed against a difference; None where nothing says
+    said: str  # where that is from
 
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
@@ -108,13 +103,12 @@ def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = N
 
 @dataclass(frozen=True, slots=True)
 class OverSeeds:
-    """The mean over several runs of one configuration, on the `n` problems that all graded, with the 95% interval for
-    other runs and other problems; `by_seed` has each run's own, `spread` is their standard deviation."""
+    """Several runs of one configuration."""
 
-    n: int
-    mean: Difference
-    by_seed: list[float]
-    spread: float
+    n: int  # problems that all graded
+    mean: Difference  # with the 95% interval for other runs and other problems
+    by_seed: list[float]  # each run's own mean
+    spread: float  # their standard deviation
 
 
 def over_seeds(after: Sequence[pl.DataFrame], before: Sequence[pl.DataFrame] | None = None) -> OverSeeds:
@@ -140,12 +134,8 @@ def compared(
     before: pl.DataFrame | None, after: pl.DataFrame, *, to: str, sides: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What a summary says of the comparison with the earlier evaluation `to`, whose rollouts are `before`; `sides` are
-    the summaries of both.
-
-    {compare: {to, difference, ci_low, ci_high, n, before, after} and what `changed` says}: n problems were graded in
-    both, and before and after have the SIDE_KEYS of each. Empty without `before`, or where no problem was graded in
-    both.
-    """
+    the summaries of both. {compare: {to, difference, ci_low, ci_high, n, before, after} and what `changed` says}: n
+    problems were graded in both, before and after have the SIDE_KEYS of each. Empty where no problem was."""
     pairs = None if before is None else paired_outcomes(before, after)
     if pairs is None or pairs.is_empty():
         return {}
@@ -159,7 +149,7 @@ def compared(
 
 
 def side_text(side: Mapping[str, Any]) -> str:
-    """What was evaluated and how, of a summary or of its SIDE_KEYS, in a line; what is not recorded is left out."""
+    """What was evaluated and how, of a summary or of its SIDE_KEYS, in a line."""
     step = side.get("step")
     named = [str(side["policy"])] if side.get("policy") else []
     # -1 is the base model, but also a path of saved weights of which nothing else is known.
@@ -174,23 +164,17 @@ def side_text(side: Mapping[str, Any]) -> str:
 def unlike(before: Mapping[str, Any], after: Mapping[str, Any], n: int) -> str | None:
     """What besides the policies differs between two evaluations with `n` problems in common, by their summaries;
     None if nothing does. That one was made on some of the other's problems does not count: they are paired."""
-    differing = [
-        f"{key} {before[key]:g} against {after[key]:g}"
-        for key in ("temperature", "max_tokens")
-        if None not in (before.get(key), after.get(key)) and before[key] != after[key]
-    ]
-    differing += [
-        f"{key} {one:g} against {other:g}"
-        for key, usual in USUAL.items()
-        if (one := before.get(key, usual)) != (other := after.get(key, usual))
-    ]
-    if None not in (services := (before.get(SERVICE_KEY), after.get(SERVICE_KEY))) and services[0] != services[1]:
+    differing = []
+    for key in ("temperature", "max_tokens", *USUAL):
+        one, other = before.get(key, USUAL.get(key)), after.get(key, USUAL.get(key))
+        if None not in (one, other) and one != other:
+            differing.append(f"{key} {one:g} against {other:g}")
+    services = before.get(SERVICE_KEY), after.get(SERVICE_KEY)
+    if None not in services and services[0] != services[1]:
         differing.append(" against ".join(map(str, services)))
     if n < MOST_IN_COMMON * min(before["n"], after["n"]):
         differing.append(f"{n} problems in common of {before['n']} and {after['n']}")
-    if not differing:
-        return None
-    return f"the evaluations are unlike in more than the policy: {'; '.join(differing)}"
+    return f"the evaluations are unlike in more than the policy: {'; '.join(differing)}" if differing else None
 
 
 def _outcomes(rollouts: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Pass@1 of a policy, all tests, with 95% intervals: of one completion per problem, or of several, then with pass@k.
 
-One completion per problem: Wilson's interval. Several: those of a problem hang together, so that problems are what the
-bootstrap draws; a completion that could not be graded is left out of its problem, which then has fewer.
+One completion per problem: Wilson's interval. Several: those of a problem hang together, so the bootstrap draws
+problems; a completion that could not be graded is left out of its problem, which then has fewer.
 """
 
 import hashlib
@@ -37,26 +37,23 @@ async def evaluate_policy(
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`n_samples` completions per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
-    The problems should come with all their tests. Draws depend on the seed and the problem alone, so two policies face
-    the same ones. With `groups`, what an unfinished evaluation recorded there is not sampled again. Raises InfraError
-    if sampling fails or nothing at all could be graded, ValueError without problems."""
+    With `groups`, what an unfinished evaluation recorded there is not sampled again. Raises InfraError if sampling
+    fails or nothing at all could be graded, ValueError without problems."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
     plan = SamplingPlan(n_samples, n_samples)
     rollouts = await sample_in_rounds(problems, sampler, engine, plan, groups=groups, on_progress=on_progress)
     settings = engine.settings
-    summary = summarize(
-        rollouts, temperature=settings.temperature, max_tokens=settings.max_tokens, policy=settings.policy
-    )
+    temperature, policy = settings.temperature, settings.policy
+    summary = summarize(rollouts, temperature=temperature, max_tokens=settings.max_tokens, policy=policy)
     if settings.served_by:
         summary["served_by"] = settings.served_by
     return rollouts, summary | ({"top_p": settings.top_p} if settings.top_p < 1 else {})
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
-    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share. Shares are
-    rounded by the largest remainder. Within a split the choice is by a keyed hash of the problem's id, so that it
-    changes little when problems are added. Raises ValueError for a limit of 0 or below -1."""
+    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share, rounded by
+    the largest remainder. ValueError for a limit of 0 or below -1."""
     if limit == 0 or limit < -1:
         raise ValueError(f"limit must be positive, or -1 for all, got {limit}")
     if limit == -1 or limit >= len(problems):
@@ -71,6 +68,7 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
         counts[split] += 1
 
     def rank(problem_id: str) -> bytes:
+        # By a keyed hash: the choice changes little when problems are added.
         return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
 
     chosen = {
@@ -81,7 +79,7 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
-    """The evaluation of a checkpoint: of which policy, on which problems, and what records it while it is sampled."""
+    """The evaluation of a checkpoint; `groups` record it while it is sampled."""
 
     session: Session
     settings: EvaluateSettings
@@ -93,13 +91,11 @@ class Evaluation:
 @task(name="evaluate", **PHASE)
 @supervised
 async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """`evaluate_policy` of a checkpoint, or of a base model."""
     settings, session, path = evaluation.settings, evaluation.session, evaluation.policy.sampler_path
+    base = None if path else settings.model_name
     return await evaluate_policy(
         evaluation.problems,
-        await create_sampling_client(
-            await session.service(), sampler_path=path, base_model=None if path else settings.model_name
-        ),
+        await create_sampling_client(await session.service(), sampler_path=path, base_model=base),
         session.engine(
             *(settings, "evaluate", path or settings.model_name),
             sampler_step=evaluation.policy.step,
@@ -113,10 +109,8 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts. n, pass_at_1, ci_low, ci_high (95%), format_rate: over what was graded,
-    whole and by_split; with several completions per problem also n_samples and pass_at_k; mean_reward: of what was
-    graded; truncated_rate: over all completions; infra_errors: how many could not be graded. n counts problems. A split
-    without any graded completion is left out. Raises InfraError if there is none at all."""
+    """The summary of an evaluation's rollouts: over what was graded but for truncated_rate, which is over all. n counts
+    problems. A split without any graded completion is left out. InfraError if there is none at all."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")

@@ -21,21 +21,19 @@ BEST, LAST = "best", "last"
 
 @dataclass(frozen=True, slots=True)
 class FoundPolicy:
-    """A policy to evaluate: `sampler_path` of saved weights, or None for the base model. `run` is its run directory and
-    `config` that run's configuration (None and empty without one); `step` is the last step trained into it, -1 for the
-    base model or where it is not known. `served_by` says what answers for it, "" until somebody has asked."""
+    """A policy to evaluate."""
 
-    sampler_path: str | None
-    run: Path | None
-    config: dict[str, Any]
-    step: int
-    served_by: str = ""
+    sampler_path: str | None  # of saved weights; None: the base model
+    run: Path | None  # its run directory
+    config: dict[str, Any]  # that run's configuration
+    step: int  # the last one trained into it; -1 for the base model or where it is not known
+    served_by: str = ""  # what answers for it, "" until somebody has asked
 
 
 def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = None) -> FoundPolicy:
     """The policy that `checkpoint` names. "latest" is the newest run under `root` with a checkpoint, of `model_name`
-    unless that is None. Of a run, the last checkpoint is taken; where it was trained with a validation set, the one
-    that did best there. Raises ConfigError, saying what to do, if there is none."""
+    unless that is None. Of a run, the last checkpoint is taken; with a validation set the one that did best there.
+    Raises ConfigError, saying what to do, if there is none."""
     if checkpoint == LATEST:
         root = Path(root or DEFAULT_ROOT).expanduser()
         files = root.glob(f"*/{CHECKPOINTS_FILE}")
@@ -96,16 +94,14 @@ def _validation_rates(run: Path, config: dict[str, Any], steps: Iterable[int]) -
 
 @dataclass(frozen=True, slots=True)
 class SavedPolicy:
-    """The policy of the run in `run` (whose settings are `config`) after `step`, as a training state at `state_path`.
-    `why` says how it was chosen, None where its step was named. With `expires` the service removes the state some
-    day."""
+    """The policy of the run in `run` (whose settings are `config`) after `step`."""
 
     run: Path
     config: dict[str, Any]
     step: int
-    state_path: str
-    why: str | None
-    expires: bool = False
+    state_path: str  # of its training state
+    why: str | None  # how it was chosen; None where its step was named
+    expires: bool = False  # the service removes the state some day
 
 
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:

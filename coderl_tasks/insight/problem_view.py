@@ -385,7 +385,7 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
     """The rollouts of a problem at a place, and the settings that say where its problems lie."""
     config: Mapping[str, Any] = run.config
     if place.evaluation is None:
-        file = StepJournal(run.path / "steps" / f"{place.step:06d}", place.step).path("scored")
+        file = StepJournal(run.path, place.step).path("scored")
     else:
         file = run.path / "evals" / place.evaluation / "rollouts.parquet"
         own = file.with_name("settings.json")

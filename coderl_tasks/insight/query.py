@@ -310,7 +310,7 @@ def _outcomes_view(connection: duckdb.DuckDBPyConnection, directories: list[Path
 def _update_rows(directory: Path) -> list[dict[str, Any]]:
     metrics = metrics_rows(directory / "metrics.jsonl")
     several = [int(row["step"]) for row in metrics if row.get("n_updates", 0) > 1]
-    commits = {step: StepJournal(directory / "steps" / f"{step:06d}", step).path("commit") for step in several}
+    commits = {step: StepJournal(directory, step).path("commit") for step in several}
     return [
         {"step": step, "update": number, **row}
         for step, file in commits.items()

@@ -10,6 +10,7 @@
    process apart, so a table in the process does.
 5. A lock is on the folder, not on its path: a folder that is moved away stays locked, and nothing holds what is created
    in its place. So whatever is written below a held folder first asks whether it is still there (`require_in_place`).
+6. Nothing is begun on a disk that is nearly full (`require_room`).
 """
 
 import fcntl
@@ -19,10 +20,11 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,10 +33,13 @@ from typing import IO, Any, BinaryIO
 
 import polars as pl
 
-from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.paths import private_folder
 
 Row = dict[str, Any]
+MIB = 2**20
+LEAST_FREE = 256 * MIB
+"""Free bytes without which nothing is started, nor a step begun: a short run's directory takes as much."""
 logger = logging.getLogger(__name__)
 
 
@@ -99,7 +104,9 @@ def naming(path: Path) -> Iterator[None]:
 
 def write_json(path: Path, value: Any) -> None:
     """Put `value` at `path` as indented JSON. NaN and infinities are refused (ValueError): JSON has none."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    with replacing(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def write_parquet(path: Path, frame: pl.DataFrame, rows_per_group: int | None = None) -> None:
@@ -203,6 +210,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free bytes where `folder` is or would be."""
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
+def require_room(folders: Iterable[Path], more: int = 0) -> None:
+    """Raise InfraError if one of `folders` is on a disk with less than LEAST_FREE and `more` bytes left. It is worth a
+    retry: a deployment's run waits for it, and any run goes on where it stopped."""
+    for folder in folders:
+        free, least = free_bytes(folder), LEAST_FREE + more
+        if free < least:
+            raise InfraError(
+                f"{free / MIB:.0f} MiB are free at {folder}, and nothing is begun with less than {least / MIB:.0f}: "
+                "free some space (coderl clean)"
+            )
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -123,7 +123,7 @@ class RunDirectory:
         """The journal of `step`, whether it has begun or not."""
         if step < 0:
             raise ValueError(f"steps count from 0, got {step}")
-        return _step(self.path, step)
+        return StepJournal(self.path, step)
 
     def evaluation(self, name: str) -> EvalJournal:
         """The record of evaluation `name` (baseline, step-000009, final, ...), whether it has begun or not."""
@@ -179,7 +179,7 @@ class RunDirectory:
 
 def committed_steps(path: Path) -> int:
     """How many steps of the run at `path` have a commit, up to the first one without. No file is read."""
-    return next(step for step in count() if not _step(path, step).has("commit"))
+    return next(step for step in count() if not StepJournal(path, step).has("commit"))
 
 
 def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: str) -> bool:
@@ -201,7 +201,7 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
     # It takes effect after the step that it was decided with, or one later where that one may have been begun.
-    commits = (_step(path, step).path("commit") for step in (last, last - 1) if step >= 0)
+    commits = (StepJournal(path, step).path("commit") for step in (last, last - 1) if step >= 0)
     acts = (act for file in commits for act in read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
@@ -251,10 +251,6 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
             number += 1
         else:
             return path
-
-
-def _step(path: Path, step: int) -> StepJournal:
-    return StepJournal(path / "steps" / f"{step:06d}", step)
 
 
 def _make_run_folder(folder: Path) -> None:

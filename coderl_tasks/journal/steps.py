@@ -44,11 +44,12 @@ from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 logger = logging.getLogger(__name__)
 
 Phase = Literal["sampled", "scored", "commit"]
+RolloutPhase = Literal["sampled", "scored"]
 TOKENS_PER_ROW_GROUP = 2**21
 """Of completions: what is encoded at a time, some 25 MB with their texts and log-probabilities."""
 
 PROBLEMS_FILE = "problems.json"
-_FILES: dict[Phase, str] = {"sampled": "sampled.parquet", "scored": "scored.parquet", "commit": "commit.json"}
+_SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
 
@@ -126,16 +127,16 @@ class GroupFiles:
 
 
 class StepJournal:
-    """The phases of one step, in `folder`."""
+    """The phases of one step of the run in the folder `run`."""
 
-    def __init__(self, folder: Path, step: int) -> None:
-        self.folder = folder
+    def __init__(self, run: Path, step: int) -> None:
+        self.folder = run / "steps" / f"{step:06d}"
         self.step = step
-        self.groups = GroupFiles(folder / "groups")
+        self.groups = GroupFiles(self.folder / "groups")
 
     def path(self, phase: Phase) -> Path:
         """The file of `phase`."""
-        return self.folder / _FILES[phase]
+        return self.folder / ("commit.json" if phase == "commit" else f"{phase}.parquet")
 
     def has(self, phase: Phase) -> bool:
         """Whether the file of `phase` exists; reading it tells whether it is good."""
@@ -161,23 +162,17 @@ class StepJournal:
         values = read_json(path)
         return StepProblems(values["problem_ids"], values.get("completions"), values.get("decided"))
 
-    def write_sampled(self, frame: pl.DataFrame) -> None:
-        """End the sampling phase (SAMPLED_SCHEMA); the single groups are removed."""
-        # In this order: a crash in between leaves both, and the next start deletes the groups.
-        write_rollouts(make_folder(self.folder) / _FILES["sampled"], frame)
-        self.groups.remove()
+    def write(self, phase: RolloutPhase, frame: pl.DataFrame) -> None:
+        """End `phase` with its rollouts (SAMPLED_SCHEMA or ROLLOUT_SCHEMA)."""
+        make_folder(self.folder)
+        write_rollouts(self.path(phase), frame)
+        if phase == "sampled":
+            # In this order: a crash in between leaves both, and the next start deletes the groups.
+            self.groups.remove()
 
-    def read_sampled(self) -> pl.DataFrame | None:
-        """The sampled rollouts of the step, None if sampling has to be done (again)."""
-        return read_frame(self.path("sampled"), SAMPLED_SCHEMA)
-
-    def write_scored(self, frame: pl.DataFrame) -> None:
-        """End the scoring phase (ROLLOUT_SCHEMA)."""
-        write_rollouts(make_folder(self.folder) / _FILES["scored"], frame)
-
-    def read_scored(self) -> pl.DataFrame | None:
-        """The scored rollouts of the step, None if scoring has to be done (again)."""
-        return read_frame(self.path("scored"), ROLLOUT_SCHEMA)
+    def read(self, phase: RolloutPhase) -> pl.DataFrame | None:
+        """The rollouts that `phase` ended with, None if it has to be done (again)."""
+        return read_frame(self.path(phase), _SCHEMAS[phase])
 
     def write_commit(self, commit: Commit) -> None:
         """Say that the step's update is applied, and durable as far as `commit.state_path` says."""
@@ -186,7 +181,8 @@ class StepJournal:
         values = asdict(commit)
         # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
-        write_json(make_folder(self.folder) / _FILES["commit"], {k: v for k, v in values.items() if k not in plain})
+        make_folder(self.folder)
+        write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""

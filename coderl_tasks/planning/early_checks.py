@@ -18,9 +18,8 @@ from prefect.context import FlowRunContext
 from prefect.runtime import deployment, flow_run
 from tinker.types import SupportedModel
 
-from coderl_tasks import disk
-from coderl_tasks.disk import MIB
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.run_config import CONFIG_FILE
 from coderl_tasks.journal.unfinished import SETTINGS_FILE
 from coderl_tasks.paths import shown
@@ -38,7 +37,7 @@ BARE_MODELS = (
 
 def check_place(folder: Path, setting: str) -> None:
     """Raise ConfigError, naming `setting`, if `folder` cannot be a folder, be written to, or has less than
-    `disk.LEAST_FREE` bytes left; for this InfraError where a run or a curation was begun there."""
+    `atomic.LEAST_FREE` bytes left; for this InfraError where a run or a curation was begun there."""
     folder = folder.expanduser().resolve()
     if shown(folder) != str(folder):
         reason = "is not UTF-8, which Prefect and reports need"
@@ -50,15 +49,15 @@ def check_place(folder: Path, setting: str) -> None:
     try:
         # By trying: permission bits say nothing of a read-only file system, and nothing at all to root.
         with tempfile.TemporaryFile(dir=there):
-            free = disk.free_bytes(there)
+            free = atomic.free_bytes(there)
     except OSError as error:
         raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
-    if free < disk.LEAST_FREE:
+    if free < atomic.LEAST_FREE:
         if any((folder / name).is_file() for name in (CONFIG_FILE, SETTINGS_FILE)):
-            disk.require_room([folder])  # what is begun there can wait for room
+            atomic.require_room([folder])  # what is begun there can wait for room
         raise ConfigError(
-            f"{free / MIB:.0f} MiB are free at {there}, less than {disk.LEAST_FREE / MIB:.0f}: free some space, or "
-            f"choose another {setting}"
+            f"{free / atomic.MIB:.0f} MiB are free at {there}, less than {atomic.LEAST_FREE / atomic.MIB:.0f}: free "
+            f"some space, or choose another {setting}"
         )
 
 

@@ -4,13 +4,12 @@ A group teaches nothing if all of its completions are right, or none is. With a 
 with the probability p^G + (1-p)^G. What is known of a problem's p is a beta distribution, of three parts:
 
 1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
-   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it. This is the weight of an
-   observation of something that walks at random. A power of the age, gamma^age, forgets all of it in the end, and a
-   problem that was never solved would then be a blank again.
+   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it, the weight of an
+   observation of something that walks at random. With gamma^age a problem that was never solved would in the end be a
+   blank again.
 2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
    statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
-   each need problems of their own before the first says anything. The profiled pass rate makes no problems alike: it is
-   evidence of the problem itself, and would count twice.
+   each need problems of their own before the first says anything.
 3. How much that mean is worth, in completions: little where problems are mostly always or never solved (as for a small
    model they are), which the groups themselves show.
 
@@ -66,25 +65,23 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What was known when a step's problems were chosen: the share of its groups that were expected to have a signal,
-    the problems that earlier steps had sampled, and those that looked solved, and hopeless."""
+    """What was known when a step's problems were chosen."""
 
-    signal: float
-    seen: int
-    solved: int
+    signal: float  # share of its groups that were expected to have a signal
+    seen: int  # problems that earlier steps had sampled
+    solved: int  # problems that looked solved
     hopeless: int
 
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """Of each problem of the pool: its beta distribution, and the evidence in it, in completions of today. `seen` is
-    how many of them a step has sampled, `resting` has the places of those that one of the last RESTS steps did."""
+    """Of each problem of the pool: its beta distribution, and the evidence in it, in completions of today."""
 
     right: Floats
     wrong: Floats
     evidence: Floats
-    seen: int
-    resting: Ints
+    seen: int  # how many of the problems a step has sampled
+    resting: Ints  # the places of those that one of the last RESTS steps sampled
 
     @property
     def mean(self) -> Floats:
@@ -92,11 +89,9 @@ class Beliefs:
 
 
 def outcome(rewards: Sequence[float | None]) -> tuple[float, int]:
-    """The right completions of a group with these rewards (None for those that do not count), and how many counted.
-
-    A reward between 0 and 1 counts as that much of a right one, but rewards that are all equal as all right or all
-    wrong: such a group has no signal, whatever they are.
-    """
+    """The right completions of a group with these rewards (None for those that do not count), and how many counted. A
+    reward between 0 and 1 counts as that much of a right one, but rewards that are all equal as all right or all wrong:
+    such a group has no signal, whatever they are."""
     counted = [reward for reward in rewards if reward is not None]
     if not counted:
         return 0.0, 0
@@ -117,12 +112,9 @@ def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[in
 
 
 class Adaptive:
-    """A `Selection` of the pool `problems`.
-
-    `profiled` has (right, graded) by problem id, `completions` is the size of a group, and `lag` how many steps before
-    a step may be uncommitted when it is sampled, beside itself (max_steps_off_policy). `outcomes` returns those of each
-    committed step, in order; what it returned of a step never changes.
-    """
+    """A `Selection` of the pool `problems`. `profiled` has (right, graded) by problem id, `completions` is the size of
+    a group, and `lag` how many steps before a step may be uncommitted when it is sampled, beside itself
+    (max_steps_off_policy). `outcomes` returns those of each committed step, in order."""
 
     def __init__(
         self,
@@ -148,8 +140,8 @@ class Adaptive:
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
     ) -> list[str]:
-        """The `count` problems of `step` (from 0), or further ones beside those `taken`. Raises as `places` does, and
-        ValueError for other problems than the pool's, or while the steps that decide are not committed."""
+        """Raises as `places` does, and ValueError for other problems than the pool's, or while the steps that decide
+        are not committed."""
         stretch = places(problem_ids, step=step, count=count)
         if list(problem_ids) != self._ids:
             raise ValueError("adaptive chooses of the pool that it was made with")
@@ -173,8 +165,7 @@ class Adaptive:
         return [drawn[place % len(drawn)] for place in range(len(stretch))]
 
     def beliefs(self, step: int) -> Beliefs:
-        """What is known of the problems when `step` is sampled. Raises ValueError while the steps that decide are not
-        committed."""
+        """What is known of the problems when `step` is sampled."""
         if self._last is None or self._last[0] != step:
             self._last = step, self._beliefs(step)
         return self._last[1]
@@ -215,14 +206,10 @@ class Adaptive:
         slopes = np.linalg.solve(precision, np.einsum("nf,n->f", weighted, above[seen]))
         return np.einsum("nf,f->n", self._features, slopes)
 
-    def _chosen(self, step: int, problem_ids: Sequence[str]) -> tuple[Floats, Floats]:
-        beliefs, chosen = self.beliefs(step), np.array([self._place[problem_id] for problem_id in problem_ids])
-        return beliefs.right[chosen], beliefs.wrong[chosen]
-
     def forecast(self, step: int, problem_ids: Sequence[str], sizes: Sequence[int]) -> Forecast:
         """What was known when `problem_ids`, one per group of so many completions, were chosen for `step`."""
-        beliefs = self.beliefs(step)
-        expected = expected_signal(*self._chosen(step, problem_ids), sizes)
+        beliefs, chosen = self.beliefs(step), np.array([self._place[problem_id] for problem_id in problem_ids])
+        expected = expected_signal(beliefs.right[chosen], beliefs.wrong[chosen], sizes)
         mean, has_evidence = beliefs.mean, beliefs.evidence > 0
         return Forecast(
             signal=math.fsum(expected) / len(problem_ids),

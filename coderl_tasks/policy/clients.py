@@ -1,11 +1,9 @@
 """Clients of the Tinker service, the real one or the embedded one: the same calls, and the same failures, for both.
 
 The coroutines can be cancelled at any moment. The SDK waits for ever on a server that is gone, so whoever supervises
-the server cancels the phase and starts again with a new `connect`.
-
-Whether anything answers. The SDK retries for five minutes in silence. That suits a service that comes back, but not a
-mistyped address: so when a run starts the address is asked first, with less patience. For an answer under way the SDK
-waits without end: so the address is asked now and then meanwhile (`lost`).
+the server cancels the phase and starts again with a new `connect`; meanwhile the address is asked now and then
+(`lost`). The SDK retries for five minutes in silence, which does not suit a mistyped address: so when a run starts the
+address is asked first, with less patience.
 
 Which failures are retryable (`tinker_errors`). The SDK retries and polls on its own, so what reaches us has outlasted
 that. It hides some status errors inside a ValueError or a RuntimeError ("poisoned" client): the whole chain of causes
@@ -72,9 +70,7 @@ Kind = Literal["state", "sampler", "both"]
 
 async def connect(base_url: str | None = None, api_key: str | None = None) -> tinker.ServiceClient:
     """A session with the service. None for either argument leaves it to the SDK (TINKER_BASE_URL, TINKER_API_KEY).
-
-    Raises ConfigError for a key that is malformed or refused, InfraError if no answer comes for five minutes.
-    """
+    ConfigError for a key that is malformed or refused, InfraError if no answer comes for five minutes."""
     if api_key is not None and not api_key.startswith(KEY_PREFIX):
         raise ConfigError(f"a Tinker API key starts with {KEY_PREFIX}: check TINKER_API_KEY")
     service = tinker.ServiceClient(base_url=base_url, api_key=api_key)
@@ -109,10 +105,8 @@ async def disconnect(service: tinker.ServiceClient) -> None:
 async def supported_models(
     base_url: str | None = None, api_key: str | None = None, *, patience_s: float = SDK_PATIENCE_S
 ) -> dict[str, SupportedModel]:
-    """The models that the service offers, by name. Opens no session.
-
-    Raises InfraError, naming the address, if no answer comes for `patience_s`: the SDK itself waits for ever.
-    """
+    """The models that the service offers, by name. Opens no session. InfraError, naming the address, if no answer comes
+    for `patience_s`: the SDK itself waits for ever."""
     # The SDK makes REST clients one at a time under a lock of the process: one that is made for an address where
     # nothing answers would block those of every other address, long after its caller was cancelled.
     await require_answer(base_url, patience_s=min(patience_s, PATIENCE_S))
@@ -130,10 +124,8 @@ async def supported_models(
 
 
 async def context_length(base_url: str | None, api_key: str | None, model_name: str) -> int | None:
-    """The context of `model_name` in tokens as the service states it, None if it states none.
-
-    Raises ConfigError, naming models that it offers, if the service does not offer this one.
-    """
+    """The context of `model_name` in tokens, None if the service states none. ConfigError, naming models that it
+    offers, if the service does not offer this one."""
     offered = await supported_models(base_url, api_key)
     if model_name not in offered:
         raise ConfigError(f"model_name is {not_offered(model_name, offered)}")
@@ -144,28 +136,25 @@ def not_offered(model_name: str, offered: Iterable[str]) -> str:
     """The words that say so of a model, with those `offered` whose names are near, else with some others."""
     names = {name.lower(): name for name in offered}
     near = [names[key] for key in difflib.get_close_matches(model_name.lower(), names, n=3)]
-    there_are = f"near ones that it offers: {', '.join(near)}" if near else f"it offers: {some_of(names.values())}"
-    local = "; the embedded server, which is used without TINKER_API_KEY and TINKER_BASE_URL, serves that folder"
-    is_local = local_model_folder(model_name) is not None
-    return f"{model_name}, which the Tinker service does not offer ({there_are}{local if is_local else ''})"
+    others = f"near ones that it offers: {', '.join(near)}" if near else f"it offers: {some_of(names.values())}"
+    if local_model_folder(model_name) is not None:
+        others += "; the embedded server, which is used without TINKER_API_KEY and TINKER_BASE_URL, serves that folder"
+    return f"{model_name}, which the Tinker service does not offer ({others})"
 
 
 def some_of(names: Iterable[str]) -> str:
-    """Some of the models, for one line, and how many more there are."""
     ordered = sorted(names)
-    shown, more = ordered[:SHOWN], len(ordered) - SHOWN
-    others = f" and {more} more (coderl doctor lists them)" if more > 0 else ""
-    return f"{', '.join(shown) or 'none'}{others}"
+    more = len(ordered) - SHOWN
+    return (", ".join(ordered[:SHOWN]) or "none") + (f" and {more} more (coderl doctor lists them)" if more > 0 else "")
 
 
 async def create_training_client(
     service: tinker.ServiceClient, model_name: str, *, lora_rank: int, seed: int
 ) -> tinker.TrainingClient:
     """A new LoRA on a base model. The same `seed` gives the same initial weights."""
+    seed = seed_for(seed, "lora")
     with tinker_errors(f"creating a LoRA of rank {lora_rank} on {model_name}", missing_is_fatal=True):
-        return await service.create_lora_training_client(
-            base_model=model_name, rank=lora_rank, seed=seed_for(seed, "lora")
-        )
+        return await service.create_lora_training_client(base_model=model_name, rank=lora_rank, seed=seed)
 
 
 async def restore_training_client(service: tinker.ServiceClient, state_path: str) -> tinker.TrainingClient:
@@ -211,7 +200,6 @@ async def delete_checkpoint(rest: tinker.RestClient, path: str) -> None:
 
 
 def training_run_of(path: str) -> str:
-    """The id of the training run that a checkpoint's tinker:// path names."""
     return path.removeprefix("tinker://").partition("/")[0]
 
 
@@ -234,7 +222,7 @@ async def _in_daemon_thread(call: Callable[[], AnswerT]) -> AnswerT:
 
 
 def named_address(base_url: str | None) -> str:
-    """The service's address as people are told it, with the variable that sets it, if one does."""
+    """The service's address with the variable that sets it, if one does."""
     named = " (TINKER_BASE_URL)" if os.environ.get("TINKER_BASE_URL") else ""
     return f"{service_address(base_url)}{named}"
 
@@ -245,12 +233,9 @@ def service_address(base_url: str | None) -> str:
 
 
 async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S, notice_s: float = NOTICE_S) -> None:
-    """Return as soon as the address (None: the SDK's own) answers anything; what it answers is for the SDK to judge.
-
-    Raises InfraError, naming the address, if nothing does for `patience_s`, and ConfigError if it is no address.
-    """
-    # Said if the time runs out within the first request.
-    fault: str | None = "nothing came back"
+    """Return as soon as the address (None: the SDK's own) answers anything. InfraError, naming the address, if nothing
+    does for `patience_s`, ConfigError if it is no address."""
+    fault: str | None = "nothing came back"  # said if the time runs out within the first request
     try:
         with notice(base_url, patience_s, after_s=notice_s):
             async with asyncio.timeout(patience_s):
@@ -270,30 +255,27 @@ async def served_by(base_url: str | None, api_key: str | None, model_name: str) 
     else the service's address. Raises InfraError if nothing answers."""
     address = service_address(base_url)
     try:
-        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-        async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
+        async with httpx.AsyncClient(
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
+        ) as client:
             # Not through the SDK, which drops what its own service does not say.
             url = f"{resolve_base_url(base_url)}/api/v1/get_server_capabilities"
             answer = await client.get(url, headers={"X-API-Key": api_key or ""})
     except httpx.TransportError as error:
         raise InfraError(f"no answer from Tinker at {named_address(base_url)}: {error}") from error
-    if answer.status_code != httpx.codes.OK:
-        return address
     try:
-        told = [model.get("served") for model in answer.json()["supported_models"] if model["model_name"] == model_name]
+        models = answer.json()["supported_models"] if answer.status_code == httpx.codes.OK else []
+        told = next((model.get("served") for model in models if model["model_name"] == model_name), None)
     except (ValueError, TypeError, KeyError, AttributeError):
         return address
-    if not told or not isinstance(told[0], str):
+    if not isinstance(told, str):
         return address
     host = urlsplit(address).hostname
-    return told[0] if host in LOOPBACK else f"{told[0]}, at {host}"
+    return told if host in LOOPBACK else f"{told}, at {host}"
 
 
 async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:
-    """Ask the address every so many seconds; raises InfraError once nothing has answered for `outage_s`.
-
-    The log says when it falls silent, and when it answers again.
-    """
+    """Ask the address every so many seconds; raises InfraError once nothing has answered for `outage_s`."""
     silent_since: float | None = None
     while True:
         await asyncio.sleep(every_s)
@@ -313,8 +295,9 @@ async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: flo
 async def _fault(base_url: str | None) -> str | None:
     """Why the address does not answer now; None if it answers anything."""
     try:
-        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-        async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
+        async with httpx.AsyncClient(
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
+        ) as client:
             # Without a key: a refusal is an answer too, and means that somebody is there.
             await client.get(f"{resolve_base_url(base_url)}/api/v1/healthz")
     except httpx.TransportError as error:
@@ -324,7 +307,7 @@ async def _fault(base_url: str | None) -> str | None:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """The authorities that are trusted, which take longer to read than the question that is asked with them."""
+    """The trusted authorities, which take longer to read than the question that is asked with them."""
     return httpx.create_ssl_context()
 
 
@@ -353,18 +336,15 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def status_code(error: BaseException) -> int | None:
     """The HTTP status at the root of `error`, None if no answer came back."""
-    for cause in causes(error):
-        if isinstance(cause, tinker.APIStatusError):
-            return int(cause.response.status_code)
-    return None
+    answers = (cause for cause in causes(error) if isinstance(cause, tinker.APIStatusError))
+    return next((int(answer.response.status_code) for answer in answers), None)
 
 
 def is_fatal(error: BaseException, *, missing_is_fatal: bool = False) -> bool:
     """Whether retrying `error` cannot help. `missing_is_fatal` says what a 404 means."""
-    # Judged already, deeper down.
-    if any(isinstance(cause, ConfigError) for cause in causes(error)):
-        return True
     for cause in causes(error):
+        if isinstance(cause, ConfigError):  # judged already, deeper down
+            return True
         # A request that was accepted and failed later has a category and no HTTP status.
         if isinstance(cause, tinker.RequestFailedError) and cause.category is RequestErrorCategory.User:
             return True
@@ -394,11 +374,8 @@ def describe(error: BaseException) -> str:
 
 @contextmanager
 def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[None]:
-    """Turn what the SDK raises inside the block into ConfigError (fatal) or InfraError (worth a retry).
-
-    `action` is what was being done, as in "creating the sampling client". Errors of our own pass unchanged, and so do
-    those that can only be a mistake in a program (TypeError and the like): a retry would hide them.
-    """
+    """Turn what the SDK raises inside the block into ConfigError (fatal) or InfraError (worth a retry). Errors of our
+    own pass unchanged, and so do those that can only be a mistake in a program: a retry would hide them."""
     try:
         yield
     # First: a bug of ours inside the block would else be retried for minutes as the service's.
@@ -412,11 +389,8 @@ def tinker_errors(action: str, *, missing_is_fatal: bool = False) -> Iterator[No
 async def save_weights(
     training_client: tinker.TrainingClient, name: str, *, kind: Kind = "both", ttl_seconds: int | None = None
 ) -> dict[str, str]:
-    """Save the current weights and return `state_path` and/or `sampler_path`, without recording them.
-
-    A state of the same name is overwritten, so that a save that is repeated after a crash works. Sampler weights cannot
-    be overwritten and get a unique name. `ttl_seconds` is how long the service keeps them (3600 or more; None: always).
-    """
+    """Save the current weights and return `state_path` and/or `sampler_path`, without recording them. `ttl_seconds` is
+    how long the service keeps them (3600 or more; None: always)."""
     with tinker_errors(f"saving checkpoint {name}"):
         pending = submit_weights(training_client, name, kind, ttl_seconds)
         return {key: (await future).path for key, future in pending.items()}

@@ -11,9 +11,8 @@ completion's advantage and r = exp(l - q) the importance ratio:
     gspo                  -min(s A, clip(s, low, high) A)    s = exp(mean of l - q over the completion) for each token
     dro                   -(l A - beta / 2 (l - q)^2)
 
-The service computes gradients and reports a sum of its own. The value is worked out here from the log-probabilities
-that it returns, in float64, since services name and add up theirs in their own ways. Thresholds are always sent:
-defaults are the service's affair too.
+The service computes gradients. The value is worked out here from the log-probabilities that it returns, in float64,
+since services name and add up theirs in their own ways. Thresholds are always sent: defaults are theirs too.
 
 Not covered: stable_reinforce. It reads records of the sampler that end with its session, and after a day: an update
 that a crash lost could not be replayed.
@@ -40,12 +39,11 @@ LOSS_FN: LossName = "importance_sampling"
 
 @dataclass(frozen=True, slots=True)
 class CompletionLoss:
-    """The loss of one completion, summed over its tokens; their importance ratios (T,) as the loss takes them; how many
-    it cuts at a threshold, None for a loss without one."""
+    """The loss of one completion, summed over its tokens."""
 
     loss: float
-    ratios: np.ndarray
-    clipped: int | None
+    ratios: np.ndarray  # the tokens' importance ratios (T,) as the loss takes them
+    clipped: int | None  # how many tokens it cuts at a threshold; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +54,13 @@ class PolicyLoss:
     config: Mapping[str, float] = field(default_factory=dict)
 
     def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> CompletionLoss:
-        """The loss of a completion from both sides' log-probabilities (T,) of its tokens, float64, and its advantage or
-        that of each token (T,)."""
-        if self.name == "gspo":
-            ratios = np.full(len(trainer), np.exp((trainer - sampler).mean()))
-        else:
-            ratios = np.exp(trainer - sampler)
+        """The loss from both sides' log-probabilities (T,) of a completion's tokens, float64."""
+        logs = trainer - sampler
+        ratios = np.full(len(logs), np.exp(logs.mean())) if self.name == "gspo" else np.exp(logs)
         if self.name == "importance_sampling":
             return CompletionLoss(-_weighted(ratios, advantage), ratios, None)
         if self.name == "dro":
-            penalty = self.config["beta"] / 2 * ((trainer - sampler) ** 2).sum()
+            penalty = self.config["beta"] / 2 * (logs**2).sum()
             return CompletionLoss(float(penalty) - _weighted(trainer, advantage), ratios, None)
         low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
         cut = np.clip(ratios, low, high)
@@ -100,8 +95,6 @@ class UpdateRefusedError(ConfigError):
 
 
 class TrainStepOutput(NamedTuple):
-    """What the service answered to one step."""
-
     forward_backward: tinker.ForwardBackwardOutput
     optim_step: tinker.OptimStepResponse
 
@@ -111,11 +104,10 @@ def make_datum(
 ) -> tinker.types.Datum:
     """The training example of one completion.
 
-    `tokens` is prompt + completion (n of them) and `ob_len` >= 1 the prompt's length. `logprobs` are the sampler's,
-    given per completion token (n - ob_len), per token (n) or per target (n - 1); where two of these lengths coincide,
-    both mean the same. `advantage` is the completion's, or one per completion token. Input is tokens[:-1], targets are
-    tokens[1:]; logprobs and advantages are 0 on the first ob_len - 1 targets, which belong to the prompt. Raises
-    ValueError for any other length, an empty prompt or an empty completion.
+    `tokens` is prompt + completion (n of them) and `ob_len` >= 1 the prompt's length. `logprobs` are the sampler's, per
+    completion token (n - ob_len), per token (n) or per target (n - 1). `advantage` is the completion's, or one per
+    completion token. Input is tokens[:-1], targets are tokens[1:]; logprobs and advantages are 0 on the first
+    ob_len - 1 targets, the prompt's. Raises ValueError for any other length, an empty prompt or completion.
     """
     datum = array_datum(np.asarray(tokens), logprobs, ob_len, advantage)
     inputs = np.asarray(tokens)[:-1].tolist()
@@ -208,7 +200,6 @@ def finish_train_step(
 
 
 def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
-    """What `future` answers, or what it failed with."""
     try:
         return future.result()
     except Exception as error:
@@ -216,10 +207,8 @@ def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
 
 
 def _update_error(failures: Sequence[BaseException]) -> UpdateFailedError | UpdateRefusedError:
-    """The error for a step of which `failures` came back; the first one is the cause, the second often its echo.
-
-    The optimizer step is refused for good even where its gradient failed for a retryable reason.
-    """
+    """The error for a step of which `failures` came back. The first one is the cause: the optimizer step is refused for
+    good even where its gradient failed for a retryable reason."""
     if is_fatal(failures[0]):
         return UpdateRefusedError(f"the update was refused: {describe(failures[0])}")
     return UpdateFailedError(f"the update failed: {describe(failures[0])}")

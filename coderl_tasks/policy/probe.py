@@ -36,13 +36,10 @@ from coderl_tasks.prompts.renderers import Renderer
 
 NOISE = 0.05
 """Nats per token, the mean of |sampled - trained|: what bfloat16 and two different kernels explain."""
-
 GROSS = 0.5
 """Nats per token that only another policy or another quantity explains: ratios would be off by a factor of 1.6."""
-
 LEAST_TOLERANCE = 0.005
 """Nats per token: what tells temperatures apart on a service whose two sides agree exactly at 1."""
-
 QUESTION = "Write twenty random words."
 SAMPLES, TOKENS = 8, 32
 SAMPLES_AT_TEMPERATURE = 4
@@ -57,30 +54,23 @@ Stops = Literal["returned", "left out", "none seen"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the Tinker service at `service` was found to do for `model`; recorded in config.json.
-
-    `served` is the model it says it trains. `gap` is the mean |sampled - trained| log-probability of the same tokens at
-    temperature 1, `gap_at_temperature` the same for tokens sampled at `temperature` (None at 1), both in nats per
-    token; `logprobs_at` says which distribution those are of: the one scaled by the temperature, the one training uses,
-    or neither (None at 1). `duplicate_rate` is as in metrics.jsonl, `tokens` what the probe sampled.
-    """
+    """What the Tinker service at `service` was found to do for `model`; recorded in config.json."""
 
     service: str
     model: str
     temperature: float
-    served: str | None
+    served: str | None  # the model it says it trains
     seeds_clone: bool
     greedy_repeats: bool
     stops: Stops
-    gap: float
-    gap_at_temperature: float | None
-    logprobs_at: LogprobsAt | None
-    duplicate_rate: float
-    tokens: int
+    gap: float  # nats per token: mean |sampled - trained| log-probability of the same tokens at temperature 1
+    gap_at_temperature: float | None  # the same for tokens sampled at `temperature`; None at 1
+    logprobs_at: LogprobsAt | None  # which distribution those are of; None at 1
+    duplicate_rate: float  # as in metrics.jsonl
+    tokens: int  # that the probe sampled
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any] | None) -> Self | None:
-        """The probe as it was recorded; None if there is none."""
         return None if record is None else cls(**record)
 
     def is_of(self, service: str, model: str, temperature: float) -> bool:
@@ -88,7 +78,6 @@ class Probe:
         return (self.service, self.model, self.temperature) == (service, model, temperature)
 
     def summary(self) -> str:
-        """What was found, in one line."""
         parts = [
             f"{self.served or 'a model without a name'} is served",
             f"samples of one request {'are clones with a seed, and differ without' if self.seeds_clone else 'differ'}",
@@ -101,7 +90,7 @@ class Probe:
         return "; ".join(parts)
 
     def warnings(self) -> list[str]:
-        """What a run on this service has to live with, one line each; empty where all is as it should be."""
+        """What a run on this service has to live with, one line each."""
         found = []
         if self.served is not None and not same_model(self.served, self.model):
             found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
@@ -169,19 +158,18 @@ async def probe_service(
     loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> Probe:
     """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained. `loss` is the
-    one that it is going to be trained with.
-
-    Raises CoderlError if all samples of a request are the same with and without a seed, InfraError if none comes with
-    log-probabilities, or the service fails.
-    """
-    prompt, stop, seed = _prompt(renderer), renderer.stop_tokens, seed_for("probe")
+    one that it is going to be trained with. CoderlError if all samples of a request are the same with and without a
+    seed, InfraError if none comes with log-probabilities, or the service fails."""
+    prompt = renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
+    stop, seed = renderer.stop_tokens, seed_for("probe")
     draw = partial(sample_group, sampler, prompt)
-    first = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=seed, stop=stop)
+    draw_at_one = partial(draw, num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, stop=stop)
+    first = await draw_at_one(seed=seed)
     seeds_clone = _are_clones(first)
     at_one, sent_seed = first, seed if not seeds_clone else None
     # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
     if seeds_clone:
-        at_one = await draw(num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, seed=None, stop=stop)
+        at_one = await draw_at_one(seed=None)
         if _are_clones(at_one):
             raise CoderlError(
                 f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
@@ -192,12 +180,13 @@ async def probe_service(
         scaled = await draw(
             num_samples=SAMPLES_AT_TEMPERATURE, max_tokens=TOKENS, temperature=temperature, seed=sent_seed, stop=stop
         )
-    (greedy,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=stop)
+    draw_greedy = partial(draw, num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed)
+    (greedy,) = await draw_greedy(stop=stop)
     # Greedy decoding is sent past a token that it is known to reach: in so few tokens no completion may meet its own
     # stop token, and then nothing would show whether stop tokens are honoured.
     earlier = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
-    (again,) = await draw(num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed, stop=[*stop, earlier])
-    ones, others = _usable(at_one), _usable(scaled)
+    (again,) = await draw_greedy(stop=[*stop, earlier])
+    ones, others = ([one for one in some if one.logprobs is not None] for some in (at_one, scaled))
     if not ones or (scaled and not others):
         raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
     trained = await _trained_logprobs(trainer, prompt, [*ones, *others], loss)
@@ -222,14 +211,6 @@ async def probe_service(
         duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,
         tokens=sum(len(completion.tokens) for completion in sampled),
     )
-
-
-def _prompt(renderer: Renderer) -> list[int]:
-    return renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
-
-
-def _usable(completions: Sequence[Completion]) -> list[Completion]:
-    return [completion for completion in completions if completion.logprobs is not None]
 
 
 def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
@@ -303,10 +284,8 @@ async def _logprobs_at(
 async def _top_logprobs(
     sampler: tinker.SamplingClient, prompt: list[int], tokens: list[int]
 ) -> list[list[tuple[int, float]]] | None:
-    """The TOP_K most probable tokens, with log-probabilities at temperature 1, in the place of each of `tokens`.
-
-    None where the service has none to give.
-    """
+    """The TOP_K most probable tokens, with log-probabilities at temperature 1, in the place of each of `tokens`; None
+    where the service has none to give."""
     try:
         with tinker_errors("asking for top-k log-probabilities"):
             response = await sampler.sample(
@@ -318,8 +297,7 @@ async def _top_logprobs(
             )
     except ConfigError:  # not offered; what is refused for another reason was refused before
         return None
-    rows = (response.topk_prompt_logprobs or [])[len(prompt) :]
-    found = [row for row in rows if row]
+    found = [row for row in (response.topk_prompt_logprobs or [])[len(prompt) :] if row]
     return found if len(found) == len(tokens) else None
 
 

@@ -20,8 +20,6 @@ TRUNCATED, NO_COMPLETION = "length", "missing"
 
 
 class Column(NamedTuple):
-    """A column of the rollout record."""
-
     dtype: pl.DataType
     meaning: str
     value: "Callable[[ScoredCompletion], Any]" = lambda scored: None

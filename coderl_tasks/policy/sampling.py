@@ -8,15 +8,10 @@ group_frame       GroupRequest + completions -> SAMPLED_SCHEMA, one group
 graded_group      group + ScoredCompletions  -> ROLLOUT_SCHEMA, advantage null, trained false
 in_order          groups                     -> one frame, in group and sample order
 split_groups      such a frame               -> its groups
-first_failures    graded                     -> by problem, the first failing test of each program
-require_sampled   sampled                    -> InfraError if too much of it cannot be trained on
-require_graded    graded                     -> SandboxDownError if too much of it could not be graded
-require_rewards   graded                     -> CoderlError if compute_reward failed on too much of it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -44,26 +39,17 @@ OUTSIDE_TRAINING = -1
 """The step of what a profile or an evaluation samples."""
 MOST_LOST = 0.1
 """Of a step's samples, or of its programs: what is left when more fails is no fair sample."""
-
 MOST_REWARD_ERRORS = 0.05
 """Of a step's completions: a reward function that fails more often is to be mended, not trained through."""
-
-HISTORY_COLUMNS = ("step", "group_index", "problem_id", "code", "verdict", "tests_total", "first_failed")
-"""What `first_failures` needs, and `tests_total`, which tells two lists of tests of one problem apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One sampled completion: tokens with the sampler's log-probabilities (natural log), equally many.
-
-    `logprobs` is None where the service gave none, too few, or some that are not finite: there is nothing to train on.
-    `stop_reason` is "stop" or "length" (truncated). The stop token, where one was sampled, is the last token. A
-    completion that was asked for and never came is `MISSING`.
-    """
+    """One sampled completion; its last token is the stop token, where one was sampled. MISSING: it never came."""
 
     tokens: list[int]
-    logprobs: list[float] | None
-    stop_reason: str
+    logprobs: list[float] | None  # natural, one per token; None: none, too few or not finite, nothing to train on
+    stop_reason: str  # "stop" or "length" (truncated)
 
 
 MISSING = Completion([], None, NO_COMPLETION)
@@ -71,25 +57,20 @@ MISSING = Completion([], None, NO_COMPLETION)
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What to sample for one problem. `max_tokens` is the completion's limit, already capped at the context.
-
-    `seed` None leaves the draw to the service. The rest says what the group is, for its record: the training step (-1
-    outside training), which attempt at the problem it is (from 0), the last step trained into the policy that samples
-    (-1: the base model), and the number of its first completion.
-    """
+    """What to sample for one problem, and what the group is, for its record."""
 
     group_index: int
     problem_id: str
     split: str
     prompt_tokens: list[int]
     num_samples: int
-    max_tokens: int
-    seed: int | None
+    max_tokens: int  # the completion's limit, already capped at the context
+    seed: int | None  # None leaves the draw to the service
     temperature: float
-    step: int = -1
+    step: int = OUTSIDE_TRAINING
     attempt: int = 0
-    sampler_step: int = -1
-    first_sample: int = 0
+    sampler_step: int = -1  # the last step trained into the policy that samples; -1: the base model
+    first_sample: int = 0  # the number of its first completion
 
 
 def completion_budget(prompt_len: int, max_tokens: int, context: int) -> int:
@@ -111,25 +92,18 @@ async def sample_group(
     """`num_samples` completions of one prompt, in one `sample` call. `stop` None means the model's own end token.
 
     Where fewer come, the rest is MISSING. Raises InfraError if the service fails or sends too many, ConfigError if it
-    refuses for good, ValueError for an empty prompt, no room (max_tokens < 1) or an empty `stop`, which would disable
-    all stopping.
+    refuses for good, ValueError for nothing to sample or an empty `stop`, which would disable all stopping.
     """
     if not prompt_tokens or max_tokens < 1 or num_samples < 1:
         raise ValueError(f"nothing to sample: {len(prompt_tokens)=}, {max_tokens=}, {num_samples=}")
     if stop is not None and not len(stop):
         raise ValueError("stop is empty: use None for the model's own end token")
-    params = tinker.SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        stop=None if stop is None else list(stop),
-    )
+    stops = None if stop is None else list(stop)
+    params = tinker.SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, stop=stops)
+    prompt = tinker.ModelInput.from_ints(list(prompt_tokens))
     try:
         with tinker_errors("sampling"):
-            response = await sampling_client.sample(
-                prompt=tinker.ModelInput.from_ints(list(prompt_tokens)), num_samples=num_samples, sampling_params=params
-            )
+            response = await sampling_client.sample(prompt=prompt, num_samples=num_samples, sampling_params=params)
     except AssertionError as error:  # how the SDK says that not as many sequences came as the service had promised
         raise InfraError(f"Tinker, sampling: {error}") from error
     if len(response.sequences) > num_samples:
@@ -148,83 +122,51 @@ async def sample_group(
     return came + [MISSING] * (num_samples - len(came))
 
 
-@contextmanager
-def first_error() -> Iterator[None]:
-    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
-    stopped: BaseException | None = None
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        stopped = group
-        while isinstance(stopped, BaseExceptionGroup):
-            stopped = stopped.exceptions[0]
-    if stopped is not None:  # outside the handler, so that it keeps its own cause
-        raise stopped
-
-
 async def try_all(
     work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], what: str = "groups"
 ) -> list[ResultT]:
     """What `work` gives for each of `items`, all worked on together, in order; `what` they are.
 
-    An InfraError leaves the others their try: the first in order is raised once all are through. So does a
-    BudgetReachedError, which is raised where there is no InfraError, as that is worth another try. Any other error
-    stops the others at once.
+    An InfraError leaves the others their try, since what they sample is paid for: the first in order is raised once all
+    are through. So does a BudgetReachedError, which is raised where there is no InfraError, as that is worth another
+    try. Any other error stops the others at once.
     """
-
-    async def one(item: ItemT) -> ResultT | InfraError | BudgetReachedError:
-        try:
-            return await work(item)
-        except (InfraError, BudgetReachedError) as error:
-            # Caught in here: a TaskGroup that saw it would cancel the groups still being sampled, which are paid for.
-            return error
-
-    with first_error():
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one(item)) for item in items]
-    results = [task.result() for task in running]
-    failures = [result for result in results if isinstance(result, InfraError)]
+    tasks = [asyncio.ensure_future(work(item)) for item in items]
+    running = set(tasks)
+    try:
+        while running:
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            for error in errors:
+                if not isinstance(error, InfraError | BudgetReachedError):
+                    raise error
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    failures = [error for task in tasks if isinstance(error := task.exception(), InfraError)]
     if failures:
         raise InfraError(f"{len(failures)} of {len(items)} {what} failed; first: {failures[0]}") from failures[0]
-    for result in results:
-        if isinstance(result, BudgetReachedError):
-            raise result
-    return [result for result in results if not isinstance(result, InfraError | BudgetReachedError)]
+    return [task.result() for task in tasks]  # of what is left only a BudgetReachedError is raised
 
 
 def group_frame(
     request: GroupRequest, completions: Sequence[Completion], *, decode: Callable[[list[int]], str]
 ) -> pl.DataFrame:
-    """One sampled group as a frame of SAMPLED_SCHEMA, one row per completion, numbered from `request.first_sample`.
-
-    `decode` turns completion tokens into the text that is graded.
-    """
+    """One sampled group (SAMPLED_SCHEMA); `decode` turns completion tokens into the text that is graded."""
+    group = {name: getattr(request, name) for name in SAMPLED_SCHEMA if hasattr(request, name)}
     rows = [
-        {
-            "step": request.step,
-            "attempt": request.attempt,
-            "problem_id": request.problem_id,
-            "split": request.split,
-            "group_index": request.group_index,
-            "sample_index": sample_index,
-            "sampler_step": request.sampler_step,
-            "prompt_tokens": request.prompt_tokens,
-            "completion_tokens": completion.tokens,
-            "logprobs": completion.logprobs,
-            "completion": decode(completion.tokens),
-            "stop_reason": completion.stop_reason,
-        }
+        group
+        | {"sample_index": sample_index, "completion_tokens": completion.tokens, "logprobs": completion.logprobs}
+        | {"completion": decode(completion.tokens), "stop_reason": completion.stop_reason}
         for sample_index, completion in enumerate(completions, request.first_sample)
     ]
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
 
 def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None]) -> pl.DataFrame:
-    """One sampled group with what grading says of it: ROLLOUT_SCHEMA, in the group's order.
-
-    `scored` has one ScoredCompletion per sample, None for one that was left out. Infra errors get null scores and
-    reward. Raises ValueError if it has another number.
-    """
+    """One sampled group with what grading says of it (ROLLOUT_SCHEMA). `scored` has one per sample (else ValueError),
+    None for one that was left out."""
     if len(scored) != sampled.height:
         raise ValueError(f"{len(scored)} of {sampled.height} completions of a group were scored")
     left_out = {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
@@ -239,39 +181,33 @@ def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) 
     """The groups of a step as one frame of `schema`, in group and sample order."""
     # Groups arrive in any order, and the last bits of a sum of gradients depend on it: a replay needs one order.
     arrived = sorted((group for group in groups if group.height), key=lambda group: group.select(ORDER).row(0))
-    return ordered(pl.concat([pl.DataFrame(schema=schema), *arrived]))
-
-
-def ordered(rollouts: pl.DataFrame) -> pl.DataFrame:
-    """`rollouts` in group and sample order. Not copied where they are in order: a step's tokens can be gigabytes."""
+    rollouts = pl.concat([pl.DataFrame(schema=schema), *arrived])
     order = rollouts.select(ORDER)
+    # Not copied where they are in order: a step's tokens can be gigabytes.
     return rollouts if order.equals(order.sort(ORDER)) else rollouts.sort(ORDER)
 
 
 def split_groups(rollouts: pl.DataFrame) -> list[pl.DataFrame]:
     """The groups of a step in order, each in sample order: views of `rollouts`, where these are in order."""
-    rows = ordered(rollouts)
+    rows = in_order([rollouts], rollouts.schema)
     sizes = rows["group_index"].rle().struct.field("len").to_list()
     ends = list(accumulate(sizes))
     return [rows.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
 
 
 def first_failures(rollouts: pl.DataFrame) -> dict[str, list[int | None]]:
-    """By problem id: the first failing test of each program that was graded, None for one that passed all.
-
-    Identical code of a group was graded once and counts once. What was not run, or could not be, is left out.
-    """
+    """By problem id: the first failing test of each program that was graded, None for one that passed all. Identical
+    code of a group counts once."""
     graded = rollouts.filter(
         pl.col("code").is_not_null() & ((pl.col("verdict") == Verdict.PASSED) | pl.col("first_failed").is_not_null())
     )
     # The same code ran once: counted per completion, a test would look the better for clones.
     programs = graded.unique(["step", "group_index", "problem_id", "code"], maintain_order=True)
-    by_problem = programs.group_by("problem_id", maintain_order=True).agg("first_failed")
-    return dict(by_problem.iter_rows())
+    return dict(programs.group_by("problem_id", maintain_order=True).agg("first_failed").iter_rows())
 
 
 def require_sampled(sampled: pl.DataFrame, what: str) -> None:
-    """Raises InfraError, which names `what`, if over MOST_LOST of the samples came without usable log-probabilities."""
+    """Raises InfraError if over MOST_LOST of the samples came without usable log-probabilities."""
     lost = int(sampled["logprobs"].is_null().sum())
     if lost > MOST_LOST * sampled.height:
         raise InfraError(
@@ -281,10 +217,11 @@ def require_sampled(sampled: pl.DataFrame, what: str) -> None:
 
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError, which names `what`, if over MOST_LOST of the programs met an outage, not a verdict.
+    """Raises SandboxDownError, which names `what`, if over MOST_LOST of the programs met an outage, not a verdict: what
+    an outage leaves is mostly completions without a program, which need no sandbox, and no fair sample.
 
-    What is left by an outage is no fair sample: mostly completions without a program, which need no sandbox. A few
-    infra errors among many verdicts are left out and counted.
+    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions: no
+    retry can help, but a mended function, for which what was sampled stays recorded.
     """
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())
@@ -292,11 +229,6 @@ def require_graded(rollouts: pl.DataFrame, what: str) -> None:
         raise SandboxDownError(
             f"{what}: {lost} of {len(programs)} programs could not be graded: is the sandbox up? (coderl doctor)"
         )
-
-
-def require_rewards(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises CoderlError, which names `what` and shows a traceback, if compute_reward failed on over MOST_REWARD_ERRORS
-    of the completions. No retry can help, but a mended function: what was sampled stays recorded for it."""
     failed = rollouts.filter(pl.col("verdict") == Verdict.REWARD_ERROR)
     if failed.height > MOST_REWARD_ERRORS * rollouts.height:
         first = failed.row(0, named=True)

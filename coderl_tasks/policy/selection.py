@@ -15,11 +15,9 @@ SEED_BITS = 31
 
 
 def seed_for(*parts: int | str) -> int:
-    """A seed of 31 bits from `parts`, as in seed_for(run_seed, "sample", step, problem_id).
-
-    Stable across processes and versions. An int and a string of the same digits differ, and so do
-    ("ab", "c") and ("a", "bc"). Raises TypeError for anything but int and str (a float's text is not stable).
-    """
+    """A seed of 31 bits from `parts`, as in seed_for(run_seed, "sample", step, problem_id), stable across processes and
+    versions. An int and a string of the same digits differ, and so do ("ab", "c") and ("a", "bc"). Raises TypeError for
+    anything but int and str (a float's text is not stable)."""
     if not parts:
         raise TypeError("seed_for needs at least one part")
     digest = hashlib.sha256()
@@ -32,21 +30,14 @@ def seed_for(*parts: int | str) -> int:
 
 
 class Selection(Protocol):
-    """How a step's problems are chosen; `SELECTIONS` names them.
-
-    The call alone decides, or what the selection was made with: one that adapts is made with the run's journal, and has
-    to answer the same of a step whenever it is asked, since a killed run asks again.
-    """
+    """How a step's problems are chosen. One that is made with the run's journal has to answer the same of a step
+    whenever it is asked, since a killed run asks again."""
 
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
     ) -> list[str]:
-        """The `count` problems of `step` (from 0), in group order, of the pool's `problem_ids`, in its order.
-
-        With the problems that the step has `taken` so far, in group order: `count` further ones, all different and none
-        of them taken; fewer where the pool has no more.
-        """
-        ...
+        """The `count` problems of `step` (from 0), in group order, of the pool's `problem_ids`, in its order; where the
+        step has `taken` some, `count` further ones, all different, fewer where the pool has no more."""
 
 
 def others(ordered: Iterable[str], taken: Sequence[str], count: int) -> list[str]:
@@ -56,10 +47,8 @@ def others(ordered: Iterable[str], taken: Sequence[str], count: int) -> list[str
 
 
 def places(problem_ids: Sequence[str], *, step: int, count: int) -> range:
-    """The places in an endless stream of problems that `step` takes.
-
-    Raises ValueError for an empty pool, repeated ids, a negative step or a count below 1.
-    """
+    """The places in an endless stream of problems that `step` takes. Raises ValueError for an empty pool, repeated ids,
+    a negative step or a count below 1."""
     if not problem_ids:
         raise ValueError("the pool is empty")
     if len(set(problem_ids)) != len(problem_ids):
@@ -76,8 +65,7 @@ def epoch_order(problem_ids: Sequence[str], *, seed: int, epoch: int) -> list[st
 
 
 def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-    """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps; the `count` problems of `step`
-    (from 0), or further ones beside those `taken`. Raises as `places` does.
+    """selection=shuffle: a stream of shuffled epochs over the pool, cut into steps. Raises as `places` does.
 
     Every problem comes up once per epoch; where an epoch ends inside a step the next one goes on, so a pool smaller
     than a step repeats problems within it. Further problems are the first others of a shuffle of the step's own.
@@ -93,12 +81,10 @@ def shuffle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, tak
 
 
 def cycle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-    """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets; the `count`
-    problems of `step` (from 0), or further ones beside those `taken`. Raises as `places` does.
+    """selection=cycle: the pool in its own order, again and again, as the recipe takes its subsets: whoever orders a
+    pool from easy to hard trains in that order. Raises as `places` does.
 
-    Problem `i` of the stream is `pool[i mod size]`: whoever orders a pool from easy to hard trains in that order.
-    Neighbours in the pool stay neighbours in a step. Further problems are those that follow in the pool: as hard as the
-    step's own, and the next step takes them again.
+    Further problems are those that follow in the pool: as hard as the step's own, and the next step takes them again.
     """
     stretch = places(problem_ids, step=step, count=count)
     if taken:

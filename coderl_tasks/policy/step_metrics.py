@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import polars as pl
@@ -27,13 +26,10 @@ Source = TypeVar("Source")
 FLOAT, INT = pl.Float64(), pl.Int64()
 IMPROBABLE = 1e-6
 """A group of equal completions is called clones where independent draws would repeat its first one so rarely."""
-
 LARGE = ("prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "completion", "code")
 """The columns of tokens and texts, of which a filter would copy a step's."""
-
 REPEATED_MORE = 0.2
 """A step's `duplicate_rate` this much above what the probe found is warned of."""
-
 REPEATS_SCHEMA = {
     "group_index": pl.Int32(),
     "n": pl.Int32(),
@@ -53,53 +49,23 @@ class Metric(Generic[Source]):
     dtype: pl.DataType = FLOAT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScoredRollouts:
-    """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over.
-
-    Groups from `own_groups` on are in place of others; None where none can be. `epochs` is how many times the update
-    goes over what is trained on.
-    """
+    """The scored rollouts of one step (ROLLOUT_SCHEMA), and the parts of them that several metrics are taken over."""
 
     rows: pl.DataFrame
-    own_groups: int | None = None
-    epochs: int = 1
-
-    @cached_property
-    def graded(self) -> pl.DataFrame:
-        """Those with a reward, without their tokens and texts."""
-        return self.rows.select(pl.exclude(LARGE)).filter(pl.col("reward").is_not_null())
-
-    @cached_property
-    def came(self) -> pl.DataFrame:
-        """The `stop_reason` and the `tokens`, their number, of those for which the service sent a completion; the
-        shortest first."""
-        about = self.rows.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
-        return about.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens")
-
-    @cached_property
-    def repeats(self) -> pl.DataFrame:
-        return group_repeats(self.rows)
-
-    @cached_property
-    def groups(self) -> pl.DataFrame:
-        """Of each group: whether the update learned from any of its completions (`trained`), whether all that have a
-        reward have one of 0 or less (`all_zero`), or of 1 or more (`all_one`), the tokens of its `prompt`, and those
-        of its completions (`tokens`)."""
-        low, high = pl.col("reward").min(), pl.col("reward").max()
-        return self.rows.group_by("group_index").agg(
-            pl.col("trained").any(),
-            all_zero=((low == high) & (high <= 0)).fill_null(False),
-            all_one=((low == high) & (low >= 1)).fill_null(False),
-            prompt=pl.col("prompt_tokens").first().list.len().cast(pl.Int64),
-            tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
-        )
+    graded: pl.DataFrame  # those with a reward, without their tokens and texts
+    came: pl.DataFrame  # stop_reason and number of tokens of those that the service sent, the shortest first
+    repeats: pl.DataFrame  # as `group_repeats` returns them
+    groups: pl.DataFrame  # one row each: trained, all_zero, all_one, prompt (its tokens), tokens (of its completions)
+    own_groups: int | None  # groups from here on are in place of others; None where none can be
+    epochs: int  # how many times the update goes over what is trained on
 
 
 @dataclass(frozen=True, slots=True)
 class UpdatedStep:
     """What one step's update returned, with which settings, and the `seconds` of its phases and of the whole `step`;
-    with selection=adaptive also what was known when the step's problems were chosen; and what its tokens cost."""
+    with selection=adaptive also what was known when its problems were chosen; and what its tokens cost."""
 
     result: "UpdateResult"
     learning_rate: float
@@ -111,16 +77,14 @@ class UpdatedStep:
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
     """How many completions of each group of `sampled` (SAMPLED_SCHEMA) repeat another one token for token, and how many
-    chance explains: one row per group, over its completions that have log-probabilities.
+    chance explains: one row per group, over its `n` completions that have log-probabilities.
 
-    `n` of them, `repeated` ones that another one equals, `expected` number of these for independent draws, and whether
-    they are `clones`: all the same where that is improbable.
-
-    A service that draws all samples of a request with one seed, or caches answers, hands out one completion many times:
-    such a group has no signal and says nothing. Short or nearly certain completions repeat by themselves, so the count
-    alone proves nothing. Of n - 1 independent draws at least one is the same as a completion of probability p, which
-    its log-probabilities give, with probability 1 - (1 - p)^(n - 1); summed over the group that is an unbiased estimate
-    of how many completions repeat another.
+    `repeated` of them another one equals, `expected` would for independent draws, and they are `clones` where all are
+    the same and that is improbable. A service that draws all samples of a request with one seed, or caches answers,
+    hands out one completion many times: such a group has no signal. Short or nearly certain completions repeat by
+    themselves: of n - 1 independent draws at least one is the same as a completion of probability p, which its
+    log-probabilities give, with probability 1 - (1 - p)^(n - 1); summed over the group that is an unbiased estimate of
+    how many completions repeat another.
 
     Not covered: log-probabilities at another temperature than the completions were sampled at. Below 1 they understate
     how often independent draws repeat.
@@ -145,10 +109,7 @@ def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
 
 
 def excess_rate(repeats: pl.DataFrame) -> float | None:
-    """The share of the completions that repeat another beyond what chance explains (0 to 1); None without any.
-
-    `repeats` is what `group_repeats` returns.
-    """
+    """The share of completions that repeat another beyond chance (0 to 1), of `group_repeats`; None without any."""
     n, repeated = (int(repeats[column].sum()) for column in ("n", "repeated"))
     return max(0.0, (repeated - math.fsum(repeats["expected"])) / n) if n else None
 
@@ -166,17 +127,20 @@ def _entropy(step: ScoredRollouts) -> float | None:
     return -math.fsum(value for each in logprobs for value in each) / tokens if tokens else None
 
 
-def _percentile(lengths: pl.Series, percent: int) -> int | None:
-    """The smallest of the sorted `lengths` that `percent` of them do not exceed (the nearest rank)."""
-    return int(lengths[-(-percent * len(lengths) // 100) - 1]) if len(lengths) else None
-
-
 def _spread(values: pl.Series) -> float | None:
     """The standard deviation of all of them (not the estimate from a sample)."""
     mean = _mean(values)
-    if mean is None:
-        return None
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    return None if mean is None else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _length(percent: int, meaning: str) -> Metric[ScoredRollouts]:
+    # By nearest rank: the smallest of the sorted lengths that so many percent do not exceed.
+    return Metric(
+        f"completion_tokens_p{percent}",
+        meaning,
+        lambda step: int(step.came["tokens"][-(-percent * step.came.height // 100) - 1]) if step.came.height else None,
+        INT,
+    )
 
 
 def _seconds(phase: str, meaning: str) -> Metric[UpdatedStep]:
@@ -214,12 +178,9 @@ ROLLOUT_METRICS: tuple[Metric[ScoredRollouts], ...] = (
         "per token where its completions led it; at another one it is a cross-entropy with the distribution that the "
         "service's log-probabilities are of",
         _entropy),
-    Metric("completion_tokens_p50", "length that half of the completions that came do not exceed",
-        lambda step: _percentile(step.came["tokens"], 50), INT),
-    Metric("completion_tokens_p90", "length that 90% of them do not exceed",
-        lambda step: _percentile(step.came["tokens"], 90), INT),
-    Metric("completion_tokens_p99", "length that 99% of them do not exceed",
-        lambda step: _percentile(step.came["tokens"], 99), INT),
+    _length(50, "length that half of the completions that came do not exceed"),
+    _length(90, "length that 90% of them do not exceed"),
+    _length(99, "length that 99% of them do not exceed"),
     Metric("advantage_std", "standard deviation of the advantages that are trained on; null if there are none",
         lambda step: _spread(step.rows.select("trained", "advantage").filter("trained")["advantage"])),
     # Of each group's own rewards: a step of which half is all 0 and half all 1 has the mean of one that learns.
@@ -312,5 +273,22 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
     """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
     and not in place of others; None where none is. They are trained on `epochs` times."""
-    step = ScoredRollouts(rollouts, own_groups, epochs)
+    about = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
+    low, high = pl.col("reward").min(), pl.col("reward").max()
+    groups = rollouts.group_by("group_index").agg(
+        pl.col("trained").any(),
+        all_zero=((low == high) & (high <= 0)).fill_null(False),
+        all_one=((low == high) & (low >= 1)).fill_null(False),
+        prompt=pl.col("prompt_tokens").first().list.len().cast(pl.Int64),
+        tokens=pl.col("completion_tokens").list.len().cast(pl.Int64).sum(),
+    )
+    step = ScoredRollouts(
+        rollouts,
+        graded=rollouts.select(pl.exclude(LARGE)).filter(pl.col("reward").is_not_null()),
+        came=about.filter(pl.col("stop_reason") != NO_COMPLETION).sort("tokens"),
+        repeats=group_repeats(rollouts),
+        groups=groups,
+        own_groups=own_groups,
+        epochs=epochs,
+    )
     return {metric.name: metric.compute(step) for metric in ROLLOUT_METRICS}

@@ -4,9 +4,6 @@ Which rollouts, in which order, in which batches and with which numbers depends 
 seed alone, so that a replay from the recorded frame repeats the update. Epochs go over the same rollouts: the sampler's
 log-probabilities stay those that were recorded, while the policy moves away from them.
 
-The learning rate of a step is a warm-up, then constant, linear or cosine. The step's number alone decides, so that a
-run that goes on neither warms up again nor begins its schedule anew.
-
 The penalty on leaving the base model: each token's advantage less what the policy gained on the base model there. With
 d_t = sampler - base log-probability of a sampled token, whose mean estimates KL(policy || base), and coef the penalty's
 weight, the advantage of a token is
@@ -15,10 +12,8 @@ weight, the advantage of a token is
 
 Taken off the mean, the penalty moves probability between tokens and does not shift all advantages (as the Tinker
 cookbook does it). The base model's log-probabilities are recorded with the scored rollouts: a replay asks for none.
-Not covered: groups without a signal are skipped as ever, and not pulled back.
-
-Without a penalty the same mean can be an observation, of a sample of a step's completions (`observed`): the advantages
-do not know of it.
+Not covered: groups without a signal are skipped as ever, and not pulled back. Without a penalty the same mean can be an
+observation, of a sample of a step's completions (`observed`).
 """
 
 import asyncio
@@ -47,7 +42,7 @@ from coderl_tasks.policy.grpo import (
     with_input,
 )
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
-from coderl_tasks.policy.sampling import ordered, try_all
+from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
 
@@ -61,37 +56,30 @@ GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 
 @dataclass(frozen=True, slots=True)
 class UpdateMethod:
-    """How the rollouts of a step are trained on: the loss, how many times over, how many datums per optimizer step
-    (None: all of them), and the weight of the penalty on leaving the base model."""
+    """How the rollouts of a step are trained on."""
 
     loss: PolicyLoss = field(default_factory=PolicyLoss)
     epochs: int = 1
-    batch_size: int | None = None
-    kl_penalty_coef: float = 0.0
+    batch_size: int | None = None  # datums per optimizer step; None: all of them
+    kl_penalty_coef: float = 0.0  # weight of the penalty on leaving the base model
 
     def record(self) -> dict[str, Any]:
         """This method for a commit, which a replay reads; empty for the plain one."""
         if self == UpdateMethod():
             return {}
-        return {
-            "loss_fn": self.loss.name,
-            "loss_fn_config": dict(self.loss.config),
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "kl_penalty_coef": self.kl_penalty_coef,
-        }
+        loss = {"loss_fn": self.loss.name, "loss_fn_config": dict(self.loss.config)}
+        return loss | {name: getattr(self, name) for name in ("epochs", "batch_size", "kl_penalty_coef")}
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> Self:
-        """The method that a commit recorded."""
         if not record:
             return cls()
         loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])
         return cls(loss, record["epochs"], record["batch_size"], record["kl_penalty_coef"])
 
     def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
-        """The epoch and the indices of the datums of each optimizer step, in order; the last one of an epoch has what
-        is left. Each epoch's order is drawn from `seed`; where one step takes all, it is theirs."""
+        """The epoch and the indices of the datums of each optimizer step, in order. `seed` draws each epoch's order,
+        but where one step takes all."""
         size = self.batch_size or n_datums
         for epoch in range(self.epochs):
             order = list(range(n_datums))
@@ -104,23 +92,18 @@ class UpdateMethod:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """What one optimizer step was made on, as the policy was before it: sums over its completion tokens.
-
-    `gap` adds up (sampler - trainer) log-probability; `ratio_sum` and `ratio_max` are of the importance ratios as the
-    loss takes them; `clipped` counts the tokens that the loss cuts at a threshold, None where it has none; `grad_norm`
-    is the gradient's norm before clipping, None where the service does not say.
-    """
+    """What one optimizer step was made on, as the policy was before it: sums over its completion tokens."""
 
     epoch: int
     n_datums: int
     n_tokens: int
     loss: float
-    gap: float
-    ratio_sum: float
+    gap: float  # of (sampler - trainer) log-probability
+    ratio_sum: float  # of the importance ratios as the loss takes them
     ratio_max: float
-    clipped: int | None
+    clipped: int | None  # tokens that the loss cuts at a threshold; None: it has none
     service_metrics: dict[str, float]
-    grad_norm: float | None = None
+    grad_norm: float | None = None  # before clipping; None: the service does not say
 
     def row(self) -> dict[str, Any]:
         """This optimizer step in the journal: means over its tokens."""
@@ -139,32 +122,25 @@ class OptimizerStep:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What the update of a step did.
+    """What the update of a step did. From `loss` on of the policy before each optimizer step, None where there was no
+    step, and over all its steps as in OptimizerStep."""
 
-    `n_datums` and `n_tokens` count what was trained on once, however many epochs went over it; `kl_base` is what
-    `kl_to_base` found. The rest is of the policy before each optimizer step, and None where there was no step: `loss`
-    is summed over the completion tokens of an epoch (the epochs' mean); `kl_sample_train` is the mean over tokens of
-    (sampler - trainer) log-probability in nats; `ratio_mean` and `ratio_max` are of their importance ratios;
-    `clipped_share` (0 to 1) of them the loss cut at a threshold, None where it has none; `grad_norm` is the greatest
-    norm of a gradient before clipping, None where the service does not say.
-    """
-
-    n_datums: int = 0
+    n_datums: int = 0  # trained on, once, however many epochs went over them; as n_tokens
     n_tokens: int = 0
     steps: tuple[OptimizerStep, ...] = ()
-    kl_base: float | None = None
-    loss: float | None = None
-    kl_sample_train: float | None = None
+    kl_base: float | None = None  # as `kl_to_base`
+    loss: float | None = None  # summed over the completion tokens of an epoch; the epochs' mean
+    kl_sample_train: float | None = None  # nats: mean over tokens of (sampler - trainer) log-probability
     ratio_mean: float | None = None
     ratio_max: float | None = None
-    clipped_share: float | None = None
-    grad_norm: float | None = None
+    clipped_share: float | None = None  # of the tokens, 0 to 1
+    grad_norm: float | None = None  # the greatest
 
 
 def learning_rate_at(
     step: int, peak: float, *, warmup_steps: int = 0, schedule: Schedule = "constant", total_steps: int | None = None
 ) -> float:
-    """The learning rate of `step` (from 0).
+    """The learning rate of `step` (from 0), whose number alone decides: a run that goes on does not warm up again.
 
     It grows in equal parts to `peak`, which the last of the `warmup_steps` has. Then it stays there, or falls, by a
     straight line or half a cosine, so as to be 0 at `total_steps`: the steps before that one learn.
@@ -177,29 +153,15 @@ def learning_rate_at(
     return peak * (1 - done) if schedule == "linear" else peak * (1 + math.cos(math.pi * done)) / 2
 
 
-def adam_params(
-    learning_rate: float,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.95,
-    eps: float = 1e-12,
-    weight_decay: float = 0.0,
-    grad_clip_norm: float = 0.0,
-) -> tinker.AdamParams:
-    """Adam's parameters; by default without weight decay and without clipping (0)."""
-    return tinker.AdamParams(
-        learning_rate=learning_rate,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        weight_decay=weight_decay,
-        grad_clip_norm=grad_clip_norm,
-    )
+def adam_params(learning_rate: float) -> tinker.AdamParams:
+    """The recipe's Adam, without weight decay and without clipping (0)."""
+    decays = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
+    return tinker.AdamParams(learning_rate=learning_rate, grad_clip_norm=0.0, **decays)
 
 
 def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
-    """Which rows of `scored` (ROLLOUT_SCHEMA) the KL to the base model is observed on: KL_SAMPLE drawn by `seed` from
-    those with log-probabilities, or all of them; true per row."""
+    """Which rows of `scored` the KL to the base model is observed on (true per row): KL_SAMPLE drawn by `seed` from
+    those with log-probabilities, or all of them."""
     has_some = scored.select(pl.col("logprobs").list.len().fill_null(0) > 0).to_series().arg_true().to_list()
     # By hashes, as batches are drawn; by group and sample, since the frame's order may be another one after a kill.
     keys = scored.select("group_index", "sample_index").rows()
@@ -210,10 +172,8 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
 async def with_base_logprobs(
     base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int, which: pl.Series
 ) -> pl.DataFrame:
-    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that `which` says; so many requests in flight.
-
-    Raises InfraError if the service fails, or leaves out a token.
-    """
+    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that `which` says, by up to `concurrency` requests at
+    a time. Raises InfraError if the service fails, or leaves out a token."""
     slots = asyncio.Semaphore(concurrency)
 
     async def of(row: int) -> pl.Series:
@@ -232,22 +192,20 @@ async def with_base_logprobs(
 
 
 def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `scored` (ROLLOUT_SCHEMA) that are trained on, in group and sample order; the columns that an update
-    reads."""
+    """The rows of `scored` that are trained on, in group and sample order, with the columns that an update reads."""
     rows = scored.select(UPDATE_COLUMNS)
     # Without a copy where all are: of long completions that is hundreds of megabytes.
-    return ordered(rows if rows["trained"].all() else rows.filter("trained"))
+    return in_order([rows if rows["trained"].all() else rows.filter("trained")], rows.schema)
 
 
 def kl_to_base(scored: pl.DataFrame) -> float | None:
-    """The mean of sampler less base log-probability, in nats, over the tokens of the completions that have the base
-    model's; None if none has."""
+    """The mean of sampler less base log-probability, in nats, over the tokens that have the base model's, or None."""
     return _gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null()))[1]
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
-    """The advantage of each token of each completion, float64, from rows that are trained on. Raises DataError where a
-    row lacks the base model's log-probabilities."""
+    """The advantage of each token of each completion, float64, from rows that are trained on. DataError where a row
+    lacks the base model's log-probabilities."""
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
     gaps, mean = _gaps(rows)
@@ -264,8 +222,7 @@ def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float | None]:
 def build_datums(
     rows: pl.DataFrame, advantages: Sequence[Advantage], loss_fn: LossName = LOSS_FN
 ) -> list[tinker.Datum]:
-    """One datum for each of `rows` (of `trained_rollouts`), in their order, with its advantage of `advantages` and what
-    `loss_fn` reads."""
+    """One datum per row of `trained_rollouts`, in order, with its advantage and what `loss_fn` reads."""
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
@@ -285,8 +242,7 @@ async def update_policy(
     there are none. `seed` draws the batches.
 
     It can be cancelled; steps may be applied all the same. Raises as `train_step` does, UpdateFailedError if the
-    service answers without the log-probabilities, UpdateRefusedError if they are not finite: whatever is raised, the
-    client must not be used again.
+    service answers without log-probabilities, UpdateRefusedError if they are not finite: the client is then lost.
     """
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
@@ -295,11 +251,12 @@ async def update_policy(
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
+    kl_base = kl_to_base(scored)
     if not datums:
-        return UpdateResult(kl_base=kl_to_base(scored))
+        return UpdateResult(kl_base=kl_base)
     # dro's penalty is on every target, and would pull on a prompt that has zeros there.
     if method.loss.name == "dro":
-        datums = await _with_prompt_logprobs(training_client, datums, rows)
+        datums = await _with_prompt_logprobs(training_client, datums, rows["prompt_tokens"].list.len().to_list())
     steps: list[OptimizerStep] = []
     # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
     for epoch, batch in method.batches(len(datums), seed):
@@ -315,7 +272,7 @@ async def update_policy(
         n_datums=len(datums),
         n_tokens=sum(step.n_tokens for step in steps if step.epoch == 0),
         steps=tuple(steps),
-        kl_base=kl_to_base(scored),
+        kl_base=kl_base,
         loss=math.fsum(step.loss for step in steps) / method.epochs,
         kl_sample_train=math.fsum(step.gap for step in steps) / tokens,
         ratio_mean=math.fsum(step.ratio_sum for step in steps) / tokens,
@@ -326,10 +283,9 @@ async def update_policy(
 
 
 async def _with_prompt_logprobs(
-    client: tinker.TrainingClient, datums: list[tinker.Datum], rows: pl.DataFrame
+    client: tinker.TrainingClient, datums: list[tinker.Datum], lengths: list[int]
 ) -> list[tinker.Datum]:
-    """The datums with log-probabilities of the prompts too."""
-    lengths = rows["prompt_tokens"].list.len().to_list()
+    """The datums with log-probabilities of the prompts, of these lengths, too."""
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):

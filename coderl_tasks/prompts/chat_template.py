@@ -247,7 +247,7 @@ class ChatTemplateRenderer(Renderer):
     def _encode_marked(self, text: str, mark: str, *, continued: bool = False) -> list[int]:
         first, *rest = text.split(mark)
         tokens = self._encode_continued(first) if continued else self._encode(first)
-        return tokens + [token for piece in rest for token in self._encode_continued(piece)]
+        return [*tokens, *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _unused_character(self, messages: Sequence[Message]) -> str:
         """A private-use character that occurs neither in `messages` nor in the template."""

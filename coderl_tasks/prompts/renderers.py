@@ -73,7 +73,7 @@ class Renderer(ABC):
         self._written_ids = {self._added_tokens[token] for token in written}
         self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
         # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
-        self._encoded = lru_cache(maxsize=RECURRING)(
+        self._encode = lru_cache(maxsize=RECURRING)(
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
         )
 
@@ -111,7 +111,7 @@ class Renderer(ABC):
     def encode_plain(self, text: str) -> list[int]:
         """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it."""
         first, *rest = self._plain_pieces(text)
-        return self._encode(first) + [token for piece in rest for token in self._encode_continued(piece)]
+        return [*self._encode(first), *(token for piece in rest for token in self._encode_continued(piece))]
 
     def _plain_pieces(self, text: str) -> list[str]:
         """`text` in pieces, none of which holds an added token: it is cut after the first character of each.
@@ -130,10 +130,7 @@ class Renderer(ABC):
         is_plain = [self._written_ids.isdisjoint(self._encode(piece)) for piece in pieces]
         return [part for piece, plain in zip(pieces, is_plain, strict=True) for part in ([piece] if plain else piece)]
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self._encoded(text))
-
-    def _encode_continued(self, text: str) -> list[int]:
+    def _encode_continued(self, text: str) -> Sequence[int]:
         """`text` as it is encoded behind other text: some tokenizers put a space before what they take for a start."""
         newline = self._encode("\n")
         tokens = self._encode(f"\n{text}")
@@ -182,7 +179,7 @@ class Qwen3InstructRenderer(Renderer):
         answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
         return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
 
-    def _tag(self, tag: str) -> list[int]:
+    def _tag(self, tag: str) -> Sequence[int]:
         """A think tag as its own token, or spelled out where the tokenizer has none."""
         return [self._added_tokens[tag]] if tag in self._added_tokens else self._encode(tag)
 

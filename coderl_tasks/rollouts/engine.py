@@ -4,8 +4,7 @@ each group goes: request -> sampled -> recorded -> graded.
 1. A group is one request: one problem, one prompt, `num_samples` completions. Its seed is part of the request, so a
    group that has to be sampled again comes out the same.
 2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
-3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only, and what a crash
-   loses of it is graded again.
+3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only.
 4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
 """
 
@@ -42,7 +41,6 @@ from coderl_tasks.policy.sampling import (
     graded_group,
     group_frame,
     sample_group,
-    try_all,
 )
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
@@ -63,32 +61,23 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """How completions are sampled and scored. `purpose` keeps the random draws of different uses apart; `policy` names
-    what is sampled from, where the folder that records it does not imply that.
+    """How completions are sampled and scored."""
 
-    `max_tokens` is the completion's limit and `context` the model's, both in tokens; `sampler_step` is the last step
-    trained into the policy, -1 for the base model; `concurrency` bounds the requests to Tinker in flight. `top_p` keeps
-    the likeliest tokens that hold so much of the probability. `served_by` says what answers for the policy, where
-    that is to be recorded.
-    """
-
-    purpose: Purpose
-    policy: str
+    purpose: Purpose  # keeps the random draws of different uses apart
+    policy: str  # what is sampled from, where the folder that records it does not imply that
     temperature: float
-    max_tokens: int
-    context: int
+    max_tokens: int  # the completion's limit
+    context: int  # the model's, in tokens
     seed: int
-    concurrency: int = 64
-    sampler_step: int = OUTSIDE_TRAINING
+    concurrency: int = 64  # requests to Tinker in flight
+    sampler_step: int = -1  # the last step trained into the policy; -1: the base model
     top_p: float = 1.0
-    served_by: str = ""
+    served_by: str = ""  # what answers for the policy, where that is to be recorded
 
 
 class RolloutEngine:
-    """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards.
-
-    `budget` is asked before each group.
-    """
+    """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards, and `budget` is
+    asked before each group."""
 
     def __init__(
         self,
@@ -119,10 +108,8 @@ class RolloutEngine:
         first_sample: int = 0,
         temperature: float | None = None,
     ) -> GroupRequest:
-        """The request for `num_samples` completions of `problem`, numbered from `first_sample`.
-
-        `seed` None leaves the draw to the service; `sampler_step` is that of the settings unless given.
-        """
+        """The request for `num_samples` completions of `problem`, numbered from `first_sample`. `sampler_step` and
+        `temperature` are those of the settings unless given."""
         prompt = self.environment.prompt(problem, self.renderer)
         return GroupRequest(
             group_index=group_index,
@@ -142,10 +129,9 @@ class RolloutEngine:
     async def sample(
         self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
     ) -> pl.DataFrame:
-        """One sampled group (SAMPLED_SCHEMA). A prompt that leaves no room counts as empty, truncated completions.
-
-        `record` is called with it. Raises as `sample_group` does, and BudgetReachedError before it could pass the cap.
-        """
+        """One sampled group (SAMPLED_SCHEMA), with which `record` is called. A prompt that leaves no room counts as
+        empty, truncated completions. Raises as `sample_group` does, and BudgetReachedError before it could pass the
+        cap."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
@@ -168,23 +154,9 @@ class RolloutEngine:
             record(group)
         return group
 
-    async def sample_all(
-        self, sampler: tinker.SamplingClient, requests: Sequence[GroupRequest], record: Record
-    ) -> list[pl.DataFrame]:
-        """The sampled groups in the order of `requests`; `record` is called with each as it arrives.
-
-        Raises the first InfraError in request order once all groups have had their try; any other error, one of
-        `record` too, stops the others at once.
-        """
-        # In each group's own task: what has arrived is on disk while the slowest group is still being sampled.
-        return await try_all(partial(self.sample, sampler, record=record), requests)
-
     async def grade(self, problem: Problem, sampled: pl.DataFrame) -> pl.DataFrame:
-        """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages.
-
-        In training a completion without log-probabilities is left out: it cannot be trained on, and would move the mean
-        of those that are. Never raises for an outage: such a completion has the verdict `infra_error` and no reward.
-        """
+        """A sampled group of `problem` with its grades (ROLLOUT_SCHEMA), without advantages. In training a completion
+        without log-probabilities is left out: it cannot be trained on, and would move the mean of those that are."""
         # Before they are graded: the sandbox need not run what no update will learn from.
         trainable = sampled["logprobs"].is_not_null()
         wanted = trainable.to_list() if self.settings.purpose == "train" else [True] * sampled.height
@@ -213,8 +185,7 @@ class GradedAhead:
             parts.append((group.height - begun, asyncio.ensure_future(self._grade(group.slice(begun)))))
 
     async def graded(self, groups: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The groups with their grades (ROLLOUT_SCHEMA), in order, in the parts that they were graded in; raises what
-        grading raised."""
+        """The groups with their grades (ROLLOUT_SCHEMA), in order, in the parts that they were graded in."""
         for group in groups:
             self.start(group)
         keys = [(group["step"][0], group["group_index"][0]) for group in groups]
@@ -236,9 +207,9 @@ class GradedAhead:
 
 
 class Session:
-    """Open clients of the services in use. `context` is the model's context length in tokens, `environment` what is
-    sampled and rewarded through them, `service_address` that of the Tinker service, None for a server that this process
-    started; `served_by` says what answers there for the model; `budget` bounds what is sampled.
+    """Open clients of the services in use. `context` is the model's context length in tokens, `service_address` that of
+    the Tinker service, None for a server that this process started; `served_by` says what answers there for the model;
+    `current` is the open session with it: the clients of any other one end soon.
 
     With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
     """
@@ -264,13 +235,13 @@ class Session:
         self._used = used
         self._model_name = model_name
         self._reopens = False
-        self._service: tinker.ServiceClient | None = None
+        self.current: tinker.ServiceClient | None = None
         # Sampling ahead and training may both find no session: the second waits for the first one's.
         self._opening = asyncio.Lock()
         self._released: list[tinker.ServiceClient] = []
         self._working = 0
 
-    async def supervised(self, work: Coroutine[Any, Any, T]) -> T:
+    async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which uses these services; it is cancelled when one of them is gone.
 
         The SDK waits without end for a server that is gone. An embedded one is started again by its supervisor, and
@@ -278,7 +249,7 @@ class Session:
         unless it is the sandbox's, the session with Tinker is released, since a restarted server does not know it: the
         retry opens a new one. What else is under way may go on with the old one, which is closed when nothing is.
         """
-        before = self._service
+        before = self.current
         task = asyncio.ensure_future(work)
         silence = asyncio.ensure_future(lost(self._used.tinker_url))
         self._working += 1
@@ -296,7 +267,7 @@ class Session:
             # Nothing is wrong with Tinker here, and a new session would restore the policy for nothing.
             raise
         except InfraError:
-            if before is None or self.is_current(before):  # else other work has released it, and this one is new
+            if before is None or before is self.current:  # else other work has released it, and this one is new
                 self._release()
             raise
         finally:
@@ -313,12 +284,12 @@ class Session:
     async def service(self) -> tinker.ServiceClient:
         """The open session with the Tinker service; ConfigError if the model was retired since the last one."""
         async with self._opening:
-            if self._service is None:
+            if self.current is None:
                 if self._reopens and self._model_name is not None:
                     # A retired model looks like an evicted one, a 404, which would be restored again and again.
                     await self._require_model(self._model_name)
-                self._service = await connect(self._used.tinker_url, self._used.tinker_api_key)
-            return self._service
+                self.current = await connect(self._used.tinker_url, self._used.tinker_api_key)
+            return self.current
 
     def engine(
         self,
@@ -330,14 +301,9 @@ class Session:
     ) -> RolloutEngine:
         """An engine that samples `policy` as `settings` and `others` (of RolloutSettings) say; rewards are those of
         `environment`, else of the session's."""
-        values = {
-            "temperature": settings.temperature,
-            "max_tokens": settings.max_tokens,
-            "seed": settings.seed,
-            "concurrency": settings.sample_concurrency,
-        }
-        sampled = RolloutSettings(purpose, policy, context=self.context, **(values | others))
-        environment = environment or self.environment
+        values = {name: getattr(settings, name) for name in ("temperature", "max_tokens", "seed")}
+        values |= {"context": self.context, "concurrency": settings.sample_concurrency, **others}
+        sampled, environment = RolloutSettings(purpose, policy, **values), environment or self.environment
         return RolloutEngine(self.judge, self.renderer, sampled, environment=environment, budget=self.budget)
 
     async def rest(self) -> tinker.RestClient:
@@ -353,10 +319,6 @@ class Session:
                 raise
             raise ConfigError(f"{name} was retired while the run was at work: {error}") from error
 
-    def is_current(self, service: tinker.ServiceClient) -> bool:
-        """Whether `service` is the open session, and has not been released: else its clients end soon."""
-        return service is self._service
-
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
         self._release()
@@ -364,9 +326,9 @@ class Session:
 
     def _release(self) -> None:
         """Let the next use open a new session."""
-        if self._service is not None:
-            self._released.append(self._service)
-            self._service = None
+        if self.current is not None:
+            self._released.append(self.current)
+            self.current = None
             self._reopens = True
 
     async def _close_released(self) -> None:
@@ -381,11 +343,8 @@ class Session:
 
 
 class HasSession(Protocol):
-    """What work that needs the services is given first."""
-
     @property
-    def session(self) -> Session:
-        """The open session that it works with."""
+    def session(self) -> Session: ...
 
 
 WorkerT = TypeVar("WorkerT", bound=HasSession)
@@ -394,10 +353,10 @@ WorkerT = TypeVar("WorkerT", bound=HasSession)
 def supervised(
     work: Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[WorkerT, P], Coroutine[Any, Any, T]]:
-    """`work` supervised by the session of its first argument (see `Session.supervised`)."""
+    """`work` supervised by the session of its first argument (see `Session.supervise`)."""
 
     @wraps(work)
     async def under_supervision(worker: WorkerT, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await worker.session.supervised(work(worker, *args, **kwargs))
+        return await worker.session.supervise(work(worker, *args, **kwargs))
 
     return under_supervision

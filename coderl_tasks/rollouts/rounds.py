@@ -1,7 +1,6 @@
 """Rounds of completions of each problem, until a stopping rule says enough: profile and evaluation are built on this.
 
-1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do. A
-   single round of all samples is the plain case.
+1. A problem is sampled in rounds; the next one is asked for as soon as the last is graded, whatever the others do.
 2. A round is recorded when it arrives and again when it is graded, so a restart samples nothing twice and grades only
    what is not graded yet. Infra errors count as not graded, and nothing is sampled on their account: such a problem
    waits, is graded once more when all others are through, and then by the next call.
@@ -25,7 +24,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.journal.atomic import DamagedFileError, make_folder, read_json, write_json
 from coderl_tasks.journal.steps import GroupFiles
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import MISSING, require_graded, require_rewards, try_all
+from coderl_tasks.policy.sampling import MISSING, require_graded, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.rollouts.engine import RolloutEngine
@@ -54,17 +53,13 @@ RuleOf = Callable[[str], Rule | None]
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """At most `max_samples` completions per problem, in rounds of `round_size`; `rule` None takes them all.
-
-    `rule_of` is asked by problem_id for a problem's own rule in place of `rule`; None where it has none. Only the
-    problems of `sampled` are sampled at all; None: every one.
-    """
+    """At most `max_samples` completions per problem, in rounds of `round_size`."""
 
     max_samples: int
     round_size: int = ROUND_SIZE
-    rule: Rule | None = None
-    rule_of: RuleOf | None = None
-    sampled: frozenset[str] | None = None
+    rule: Rule | None = None  # None: all samples are taken
+    rule_of: RuleOf | None = None  # by problem_id, a problem's own rule in place of `rule`
+    sampled: frozenset[str] | None = None  # the ids of those that are sampled at all; None: every one
 
     def __post_init__(self) -> None:
         if self.max_samples < 1 or self.round_size < 1:
@@ -74,7 +69,6 @@ class SamplingPlan:
 
     @property
     def round_sizes(self) -> list[int]:
-        """The sizes of all rounds; the last may be smaller."""
         return [min(self.round_size, self.max_samples - first) for first in range(0, self.max_samples, self.round_size)]
 
     def is_enough(self, n_correct: int, n: int, problem_id: str = "") -> bool:
@@ -100,16 +94,13 @@ async def sample_in_rounds(
 ) -> pl.DataFrame:
     """Graded completions of each problem, as many as `plan` wants: ROLLOUT_SCHEMA in problem and sample order.
 
-    group_index is the problem's place in `problems`, attempt the round; a problem that `plan` does not sample has no
-    row. With `groups`, rounds recorded there by an earlier, unfinished call with the same `fingerprint` are used;
-    recorded ones of any other call are deleted.
-    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule. A
-    prompt that leaves no room for a completion counts as an empty truncated one. Raises InfraError when sampling fails,
-    or too much could not be graded, and CoderlError as `require_rewards` does; what arrived stays recorded.
+    group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
+    earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
+    `recorded` (ROLLOUT_SCHEMA) is what a finished call with that fingerprint returned, by whichever stopping rule.
+    Raises InfraError when sampling fails, and as `require_graded` does; what arrived stays recorded.
     """
-    unclear: Sequence[int] = [
-        index for index, problem in enumerate(problems) if plan.sampled is None or problem.problem_id in plan.sampled
-    ]
+    ids = [problem.problem_id for problem in problems]
+    unclear = [index for index, name in enumerate(ids) if plan.sampled is None or name in plan.sampled]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear))
     rounds.take(recorded)
     # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
@@ -119,7 +110,6 @@ async def sample_in_rounds(
     used = [rounds.rounds[index, number] for index in sorted(rounds.used) for number in range(rounds.used[index])]
     rollouts = pl.concat([pl.DataFrame(schema=ROLLOUT_SCHEMA), *used])
     require_graded(rollouts, engine.settings.purpose)
-    require_rewards(rollouts, engine.settings.purpose)
     return rollouts
 
 
@@ -146,15 +136,11 @@ class _Rounds:
         """Use rounds that were recorded elsewhere, where there is nothing newer."""
         if recorded is not None:
             parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
-            for place, frame in parts.items():
-                if self._fits(place[1], frame):
-                    self.rounds.setdefault(place, frame)
+            self.rounds = self._fitting(parts) | self.rounds
 
     async def of_problem(self, index: int) -> bool:
-        """Sample and grade problem `index`, round by round, until that is enough.
-
-        False if it stops early because something could not be graded: the next round depends on that.
-        """
+        """Sample and grade problem `index`, round by round, until that is enough. False if it stops early because
+        something could not be graded: the next round depends on that."""
         n = n_correct = 0
         for number in range(len(self.sizes)):
             graded = await self._graded(index, number)
@@ -203,19 +189,19 @@ class _Rounds:
         """What an unfinished call for the same `request` left, by (problem, round)."""
         if self.groups is None:
             return {}
-        if not is_recorded(self.groups.folder, request):
+        if read_fingerprint(self.groups.folder) != request:
             if self.groups.folder.exists():
                 logger.warning("%s holds groups of other problems or settings: they are deleted", self.groups.folder)
             # In this order: a crash in between must not leave a fingerprint beside groups that are not its own.
             self.groups.remove()
             write_json(make_folder(self.groups.folder) / FINGERPRINT_FILE, request)
             return {}
-        found = {divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()}
-        return {place: frame for place, frame in found.items() if self._fits(place[1], frame)}
+        return self._fitting({divmod(place, ROUNDS): frame for place, frame in self.groups.read().items()})
 
-    def _fits(self, number: int, frame: pl.DataFrame) -> bool:
-        """Whether a recorded round is one of this plan."""
-        return number < len(self.sizes) and frame.height == self.sizes[number]
+    def _fitting(self, found: dict[tuple[Any, ...], pl.DataFrame]) -> dict[tuple[Any, ...], pl.DataFrame]:
+        """The recorded rounds that are of this plan."""
+        sizes = dict(enumerate(self.sizes))
+        return {place: frame for place, frame in found.items() if frame.height == sizes.get(place[1])}
 
 
 def _has_infra_errors(graded: pl.DataFrame) -> bool:
@@ -223,19 +209,13 @@ def _has_infra_errors(graded: pl.DataFrame) -> bool:
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:
-    """What decides the samples, to be recorded beside them: problems, settings, chat format and the size of a round,
-    but neither the concurrency nor when sampling stops."""
+    """What decides the samples, recorded beside them; neither the concurrency nor when sampling stops does."""
     content = "\n".join(f"{problem.problem_id} {problem.tests_total}" for problem in problems)
     values = asdict(engine.settings)
     # It changes when groups arrive and nothing in them: a faster machine goes on with what a slower one sampled.
     del values["concurrency"]
     values |= {"renderer": engine.renderer.label, "round_size": plan.round_size, **engine.environment.fingerprint}
     return values | {"problems": sha256(content.encode()).hexdigest()}
-
-
-def is_recorded(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether `folder` records samples of this `request`."""
-    return read_fingerprint(folder) == request
 
 
 def read_fingerprint(folder: Path) -> dict[str, Any] | None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.grading.client import SandboxClient
@@ -11,7 +11,6 @@ from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.clients import context_length, require_answer, served_by
-from coderl_tasks.policy.sampling import first_error
 from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
@@ -21,13 +20,26 @@ ASSUMED_CONTEXT = 32768
 logger = logging.getLogger(__name__)
 
 
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
+    stopped: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        stopped = group
+        while isinstance(stopped, BaseExceptionGroup):
+            stopped = stopped.exceptions[0]
+    if stopped is not None:  # outside the handler, so that it keeps its own cause
+        raise stopped
+
+
 @asynccontextmanager
 async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
     """The services `used`, opened for a run of `settings` with that budget; closed when the block ends.
 
-    Raises ConfigError if the service does not have the model, the chat format asked for does not fit it, or rewards
-    cannot be computed as `settings` say, InfraError if nothing answers at the service's address, or no sandbox runs a
-    known program right.
+    Raises ConfigError if the service lacks the model, the chat format does not fit it, or rewards cannot be computed as
+    `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
     """
     # Before the SDK is used, which tries a mistyped address for five minutes without a word.
     await require_answer(used.tinker_url)
@@ -36,11 +48,12 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
         # Side by side: a start waits for the slowest of them. The first that fails ends the others.
         with first_error():
             async with asyncio.TaskGroup() as tasks:
+                address = used.tinker_url, used.tinker_api_key
                 # A thread, since reading a tokenizer takes seconds in which nothing else would go on.
                 read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
                 rendering = tasks.create_task(read)
-                asking = tasks.create_task(context_length(used.tinker_url, used.tinker_api_key, model))
-                identifying = tasks.create_task(served_by(used.tinker_url, used.tinker_api_key, model))
+                asking = tasks.create_task(context_length(*address, model))
+                identifying = tasks.create_task(served_by(*address, model))
                 trying = tasks.create_task(try_programs(used.sandbox_urls))
                 # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
                 tasks.create_task(require_sandbox(client))

@@ -25,9 +25,8 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from coderl_tasks.disk import require_room
 from coderl_tasks.errors import ConfigError, DataError, InfraError
-from coderl_tasks.journal.atomic import naming
+from coderl_tasks.journal.atomic import naming, require_room
 from coderl_tasks.paths import coderl_home, private_folder
 from coderl_tasks.runtime.prefect_app import LOGIN_PATH, own_origins
 from coderl_tasks.server_addresses import LOOPBACK

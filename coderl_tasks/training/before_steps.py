@@ -1,9 +1,9 @@
-"""What a start does before its first step: scores that were lost are made again, and a Tinker service that nothing is
-known of is probed.
+"""What a start does before its first step: it scores again what was lost, and probes a Tinker service of which nothing
+is known.
 
-The replay after a restore needs the scored rollouts of committed steps. Where they are missing they are re-scored from
-the recorded samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the
-edge of its time limit, a sandbox that failed), the log says so.
+The replay after a restore needs the scored rollouts of committed steps: missing ones are re-scored from the recorded
+samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
+time limit, a sandbox that failed), the log says so.
 """
 
 from collections.abc import Callable, Coroutine
@@ -26,11 +26,9 @@ COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 
 
 def lost_scores(run: TrainingRun) -> list[int]:
-    """The committed steps whose update may have to be replayed and whose scored rollouts are missing or damaged.
-
-    That is all since the last state that does not expire, of those from which the next step can be sampled. Raises
-    DataError, saying what can be done, for a step whose samples are lost too, and whose update is in no saved state.
-    """
+    """The committed steps whose update may have to be replayed (those since the last state that does not expire, of the
+    states from which the next step can be sampled) and whose scored rollouts are missing or damaged. DataError for a
+    step whose samples are lost too, and whose update is in no saved state."""
     committed = run.directory.next_step
     # From an older state than the newest the next step may have to be sampled, where the policy lags.
     states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
@@ -39,9 +37,9 @@ def lost_scores(run: TrainingRun) -> list[int]:
     lost = []
     for step in range(kept, committed):
         journal = run.directory.step(step)
-        if journal.read_scored() is not None:
+        if journal.read("scored") is not None:
             continue
-        if journal.read_sampled() is not None:
+        if journal.read("sampled") is not None:
             lost.append(step)
         elif step >= saved:
             raise DataError(
@@ -59,8 +57,7 @@ async def prepare(
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Score again what `lost_scores` names and probe a service that nothing is known of, by the phases as the caller
-    retries them; what they found is said."""
+    """Score again what `lost_scores` names and probe an unknown service, by the phases as the caller retries them."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)
@@ -79,32 +76,25 @@ def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
     """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
     commit = run.directory.step(step).read_commit()
     recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
-    return ", ".join(
-        f"{name} {before} -> {found[name]}" for name in COMPARED if (before := recorded.get(name)) != found[name]
-    )
+    differing = [name for name in COMPARED if recorded.get(name) != found[name]]
+    return ", ".join(f"{name} {recorded.get(name)} -> {found[name]}" for name in differing)
 
 
 def needs_probe(run: TrainingRun) -> bool:
     """Whether steps are to be trained on a service that nothing is known of. An embedded one needs no probe."""
-    steps_left = run.last_step is None or run.directory.next_step <= run.last_step
-    return steps_left and run.probe is None and run.session.service_address is not None
+    return run.has_step(run.directory.next_step) and run.probe is None and run.session.service_address is not None
 
 
 @task(name="probe", **PHASE)
 @supervised
 async def probe_run(run: TrainingRun) -> Probe:
-    """Probe the Tinker service with the policy that is trained next, and record what it does.
-
-    Raises CoderlError or ConfigError for a service that must not be trained on, as `Probe.require_trainable` says.
-    """
+    """Probe the service with the policy that is trained next, and record it. Raises as `Probe.require_trainable`."""
     service, updates = run.session.service_address, run.directory.next_step
     assert service is not None
     sampler = await run.learner.sampling_client(updates)
     async with run.learner.trainer(updates) as trainer:
         found = await probe_service(
-            sampler,
-            trainer,
-            run.session.renderer,
+            *(sampler, trainer, run.session.renderer),
             service=service,
             model=run.settings.model_name,
             temperature=run.settings.temperature,

@@ -62,24 +62,12 @@ def policy_name(run: TrainingRun, step: int) -> str:
     """What was evaluated: the sampler weights saved after `step`, else the model and the step in words."""
     if step == BEFORE_TRAINING:
         return run.settings.model_name
-    saved = [
-        row["sampler_path"]
-        for row in read_checkpoints(run.directory.path)
-        if row["step"] == step and "sampler_path" in row
-    ]
-    return str(saved[-1]) if saved else f"{run.settings.model_name} after step {step}"
+    rows = [row for row in read_checkpoints(run.directory.path) if row["step"] == step and "sampler_path" in row]
+    return str(rows[-1]["sampler_path"]) if rows else f"{run.settings.model_name} after step {step}"
 
 
 def eval_metrics(name: str, summary: dict[str, Any]) -> dict[str, Any]:
     """The row of metrics.jsonl for evaluation `name`."""
-    return {
-        "eval/name": name,
-        "eval/mean_correct": summary["pass_at_1"],
-        "eval/ci_low": summary["ci_low"],
-        "eval/ci_high": summary["ci_high"],
-        "eval/n": summary["n"],
-        "eval/mean_reward": summary["mean_reward"],
-        "eval/format_rate": summary["format_rate"],
-        "eval/truncated_rate": summary["truncated_rate"],
-        "eval/infra_errors": summary["infra_errors"],
-    }
+    same = ("ci_low", "ci_high", "n", "mean_reward", "format_rate", "truncated_rate", "infra_errors")
+    own = {"eval/name": name, "eval/mean_correct": summary["pass_at_1"]}
+    return own | {f"eval/{key}": summary[key] for key in same}

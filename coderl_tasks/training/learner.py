@@ -52,7 +52,7 @@ DELETE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A training state that is saved at `path`, so many updates into the run. One that is not kept expires."""
+    """A training state that is saved at `path`, so many updates into the run; unless `kept` it expires."""
 
     updates: int
     path: str
@@ -79,10 +79,7 @@ class _Trained:
 
 
 class Learner:
-    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k.
-
-    `method` is how the settings have a step's rollouts trained on.
-    """
+    """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
         self._session = session
@@ -103,10 +100,9 @@ class Learner:
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        """A client that samples from the policy after so many updates."""
         opened = self._samplers.get(updates)
         # Without the turn: with overlap the next step is sampled while an update holds it.
-        if opened is None or not self._session.is_current(opened[0]):
+        if opened is None or opened[0] is not self._session.current:
             opened = await self._sampler(updates)
             self._samplers[updates] = opened
             # Of each step that is sampled, and of an evaluation meanwhile.
@@ -124,11 +120,8 @@ class Learner:
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
     ) -> AppliedUpdate:
-        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and save what the
-        commit is to name.
-
-        What is saved, to train from, to sample from or both, lives as long as the settings say.
-        """
+        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and `save` what the
+        commit is to name."""
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
@@ -143,18 +136,10 @@ class Learner:
             return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
 
     def saved_states(self, updates: int) -> list[SavedState]:
-        """The recorded states that hold at most so many updates, the newest first; of rolling ones those that are
-        kept."""
-        states = [
-            SavedState(int(row["step"]) + 1, row["state_path"], kept=True)
-            for row in read_checkpoints(self._directory.path)
-            if "state_path" in row
-        ]
-        rolling = [
-            SavedState(commit.step + 1, commit.state_path, kept=False)
-            for commit in self._directory.commits()
-            if commit.state_path is not None
-        ]
+        """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
+        rows, commits = read_checkpoints(self._directory.path), self._directory.commits()
+        states = [SavedState(int(row["step"]) + 1, row["state_path"], True) for row in rows if "state_path" in row]
+        rolling = [SavedState(one.step + 1, one.state_path, False) for one in commits if one.state_path is not None]
         states += rolling[-self._settings.rolling_states :]
         # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
@@ -162,18 +147,15 @@ class Learner:
     def outdated(self) -> list[str]:
         """The paths of rolling states and sampler weights that are not needed, and not known to be deleted.
 
-        All but the newest `rolling_states` of either kind, which is enough to sample the next steps from. Where none of
-        the newest can be restored there are the checkpoints that stay, the first of them from before any step. Only
-        what this journal's commits name is counted, not what else its training runs have: a copy of the directory may
-        go on with that.
+        All but the newest `rolling_states` of either kind: where none of these can be restored there are the
+        checkpoints that stay. Only what this journal's commits name is counted, not what else its training runs have:
+        a copy of the directory may go on with that.
         """
-        keep = self._settings.rolling_states
-        commits = self._directory.commits()
+        keep, commits = self._settings.rolling_states, self._directory.commits()
         states = [commit.state_path for commit in commits if commit.state_path is not None]
         samplers = [commit.sampler_path for commit in commits if commit.sampler_path is not None]
-        return [
-            path for path in (*states[:-keep], *samplers[:-keep]) if self._deleted is None or path not in self._deleted
-        ]
+        deleted = self._deleted or set()
+        return [path for path in (*states[:-keep], *samplers[:-keep]) if path not in deleted]
 
     async def delete_outdated(self) -> None:
         """Delete what `outdated` names. A service that fails is asked again after the next step, one that refuses is
@@ -202,7 +184,6 @@ class Learner:
             logger.warning("old states are not deleted, and stay until they expire (%g hours): %s", hours, error)
 
     def is_saved(self, step: int) -> bool:
-        """Whether a checkpoint of the policy after `step` is recorded."""
         return any(row["step"] == step for row in read_checkpoints(self._directory.path))
 
     async def save(self, step: int) -> None:
@@ -213,7 +194,6 @@ class Learner:
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
     async def base_client(self) -> tinker.SamplingClient:
-        """A client of the base model."""
         # Anew each time: a client ends with its session, which a retry may have replaced.
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
@@ -244,29 +224,25 @@ class Learner:
         """The policy in training, brought to exactly the updates of the first so many steps."""
         trained = self._trained
         # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state.
-        if trained is None or trained.updates > updates or not self._session.is_current(trained.opened_by):
+        if trained is None or trained.updates > updates or trained.opened_by is not self._session.current:
             trained = self._trained = await self._restore(updates)
         while trained.updates < updates:
             commit = self._directory.step(trained.updates).read_commit()
             if commit is None:
                 raise ConfigError(f"{self._directory.path}: step {trained.updates} has no commit to replay")
             logger.info("replaying the update of step %d from its recorded rollouts", trained.updates)
-            scored = self._recorded_scores(trained.updates)
+            scored = self._directory.step(trained.updates).read("scored")
+            if scored is None:
+                require_in_place(self._directory.path)
+                raise DataError(
+                    f"{self._directory.path}: the scored rollouts of step {trained.updates} are missing or damaged: "
+                    "start the run again to score its samples again; where they are lost too, remove the folders of "
+                    f"the steps from {trained.updates:06d} on, to train these steps anew"
+                )
             # As it was done then: a resume may have changed the settings since.
             adam, method = tinker.AdamParams(**commit.adam), UpdateMethod.recorded(commit.method)
             await self._apply(trained, trained.updates, scored, adam, method)
         return trained
-
-    def _recorded_scores(self, step: int) -> pl.DataFrame:
-        scored = self._directory.step(step).read_scored()
-        if scored is None:
-            require_in_place(self._directory.path)
-            raise DataError(
-                f"{self._directory.path}: the scored rollouts of step {step} are missing or damaged: start the run "
-                "again to score its samples again; where they are lost too, remove the folders of the steps from "
-                f"{step:06d} on, to train these steps anew"
-            )
-        return scored
 
     async def _apply(
         self, trained: _Trained, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, method: UpdateMethod
@@ -282,11 +258,8 @@ class Learner:
         return result
 
     async def _restore(self, updates: int) -> _Trained:
-        """The policy at the newest state with at most so many updates, a new adapter without any.
-
-        A state that is gone, or cannot be used, is skipped for an older one, and logged; the last one's error
-        is raised.
-        """
+        """The policy at the newest state with at most so many updates, a new adapter without any. A state that is gone,
+        or cannot be used, is skipped for an older one, and logged; the last one's error is raised."""
         service = await self._session.service()
         states = self.saved_states(updates)
         if self._directory.next_step and not read_checkpoints(self._directory.path):
@@ -307,9 +280,8 @@ class Learner:
         if settings.init_from is not None:
             client = await restore_training_client(service, settings.init_from)
         else:
-            client = await create_training_client(
-                service, settings.model_name, lora_rank=settings.lora_rank, seed=settings.seed
-            )
+            size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
+            client = await create_training_client(service, settings.model_name, **size)
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
         kind: Kind = "both" if settings.max_steps_off_policy else "state"

@@ -59,46 +59,28 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A change of `setting` from `from_step` on: a factor of the learning rate, an amount of the temperature; of
-    max_steps, no step is trained from there on. `why` is the sign."""
+    """A change of `setting` from `from_step` on; of max_steps, no step is trained from there on."""
 
     setting: Literal["learning_rate", "temperature", "max_steps"]
-    by: float
+    by: float  # a factor of the learning rate, an amount of the temperature
     from_step: int
-    why: str
+    why: str  # the sign
 
 
 def acts_of(commits: Iterable[Commit]) -> list[Act]:
-    """The acts that the commits record, in order."""
     return [Act(**row) for commit in commits for row in commit.acts]
 
 
-def learning_rate_factor(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
-    """What the learning rate of `step` is multiplied by."""
-    return math.prod(act.by for act in _in_effect(settings, commits, "learning_rate", step))
-
-
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
-    """The optimizer's parameters of `step`."""
-    learning_rate = learning_rate_at(
-        step,
-        settings.learning_rate,
-        warmup_steps=settings.schedule.warmup,
-        schedule=settings.schedule.kind,
-        total_steps=settings.schedule.total,
+    peak, schedule = settings.learning_rate, settings.schedule
+    planned = learning_rate_at(
+        step, peak, warmup_steps=schedule.warmup, schedule=schedule.kind, total_steps=schedule.total
     )
-    return tinker.AdamParams(
-        learning_rate=learning_rate * learning_rate_factor(settings, commits, step),
-        beta1=settings.adam.beta1,
-        beta2=settings.adam.beta2,
-        eps=settings.adam.eps,
-        weight_decay=settings.adam.weight_decay,
-        grad_clip_norm=settings.adam.grad_clip_norm,
-    )
+    factor = math.prod(act.by for act in _in_effect(settings, commits, "learning_rate", step))
+    return tinker.AdamParams(learning_rate=planned * factor, **settings.adam.model_dump())
 
 
 def temperature_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
-    """The temperature that `step` is sampled at."""
     raised = sum(act.by for act in _in_effect(settings, commits, "temperature", step))
     # Rounded: 0.1 added three times is no 0.3 in floating point, and the number is shown and compared.
     return round(settings.temperature + raised, 6) if raised else settings.temperature
@@ -118,8 +100,6 @@ def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str,
 
 
 class Steering:
-    """Decides the acts of one run."""
-
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
@@ -127,8 +107,7 @@ class Steering:
         self._watch = Watch(directory.config)
 
     def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:
-        """What to do after `step`, whose row is `metrics`, each act with what people are told of it; at most one. The
-        temperature is left as it is unless it `may_be_hotter`."""
+        """What to do after `step`, whose row is `metrics`: at most one act, with what people are told of it."""
         if self._settings.steer != "act":
             return []
         commits = self._directory.commits()[:step]
@@ -165,7 +144,8 @@ class Steering:
         converged = next((name for name in ACTED_ON[STOP] if name in standing), None)
         if slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
             act = Act("learning_rate", LR_FACTOR, start, slower[0])
-            factor = learning_rate_factor(self._settings, commits, start) * LR_FACTOR
+            so_far = math.prod(act.by for act in _in_effect(self._settings, commits, "learning_rate", start))
+            factor = so_far * LR_FACTOR
             told = f"the learning rate is {factor:g} of what the settings say"
         elif (
             (hotter := [name for name in ACTED_ON["temperature"] if name in standing])
@@ -184,25 +164,24 @@ class Steering:
         return act, f"from step {start} on {told} (steer=advise takes it back), since {act.why}: {sign}"
 
     def _at_its_height(self, step: int, since: int) -> bool:
-        """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest by
-        more than the standard error, or one problem. Those of as many problems are compared."""
+        """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest
+        (of as many problems) by more than the standard error, or one problem."""
         # Up to the step before: its own evaluation comes after its commit.
         rows = [row for row in read_rows(self._directory.metrics.path) if is_eval_row(row) and row["step"] < step]
         if not rows or rows[-1]["step"] < since or not rows[-1].get("eval/n"):
             return False
         n = rows[-1]["eval/n"]
-        rates = [float(row["eval/mean_correct"]) for row in rows if row.get("eval/n") == n and row["step"] >= 0]
-        before = [float(row["eval/mean_correct"]) for row in rows if row.get("eval/n") == n]
-        best = max(before)
+        alike = [row for row in rows if row.get("eval/n") == n]
+        best = max(float(row["eval/mean_correct"]) for row in alike)
+        trained = [float(row["eval/mean_correct"]) for row in alike if row["step"] >= 0]
         error = math.sqrt(max(best * (1 - best), 1 / n) / n)
-        return len(rates) >= 2 and min(rates[-2:]) >= best - error
+        return len(trained) >= 2 and min(trained[-2:]) >= best - error
 
 
 class TrainingRun:
     """What the phases of a step work on. `pool` maps ids to problems, `test_orders` some of them to the order in which
     their tests are run, `profiled` to (right, graded) of the pool's profile; `probe` is what the Tinker service was
-    found to do, None for an embedded one, and `adaptive` chooses the problems of selection=adaptive. `count` says by
-    which rewards a group is compared, `estimate` what advantages they give (`policy.advantages`)."""
+    found to do, None for an embedded one."""
 
     def __init__(
         self,
@@ -238,9 +217,8 @@ class TrainingRun:
             context=session.context,
             overlong_tokens=settings.truncation.overlong_tokens,
         )
-        # Where a step needs room: in the run directory's place, and in that of the embedded servers' states and
-        # database. What it saves there at most: a state, of three times the weights, and weights to sample from. A
-        # service has its own disks.
+        # Where a step needs room: the run directory, and the place of the embedded servers' states. What it saves there
+        # at most: a state, of three times the weights, and weights to sample from. A service has its own disks.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
@@ -264,7 +242,6 @@ class TrainingRun:
         return max(min(ends), len(commits)) - 1 if ends else None
 
     def has_step(self, step: int) -> bool:
-        """Whether the run goes as far as `step`."""
         return self.last_step is None or step <= self.last_step
 
     def keeps(self, step: int) -> bool:
@@ -276,8 +253,8 @@ class TrainingRun:
         return max(-1, step - 1 - self.settings.max_steps_off_policy)
 
     def select_problems(self, step: int, count: int, taken: Sequence[str] = ()) -> list[str]:
-        """The ids of the `count` problems of `step`, in group order, as the setting `selection` says; up to `count`
-        further ones where the step has `taken` some."""
+        """The ids of the `count` problems of `step`, in group order; up to `count` further ones where it has `taken`
+        some."""
         select = self.adaptive or SELECTIONS[self.settings.selection]
         return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
@@ -290,10 +267,8 @@ class TrainingRun:
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
-        if self.settings.kl.penalty_coef:
-            return False
         is_known = self.probe is not None and self.probe.logprobs_at in ("scaled", "unscaled")
-        return self.session.service_address is None or is_known
+        return not self.settings.kl.penalty_coef and (self.session.service_address is None or is_known)
 
     def is_due(self, step: int, every: int) -> bool:
         """Whether something done `every` so many steps (0 or less: never) is due after `step`."""
@@ -307,16 +282,17 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, there is nothing to evaluate
     on, or programs could read the run or the pool.
     """
-    used.require_hidden(directory.path, Path(settings.pool))
+    pool_file = Path(settings.pool)
+    used.require_hidden(directory.path, pool_file)
     # First what lies on this machine: a pool or a data set that cannot be used costs no session.
-    problems = read_pool(Path(settings.pool))
-    orders = frozen_orders(directory, problems, Path(settings.pool))
+    problems = read_pool(pool_file)
+    orders = frozen_orders(directory, problems, pool_file)
     test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
     budget = run_budget(settings, directory.path, directory.commits())
     async with open_session(settings, used, budget) as session:
         trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
         pool = {problem.problem_id: problem for problem in trained}
-        profiled = profiled_counts(Path(settings.pool)) if settings.selection == "adaptive" else {}
+        profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
         run.probe = recorded_probe(run)
         try:

@@ -1,17 +1,16 @@
-"""The problems of a run: which are trained on, which are held out or evaluated on, and in what order each one's tests
-are run.
+"""The problems of a run: which are trained on, which are held out or evaluated on, and the order of each one's tests.
 
-The order is learned once, then read from the run's test_order.json. It is learned from the pool's counts (columns
-`test_runs` and `test_catches`, from the profile). The file holds {problem id: test indices}, of those problems only
-whose order is not their own. A run that began to score without the file keeps the problems' own order.
+That order is learned once from the pool's counts (columns `test_runs` and `test_catches`, from the profile), then read
+from the run's test_order.json: {problem id: test indices}, of those problems only whose order is not their own. A run
+that began to score without the file keeps the problems' own order.
 """
 
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 
@@ -35,16 +34,15 @@ PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environ
 
 
 def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
-    """The run's orders by problem id; learned from the file `pool`, and recorded, if it is new.
-
-    Raises DataError for a file that cannot be read or has other tests.
-    """
+    """The run's orders by problem id; learned from the file `pool`, and recorded, if it is new. Raises DataError for a
+    recorded file that cannot be read or has other tests."""
     path = directory.path / "test_order.json"
     if path.is_file():
         recorded = read_json(path)
-        wrong = [p.problem_id for p in problems if not _fits(recorded.get(p.problem_id), len(p.tests))]
-        if wrong:
-            raise DataError(f"{path} is not of the tests of this pool (problem {wrong[0]})")
+        for problem in problems:
+            order = recorded.get(problem.problem_id, indices := list(range(len(problem.tests))))
+            if not isinstance(order, list) or sorted(order) != indices:
+                raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
         return recorded
     # Begun without the file: another order from here on would name other failures than the steps before it.
     if directory.step(0).has("scored"):
@@ -57,28 +55,21 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
 
 
 def learned_orders(problems: Sequence[Problem], pool: Path) -> dict[str, list[int]]:
-    """The orders that differ from the problems' own, by problem id."""
+    """The orders that differ from the problems' own, by problem id; none for a pool without COUNT_COLUMNS."""
+    if not set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
+        return {}
     n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
-    known = sorted(pool_counts(pool).items())
-    orders = {name: learned_priority(counts) for name, counts in known if len(counts.runs) == n_tests.get(name)}
+    counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
+    orders = {
+        name: learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+        for name, runs, catches in counted.iter_rows()
+        if len(runs) == n_tests.get(name)
+    }
     return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
 
 
-def pool_counts(pool: Path) -> dict[str, CatchCounts]:
-    """What the profile saw of each problem's tests; empty for a pool that does not say."""
-    if not set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
-        return {}
-    frame = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls()
-    return {problem_id: CatchCounts(tuple(runs), tuple(catches)) for problem_id, runs, catches in frame.iter_rows()}
-
-
-def _fits(order: object, n_tests: int) -> bool:
-    return order is None or (isinstance(order, list) and sorted(order) == list(range(n_tests)))
-
-
 def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
-    """The test problems, their tests in a file of this process in `folder`; says how many of them are in the `pool`
-    too. ConfigError if there are none."""
+    """The test problems, their tests in a file of this process in `folder`; ConfigError if there are none."""
     side = evaluation_side(settings)
     loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
     if not loaded.problems:
@@ -94,77 +85,53 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
     return loaded.problems
 
 
-@dataclass(frozen=True, slots=True)
-class PromptRoom:
-    """What room a pool's prompts leave for completions: ids of problems `without`, and how many `capped` have less than
-    `max_tokens`. `of` is all that decides it."""
+def prompt_room(of: dict[str, Any], session: Session, problems: list[Problem], path: Path) -> dict[str, Any]:
+    """What room prompts leave for completions, which `of` alone decides: ids of problems `without` any, and how many
+    `capped` have less than `max_tokens`.
 
-    of: dict[str, Any]
-    without: list[str]
-    capped: int
-
-    @classmethod
-    def found(cls, of: dict[str, Any], session: Session, problems: list[Problem]) -> Self:
-        """By encoding every prompt."""
-        most, environment = of["max_tokens"], session.environment
-        budgets = [
-            completion_budget(len(environment.prompt(problem, session.renderer)), most, of["context"])
-            for problem in problems
-        ]
-        without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
-        return cls(of, without, sum(0 < budget < most for budget in budgets))
-
-    @classmethod
-    def recorded(cls, of: dict[str, Any], path: Path) -> Self | None:
-        """As an earlier start found it; None if there is none, of other prompts, or damaged."""
-        try:
-            record = read_json(path)
-        except (FileNotFoundError, DataError):
-            return None
-        return cls(**record) if record["of"] == of else None
+    To encode the prompts of thousands of problems takes seconds: what came out is recorded at `path`.
+    """
+    # FileNotFoundError: no earlier start; DataError: damaged.
+    with suppress(FileNotFoundError, DataError):
+        if (record := read_json(path))["of"] == of:
+            return record
+    lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
+    budgets = [completion_budget(length, of["max_tokens"], of["context"]) for length in lengths]
+    without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
+    room = {"of": of, "without": without, "capped": sum(0 < budget < of["max_tokens"] for budget in budgets)}
+    write_json(path, room)
+    return room
 
 
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
     """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
-
-    To encode the prompts of thousands of problems takes seconds: the run's prompts.json tells later starts what came
-    out. Raises ConfigError if no problem is left.
-    """
+    Raises ConfigError if no problem is left."""
     of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
-    path = directory.path / "prompts.json"
-    room = PromptRoom.recorded(of, path)
-    if room is None:
-        room = PromptRoom.found(of, session, problems)
-        write_json(path, asdict(room))
-    without = set(room.without)
+    room = prompt_room(of, session, problems, directory.path / "prompts.json")
+    without = set(room["without"])
     kept = [problem for problem in problems if problem.problem_id not in without]
     if not kept:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
     if without:
         logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
-    if room.capped:
-        logger.warning(
-            "max_tokens=%d is capped for %d prompts: the context is %d", of["max_tokens"], room.capped, session.context
-        )
+    if room["capped"]:
+        capped = of["max_tokens"], room["capped"], session.context
+        logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", *capped)
     return kept
 
 
 def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
     """The pool's problems to train on, and those held out for validation (none unless eval.on=validation)."""
+    size = settings.eval.validation_size
     if settings.eval.on != "validation":
         return problems, []
-    if settings.eval.validation_size >= len(problems):
-        raise ConfigError(
-            f"eval.validation_size={settings.eval.validation_size} leaves nothing of a pool of {len(problems)}"
-        )
-    # By a hash and not by place: what is held out stays so whatever order the pool has.
-    ordered = sorted(problems, key=lambda problem: _keyed_hash(settings.seed, problem.problem_id))
-    held_out = {problem.problem_id for problem in ordered[: settings.eval.validation_size]}
-    return (
-        [problem for problem in problems if problem.problem_id not in held_out],
-        [problem for problem in problems if problem.problem_id in held_out],
-    )
+    if size >= len(problems):
+        raise ConfigError(f"eval.validation_size={size} leaves nothing of a pool of {len(problems)}")
 
+    def key(problem: Problem) -> bytes:
+        # By a hash and not by place: what is held out stays so whatever order the pool has.
+        return hashlib.sha256(f"validation/{settings.seed}/{problem.problem_id}".encode()).digest()
 
-def _keyed_hash(seed: int, problem_id: str) -> bytes:
-    return hashlib.sha256(f"validation/{seed}/{problem_id}".encode()).digest()
+    held_out = {problem.problem_id for problem in sorted(problems, key=key)[:size]}
+    trained = [problem for problem in problems if problem.problem_id not in held_out]
+    return trained, [problem for problem in problems if problem.problem_id in held_out]

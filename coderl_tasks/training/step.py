@@ -9,11 +9,8 @@ Rollouts go from phase to phase in memory. The files are the journal: they are r
 With `refill` or `first_completions` a step is sampled in rounds. Once all groups of a round are graded, those that were
 begun with a few completions and have a signal get the rest, and further problems are added in place of those whose
 group has none, until enough have one. The grades and the seed alone decide, not what arrived first, and what a round
-samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. What was graded
-stays in memory for the scoring. (First a few, then the rest: Zhang et al., "SPEED-RL", screening and continuation.)
-
-Around the phases: `run_step`, the loop's body, for flows and for notebooks; and `SamplingAhead`, which samples further
-steps while one is scored and trained.
+samples is recorded before any of it is sampled: a step that was killed goes on with the same groups. (First a few, then
+the rest: Zhang et al., "SPEED-RL", screening and continuation.)
 """
 
 import asyncio
@@ -23,16 +20,17 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Self
 
 import polars as pl
 import tinker
 from prefect import task
 
-from coderl_tasks.disk import require_room
 from coderl_tasks.errors import BudgetReachedError, InfraError
 from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
+from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems
 from coderl_tasks.policy.advantages import group_outcomes, groups_without_signal, with_advantages
@@ -42,9 +40,9 @@ from coderl_tasks.policy.sampling import (
     GroupRequest,
     in_order,
     require_graded,
-    require_rewards,
     require_sampled,
     split_groups,
+    try_all,
 )
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
@@ -63,32 +61,28 @@ LARGE_STEP = 2**26
 class Phase:
     """The rollouts that a phase made, and the seconds that it took: 0 where an earlier process made them.
 
-    Phases are handed these, not bare frames: Prefect keeps what a task was given and returned for as long as anything
-    runs that was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties
-    it there too.
+    Phases are handed these, not bare frames: Prefect keeps what a task was given and returned while anything runs that
+    was begun in it, a timer of the SDK's connections among others, which is steps later. `release` empties it there.
     """
 
     rollouts: pl.DataFrame
     seconds: float = 0.0
 
     def release(self) -> None:
-        """Let go of the rollouts, whoever still holds this."""
         self.rollouts = self.rollouts.clear()
 
 
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
 async def sample(run: TrainingRun, step: int) -> Phase:
-    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded.
-
-    Raises InfraError if too many samples came without log-probabilities to train on; their groups are then discarded,
-    for the task's retry to sample again. With `refill` also as `score` does.
-    """
+    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded. Raises
+    InfraError if too many came without log-probabilities to train on; their groups are then discarded, for the task's
+    retry to sample again. With `refill` also as `score` does."""
     journal = run.directory.step(step)
-    recorded = journal.read_sampled()
-    if recorded is None and (scored := journal.read_scored()) is not None:  # which holds the samples too
+    recorded = journal.read("sampled")
+    if recorded is None and (scored := journal.read("scored")) is not None:  # which holds the samples too
         recorded = scored.select(list(SAMPLED_SCHEMA))
-        journal.write_sampled(recorded)
+        journal.write("sampled", recorded)
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
@@ -102,7 +96,6 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
-
     garbage = 0.0
 
     def record(arrived: pl.DataFrame) -> None:
@@ -124,7 +117,8 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
-            await run.engine.sample_all(sampler, requests, record)
+            # Recorded in each group's own task: what has arrived is on disk while the slowest is still being sampled.
+            await try_all(partial(run.engine.sample, sampler, record=record), requests)
         sampled = in_order(groups.values(), SAMPLED_SCHEMA)
         try:
             require_sampled(sampled, f"step {step}")
@@ -142,12 +136,12 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             break
         problems = further
     free_garbage(sampled.estimated_size())  # before writing takes more
-    journal.write_sampled(sampled)
+    journal.write("sampled", sampled)
     return Phase(sampled, time.monotonic() - started)
 
 
 def free_garbage(size: float) -> None:
-    """Free what nobody uses any more of a large step, whose rollouts have `size` bytes.
+    """Free memory that is no longer referenced after a large step, whose rollouts have `size` bytes.
 
     The SDK's answers, and what Prefect's tasks returned, are in reference cycles. Python looks for these by the number
     of objects, and here they are few and large. A look takes 0.2 s, too long for every small step.
@@ -163,11 +157,8 @@ async def _another_round(
     run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
 ) -> StepProblems | None:
     """Record what `step` is sampled on next: the rest of each group whose first completions have a signal, and problems
-    in place of those of `sampled` whose group has none. None if it has enough groups, or may not sample more.
-
-    No group is replaced for a completion that could not be graded. Raises as `_graded` does: in an outage nobody knows
-    which groups have a signal.
-    """
+    in place of those of `sampled` whose group has none. None if it has enough groups, or may not sample more. Raises as
+    `_graded` does: in an outage nobody knows which groups have a signal."""
     settings, taken, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
     final = problems.decided if first else 0
@@ -190,13 +181,12 @@ async def _another_round(
     # With first completions what is bounded is completions: a further problem may come to have a whole group.
     room = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(taken)
     missing = min(settings.problems_per_step - (len(taken) - len(without)), room)
-    missing = 0 if final is None else missing  # a caller's own step
-    further = run.select_problems(step, missing, taken) if missing > 0 else []
+    # Of a caller's own step (final None) the problems stay.
+    further = run.select_problems(step, missing, taken) if missing > 0 and final is not None else []
     if not first and not further:
         return None
-    logger.info(
-        "step %d: %d of %d groups without a signal: sampling %d more", *(step, len(without), len(taken)), len(further)
-    )
+    counts = len(without), len(taken), len(further)
+    logger.info("step %d: %d of %d groups without a signal: sampling %d more", step, *counts)
     # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
     # With first completions also where nothing follows, which is decided then.
     return _record_problems(run, step, [*taken, *further], sizes)
@@ -206,23 +196,20 @@ async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.Data
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
     graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
     require_graded(graded, f"step {step}")
-    require_rewards(graded, f"step {step}")
     return graded
 
 
 def _sizes(run: TrainingRun, problems: StepProblems) -> list[int]:
-    """The completions of each problem."""
     return problems.sizes or [run.settings.completions_per_problem] * len(problems.ids)
 
 
 def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known: list[int]) -> StepProblems:
     """Record that `step` is sampled on `problem_ids`: the first groups with the sizes `known`, further ones with those
     that the settings want."""
-    settings, new = run.settings, problem_ids[len(known) :]
-    sizes, decided = None, None
-    if settings.first_completions:
-        sizes, decided = [*known, *[settings.first_completions] * len(new)], len(known)
-    return run.directory.step(step).write_problems(problem_ids, sizes, decided)
+    journal, first = run.directory.step(step), run.settings.first_completions
+    if not first:
+        return journal.write_problems(problem_ids)
+    return journal.write_problems(problem_ids, [*known, *[first] * (len(problem_ids) - len(known))], len(known))
 
 
 def group_requests(
@@ -231,39 +218,32 @@ def group_requests(
     """What `step` samples next, in group order: one request per problem whose group lacks completions, `sampled` by
     group how many there are. Of a group that is begun with `first_completions` these come first, and by themselves:
     however often a step is begun again, the same requests are made of it."""
-    settings = run.settings
+    settings, requests = run.settings, []
     temperature = temperature_at(settings, run.directory.commits(), step)
-    requests = []
     for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
         there = sampled.get(index, 0)
         if there >= size:
             continue
-        part = () if there == 0 else (there,)
-        requests.append(
-            run.engine.request(
-                run.pool[problem_id],
-                index,
-                (size if there else min(size, settings.first_completions or size)) - there,
-                seed=seed_for(settings.seed, "train", step, index, problem_id, *part) if run.sends_seeds else None,
-                step=step,
-                sampler_step=run.sampler_step(step),
-                first_sample=there,
-                temperature=temperature,
-            )
+        part = (there,) if there else ()
+        wanted = size if there else min(size, settings.first_completions or size)
+        request = run.engine.request(
+            *(run.pool[problem_id], index, wanted - there),
+            seed=seed_for(settings.seed, "train", step, index, problem_id, *part) if run.sends_seeds else None,
+            step=step,
+            sampler_step=run.sampler_step(step),
+            first_sample=there,
+            temperature=temperature,
         )
+        requests.append(request)
     return requests
 
 
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 @supervised
 async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
-    """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages.
-
-    Raises InfraError if too much could not be graded: then the sandbox is down, and the task is retried; CoderlError as
-    `require_rewards` does.
-    """
+    """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages. Raises as `require_graded` does."""
     journal = run.directory.step(step)
-    recorded = journal.read_scored()
+    recorded = journal.read("scored")
     if recorded is not None:
         return Phase(recorded)
     started = time.monotonic()
@@ -274,31 +254,25 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         await run.graded_ahead.release(step)  # a retry is to grade anew
     settings = run.settings
     scored = with_advantages(graded, run.estimate, run.count)
-    # The base model is asked for all that is trained on where leaving it is penalised, for some where it is observed.
-    asked = scored["trained"] if settings.kl.penalty_coef else None
-    # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
-    if (
-        asked is None
-        and run.is_due(step, settings.kl.base_every)
-        and temperature_at(settings, run.directory.commits(), step) == 1
-    ):
+    asked: pl.Series | None = None
+    if settings.kl.penalty_coef:  # of all that is trained on, where leaving the base model is penalised
+        asked = scored["trained"]
+    elif run.is_due(step, settings.kl.base_every) and temperature_at(settings, run.directory.commits(), step) == 1:
+        # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
         asked = observed(scored, seed_for(settings.seed, "kl_base", step))
     if asked is not None and asked.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
         base = await run.learner.base_client()
         scored = await with_base_logprobs(base, scored, settings.sample_concurrency, asked)
-    journal.write_scored(scored)
+    journal.write("scored", scored)
     return Phase(scored, time.monotonic() - started)
 
 
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 @supervised
 async def update(run: TrainingRun, step: int, scored: Phase, begun: float, seconds: dict[str, float]) -> Commit:
-    """Apply the update of `step`, from its scored rollouts, and commit it; the commit, whose metrics are the row of
-    metrics.jsonl.
-
-    `begun` (time.monotonic) is when the step began to hold up the run, `seconds` what its phases took until now.
-    """
+    """Apply the update of `step`, from its scored rollouts, and commit it. `begun` (time.monotonic) is when the step
+    began to hold up the run, `seconds` what its phases took until now."""
     journal = run.directory.step(step)
     recorded = journal.read_commit()
     if recorded is not None:
@@ -352,16 +326,14 @@ def step_metrics(
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
     settings = run.settings
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
-    of_rollouts = rollout_metrics(
-        scored, own_groups, settings.epochs_per_rollout_batch
-    )  # before the clock is read: they are part of the step
+    # Before the clock is read: they are part of the step.
+    of_rollouts = rollout_metrics(scored, own_groups, settings.epochs_per_rollout_batch)
     spent["step"] = time.monotonic() - begun
     known = None
     if run.adaptive is not None:
         # What was expected of the first completions: whether a group has more says how they came out.
-        problems = run.directory.step(step).read_problems() or StepProblems(
-            run.select_problems(step, settings.problems_per_step)
-        )
+        recorded = run.directory.step(step).read_problems()
+        problems = recorded or StepProblems(run.select_problems(step, settings.problems_per_step))
         first, sizes = settings.first_completions, _sizes(run, problems)
         known = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
@@ -373,14 +345,12 @@ def step_metrics(
 @task(name="delete-old-states", **PHASE)
 @supervised
 async def delete_old_states(run: TrainingRun) -> None:
-    """Delete the rolling states that nothing needs any more."""
     await run.learner.delete_outdated()
 
 
 @task(name="checkpoint", task_run_name="step-{step}-checkpoint", **PHASE)
 @supervised
 async def checkpoint(run: TrainingRun, step: int) -> None:
-    """Record a checkpoint of the policy after `step`."""
     await run.learner.save(step)
 
 
@@ -399,7 +369,7 @@ async def run_step(
     on_phase: Callable[[str], object] = lambda phase: None,
 ) -> tuple[Commit, list[Notice]]:
     """Sample, score, update and log `step`, by the phases as the caller retries them; the commit, and what is off since
-    it. `on_phase` is told what begins. Raises InfraError if too little is free on the disk."""
+    it. Raises InfraError if too little is free on the disk."""
     require_room(run.folders, run.state_bytes)
     begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
     on_phase("sampling")
@@ -419,13 +389,12 @@ async def run_step(
 
 
 class SamplingAhead:
-    """Runs `sample`, which samples a step and retries what is retryable, for one step after the other, and for up to
-    `ahead` steps before their turn.
+    """Runs `sample`, which retries what is retryable, for one step after the other, and for up to `ahead` steps before
+    their turn, of which `may_begin` is true.
 
     They are begun in order, once the step before all of them is asked for: their groups queue for the same slots in
-    that order, so that no slot is empty while a step waits for its slowest group. `may_begin` tells whether a step may
-    be begun ahead of its turn. When the block ends, what is under way is cancelled; the groups that have arrived are
-    recorded.
+    that order, so that no slot is empty while a step waits for its slowest group. What is under way when the block ends
+    is cancelled; the groups that have arrived are recorded.
     """
 
     def __init__(self, sample: Sample, may_begin: Callable[[int], bool], ahead: int = 1) -> None:

@@ -100,7 +100,7 @@ def test_the_session_goes_on_where_a_run_of_the_script_ended(
     assert grpo.next_step == 2
     subset = grpo.fresh_subset(2)
     # As after a kill in mid-step: its problems are recorded, and nothing else.
-    StepJournal(run / "steps" / "000002", 2).write_problems(subset)
+    StepJournal(run, 2).write_problems(subset)
     with pytest.raises(ConfigError, match=r"step 2 was begun with other problems"):
         grpo.train_grpo_step(grpo.problem_ids[:1])
     with pytest.raises(ConfigError, match="the run has no problem 'unknown'"):
@@ -213,12 +213,12 @@ def test_a_session_chooses_of_rows_without_a_profile_by_what_its_steps_have_show
         of_own = grpo.train_grpo_step(own)
     assert metrics["problems_seen"] == 0 and metrics["groups_total"] >= 4
     assert (of_own["groups_total"], of_own["problems_seen"]) == (3, metrics["groups_total"])
-    journals = [StepJournal(tmp_path / "run" / "steps" / f"{step:06d}", step) for step in (0, 1)]
+    journals = [StepJournal(tmp_path / "run", step) for step in (0, 1)]
     problems = [journal.read_problems() for journal in journals]
     assert problems[0] is not None and problems[0].decided == metrics["groups_total"]
     assert problems[1] is not None and (problems[1].ids, problems[1].decided) == (own, 3)
     for journal, recorded in zip(journals, problems, strict=True):
-        scored = journal.read_scored()
+        scored = journal.read("scored")
         assert scored is not None and recorded is not None and recorded.sizes is not None
         heights = scored.group_by("group_index", maintain_order=True).len()["len"].to_list()
         assert heights == recorded.sizes and set(heights) <= {2, 4}

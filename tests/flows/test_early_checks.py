@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coderl_tasks import disk
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.atomic import write_json
 from coderl_tasks.planning import flow_plans
 from coderl_tasks.planning.early_checks import check_place
@@ -163,7 +163,7 @@ def test_a_place_whose_name_is_no_text_is_refused(setting: str, tmp_path: Path) 
 
 
 async def test_a_disk_without_room_is_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+    monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
     with pytest.raises(ConfigError, match=r"MiB are free at .*: free some space, or choose another name"):
         await plan(CurateSettings(name=str(tmp_path / "pool")))
     (tmp_path / "pool").mkdir()

@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Path:
                 failed = row["verdict"] != "passed"
                 row["failed_output"] = f"3 2{ESCAPES}\n" if failed else None
                 row["reason"] = f"test 0: ValueError: {ESCAPES}" if row["verdict"] == "runtime_error" else None
-            directory.step(step).write_scored(pl.DataFrame(rows, schema=ROLLOUT_SCHEMA))
+            directory.step(step).write("scored", pl.DataFrame(rows, schema=ROLLOUT_SCHEMA))
         row = rollout("beta", "wrong_answer", draw, failed_output="1\n", reason=None)
         summary = {"n": 1, "pass_at_1": 0.0, "ci_low": 0.0, "ci_high": 1.0, "by_split": {}}
         directory.evaluation("baseline").write(pl.DataFrame([row], schema=ROLLOUT_SCHEMA), summary)

@@ -42,16 +42,16 @@ def run_to_the_end(path: Path) -> None:
         run.metrics.append({"step": -1, "eval/name": "baseline", "eval/mean_correct": 0.5})
         for step in range(run.next_step, STEPS):
             journal = run.step(step)
-            sampled = journal.read_sampled()
+            sampled = journal.read("sampled")
             if sampled is None:
                 groups = journal.groups.read()
                 for group in set(range(GROUPS)) - groups.keys():
                     groups[group] = sample(path, step, group)
                     journal.groups.write(group, groups[group])
                 sampled = pl.concat(groups[group] for group in sorted(groups))
-                journal.write_sampled(sampled)
-            if journal.read_scored() is None:
-                journal.write_scored(score(sampled))
+                journal.write("sampled", sampled)
+            if journal.read("scored") is None:
+                journal.write("scored", score(sampled))
             commit = Commit(step, {"step": step, "mean_reward": 0.5, "note": "y" * 40})
             journal.write_commit(commit)
             run.metrics.append(commit.metrics)

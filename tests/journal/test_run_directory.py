@@ -72,7 +72,7 @@ def test_the_index_follows_the_commits_and_is_cut_where_they_end(
         for step in whole:
             assert list(index_files(run.path).values()) == [range(n, n + 1) for n in whole if n < step and n != 5]
             rollouts = scored.with_columns(step=pl.lit(step, pl.Int32))
-            run.step(step).write_scored(rollouts)
+            run.step(step).write("scored", rollouts)
             commit(run, step)
             run.index_rollouts(step, rollouts)
             own = run.path / "index" / f"step-{step:06d}.parquet"

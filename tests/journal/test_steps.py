@@ -12,7 +12,7 @@ from coderl_tasks.journal.steps import Commit, EvalJournal, Phase, StepJournal
 
 @pytest.fixture
 def journal(tmp_path: Path) -> StepJournal:
-    return StepJournal(tmp_path / "steps" / "000000", 0)
+    return StepJournal(tmp_path, 0)
 
 
 def test_groups_are_recorded_until_the_step_is_sampled(journal: StepJournal, group: pl.DataFrame) -> None:
@@ -21,10 +21,10 @@ def test_groups_are_recorded_until_the_step_is_sampled(journal: StepJournal, gro
         journal.groups.write(index, group)
     assert list(journal.groups.read()) == [3, 11, 104]
     assert (journal.folder / "groups" / "03.parquet").is_file()
-    journal.write_sampled(group)
+    journal.write("sampled", group)
     assert journal.groups.read() == {}
     assert not (journal.folder / "groups").exists()
-    sampled = journal.read_sampled()
+    sampled = journal.read("sampled")
     assert sampled is not None and sampled.equals(group)
 
 
@@ -42,13 +42,13 @@ def test_a_damaged_group_is_drawn_again(journal: StepJournal, group: pl.DataFram
 def test_every_phase_reads_as_none_until_written(
     journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame
 ) -> None:
-    assert (journal.read_sampled(), journal.read_scored(), journal.read_commit()) == (None, None, None)
+    assert (journal.read("sampled"), journal.read("scored"), journal.read_commit()) == (None, None, None)
     assert not any(journal.has(phase) for phase in ("sampled", "scored", "commit"))
-    journal.write_sampled(group)
-    journal.write_scored(scored)
+    journal.write("sampled", group)
+    journal.write("scored", scored)
     commit = Commit(0, {"step": 0, "loss": 0.5}, {"learning_rate": 1e-4}, "tinker://a/weights/b", None)
     journal.write_commit(commit)
-    read = journal.read_scored()
+    read = journal.read("scored")
     assert read is not None and read.equals(scored)
     assert journal.read_commit() == commit
     assert all(journal.has(phase) for phase in ("sampled", "scored", "commit"))
@@ -59,14 +59,14 @@ def test_a_step_of_many_tokens_is_in_row_groups_whatever_pieces_its_frame_is_in(
 ) -> None:
     monkeypatch.setattr(steps, "TOKENS_PER_ROW_GROUP", 8)  # four completions
     whole = pl.concat([group] * 4, rechunk=True)
-    journal.write_sampled(whole)
+    journal.write("sampled", whole)
     groups = pq.ParquetFile(journal.path("sampled")).metadata
     assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [4, 4, 4]
-    sampled = journal.read_sampled()
+    sampled = journal.read("sampled")
     assert sampled is not None and sampled.equals(whole)
     written = journal.path("sampled").read_bytes()
     for same in (sampled, pl.concat([whole[:1], whole[1:6], whole[6:]], rechunk=False)):
-        journal.write_sampled(same)
+        journal.write("sampled", same)
         assert journal.path("sampled").read_bytes() == written, "an interrupted step leaves what another one would"
 
 
@@ -74,12 +74,12 @@ def test_a_step_of_many_tokens_is_in_row_groups_whatever_pieces_its_frame_is_in(
 def test_a_damaged_phase_is_set_aside(
     journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame, phase: Phase
 ) -> None:
-    journal.write_sampled(group)
-    journal.write_scored(scored)
+    journal.write("sampled", group)
+    journal.write("scored", scored)
     journal.write_commit(Commit(0, {"step": 0}))
     path = journal.path(phase)
     path.write_bytes(path.read_bytes()[:10])
-    assert getattr(journal, f"read_{phase}")() is None
+    assert (journal.read_commit() if phase == "commit" else journal.read(phase)) is None
     assert path.with_name(f"{path.name}.damaged-1").is_file()
     assert not path.exists()
 
@@ -87,7 +87,7 @@ def test_a_damaged_phase_is_set_aside(
 def test_a_commit_belongs_to_its_step(journal: StepJournal, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         journal.write_commit(Commit(1, {}))
-    other = StepJournal(tmp_path / "steps" / "000001", 1)
+    other = StepJournal(tmp_path, 1)
     other.write_commit(Commit(1, {"step": 1}))
     journal.folder.mkdir()
     other.path("commit").rename(journal.path("commit"))

@@ -1,7 +1,8 @@
 """Groups are recorded as they arrive, whatever happens to others, and graded once, as soon as they are there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import polars as pl
 import pytest
@@ -11,10 +12,10 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.paths import NANO_MODEL
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.sampling import GroupRequest
+from coderl_tasks.policy.sampling import GroupRequest, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.prompts import get_renderer, load_tokenizer
-from coderl_tasks.rollouts.engine import GradedAhead, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import GradedAhead, Record, RolloutEngine, RolloutSettings
 from coderl_tasks.services import Services
 
 
@@ -118,6 +119,12 @@ async def sampler(embedded: Services) -> AsyncIterator[tinker.SamplingClient]:
     await clients.disconnect(service)
 
 
+async def sample_all(
+    engine: RolloutEngine, sampler: tinker.SamplingClient, wanted: Sequence[GroupRequest], record: Record
+) -> list[pl.DataFrame]:
+    return await try_all(partial(engine.sample, sampler, record=record), wanted)
+
+
 async def test_groups_arrive_one_by_one_and_return_in_order(
     engine: RolloutEngine, sampler: tinker.SamplingClient
 ) -> None:
@@ -126,10 +133,10 @@ async def test_groups_arrive_one_by_one_and_return_in_order(
     def record(group: pl.DataFrame) -> None:
         arrived[group["group_index"][0]] = group
 
-    groups = await engine.sample_all(sampler, wanted, record)
+    groups = await sample_all(engine, sampler, wanted, record)
     assert [group["problem_id"].unique().to_list() for group in groups] == [[f"p{index}"] for index in range(6)]
     assert all(arrived[index].equals(groups[index]) for index in range(6)) and len(arrived) == 6
-    (alone,) = await engine.sample_all(sampler, wanted[3:4], record)
+    (alone,) = await sample_all(engine, sampler, wanted[3:4], record)
     assert alone.equals(groups[3]), "a draw depends on its request only"
 
 
@@ -138,7 +145,7 @@ async def test_a_refused_group_stops_the_rest_with_the_reason(
 ) -> None:
     bad = GroupRequest(0, "p", "taco", [999_999], 2, 4, 0, 1.0)
     with pytest.raises(ConfigError, match="sampling"):
-        await engine.sample_all(sampler, [bad, *requests(2)], lambda group: None)
+        await sample_all(engine, sampler, [bad, *requests(2)], lambda group: None)
 
 
 async def test_an_error_in_recording_reaches_the_caller(engine: RolloutEngine, sampler: tinker.SamplingClient) -> None:
@@ -146,7 +153,7 @@ async def test_an_error_in_recording_reaches_the_caller(engine: RolloutEngine, s
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        await engine.sample_all(sampler, requests(3), record)
+        await sample_all(engine, sampler, requests(3), record)
 
 
 class Flaky:
@@ -173,7 +180,8 @@ class Flaky:
 async def test_a_failing_group_lets_the_others_be_recorded(engine: RolloutEngine) -> None:
     client, arrived = Flaky({11, 13}), []
     with pytest.raises(InfraError, match=r"2 of 6 groups failed; first: .*lost 11"):
-        await engine.sample_all(
+        await sample_all(
+            engine,
             client,  # type: ignore[arg-type]
             requests(6),
             lambda group: arrived.append(group["group_index"][0]),

@@ -28,10 +28,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from coderl_tasks import disk
 from coderl_tasks.cli.arguments import FLOW_SETTINGS
 from coderl_tasks.cli.doctor import check_prefect
 from coderl_tasks.errors import ConfigError, DataError, InfraError
+from coderl_tasks.journal import atomic
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime import prefect_server as servers
 from coderl_tasks.runtime import prefect_worker
@@ -72,7 +72,7 @@ def test_a_configured_server_is_used_and_not_started(prefect_api: str) -> None:
 
 def test_a_server_without_room_for_its_database_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODERL_HOME", str(tmp_path))
-    monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+    monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
     with pytest.raises(InfraError, match=r"MiB are free at .*free some space"), embedded_prefect():
         pass
     assert not list(tmp_path.iterdir())

@@ -37,7 +37,7 @@ def pool(tmp_path: Path) -> Path:
 def write_rollouts(directory: RunDirectory, *programs: dict[str, Any]) -> None:
     common = {"step": 0, "group_index": 0, "problem_id": "plain", "verdict": "wrong_answer", "tests_total": 3}
     frame = pl.DataFrame([common | program for program in programs], schema=ROLLOUT_SCHEMA)
-    directory.step(0).write_scored(frame)
+    directory.step(0).write("scored", frame)
 
 
 def test_only_orders_that_differ_are_recorded_and_they_stay(pool: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 from coderl_tasks import disk
 from coderl_tasks.errors import InfraError
 from coderl_tasks.grading import Judge, SandboxClient
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.atomic import read_json
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
@@ -70,7 +71,7 @@ async def train(
     run = TrainingRun(settings, directory, session, {}, [], [], {})
     while directory.next_step < steps:
         step = directory.next_step
-        directory.step(step).write_scored(scored(step))
+        directory.step(step).write("scored", scored(step))
         await update.fn(run, step, Phase(scored(step)), begun=0.0, seconds={})
     return run
 
@@ -155,7 +156,7 @@ async def test_several_optimizer_steps_per_step_are_replayed_as_they_were_made(
         shutil.copytree(tmp_path / "run", tmp_path / "copy", ignore=shutil.ignore_patterns("run.lock"))
         run.learner._settings = run.settings = slower
         while directory.next_step < 4:
-            directory.step(3).write_scored(scored(3))
+            directory.step(3).write("scored", scored(3))
             await update.fn(run, 3, Phase(scored(3)), begun=0.0, seconds={})
         whole = directory.commits()
     with RunDirectory.open(tmp_path / "copy", {}) as directory:
@@ -264,8 +265,8 @@ async def test_a_step_is_not_begun_without_room(monkeypatch: pytest.MonkeyPatch,
     session = Session(used, Judge(SandboxClient([NOWHERE])), None, 512)  # type: ignore[arg-type]
     with RunDirectory.open(tmp_path / "run", {}) as directory:
         run = TrainingRun(SETTINGS, directory, session, {}, [], [], {})
-        disk.require_room(run.folders, run.state_bytes)
-        monkeypatch.setattr(disk, "LEAST_FREE", 2**60)
+        atomic.require_room(run.folders, run.state_bytes)
+        monkeypatch.setattr(atomic, "LEAST_FREE", 2**60)
         with pytest.raises(InfraError, match=r"MiB are free at .*, and nothing is begun with less than .*coderl clean"):
             await _step(run, 0, None, None, None)  # type: ignore[arg-type]
         assert not (tmp_path / "run" / "steps").exists()

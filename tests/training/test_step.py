@@ -112,7 +112,7 @@ async def test_the_base_model_is_asked_where_leaving_it_is_penalised(session: Se
     first, second, untrained = frame["base_logprobs"].to_list()
     assert len(first) == len(second) == 1 and first[0] < 0 and first != second and untrained is None
     with RunDirectory.open(tmp_path, {}) as directory:
-        recorded = directory.step(0).read_scored()
+        recorded = directory.step(0).read("scored")
     assert recorded is not None and recorded["base_logprobs"].to_list() == [first, second, None]
 
 
