@@ -17,7 +17,7 @@ from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, index_files
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.rollout import NO_COMPLETION, ROLLOUT_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
@@ -48,11 +48,6 @@ class EvalRecord:
     @property
     def pass_at_1(self) -> float:
         return float(self.summary["pass_at_1"])
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether its rollouts are those of another evaluation of the run."""
-        return self.summary.get("taken_from") is not None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -89,6 +84,22 @@ class RunRecord:
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
         return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA).select(columns)
+
+    @cached_property
+    def groups(self) -> pl.DataFrame:
+        """The groups in order: completions `sampled` and `graded`, the `lowest` reward, and `has_signal`, whether the
+        update learned from any."""
+        reward = pl.col("reward")
+        columns = ["step", "group_index", "problem_id", "stop_reason", "reward", "trained"]
+        groups = self.rollouts(columns).group_by("step", "group_index")
+        counted = groups.agg(
+            pl.col("problem_id").first(),
+            sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
+            graded=reward.count(),
+            lowest=reward.min(),
+            has_signal=pl.col("trained").any(),
+        )
+        return counted.sort("step", "group_index").collect()
 
 
 @dataclass(frozen=True)
@@ -138,12 +149,12 @@ def load_run(path: Path) -> RunRecord:
         raise ConfigError(f"{path} is not a run directory: it has no metrics.jsonl or steps")
     rows = metrics_rows(path / "metrics.jsonl")
     metrics = training_metrics(rows)
-    last = int(metrics["step"][-1]) if len(metrics) else -1
+    evals = load_evals(path / "evals", int(metrics["step"][-1]) if len(metrics) else -1)
     return RunRecord(
         path=path,
         config=recorded_config(path) or {},
         metrics=metrics,
-        evals={name: one for name, one in load_evals(path / "evals", last).items() if not one.is_copy},
+        evals={name: one for name, one in evals.items() if one.summary.get("taken_from") is None},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
         scored_files=sorted((path / "steps").glob("*/scored.parquet")),
     )
@@ -183,11 +194,11 @@ def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(ordered, infer_schema_length=None)
 
 
-def thin(metrics: pl.DataFrame, limit: int = MAX_POINTS) -> pl.DataFrame:
-    """At most `limit` rows, neighbouring steps averaged: what is drawn and tested of a long run stays small."""
-    if len(metrics) <= limit:
+def thin(metrics: pl.DataFrame) -> pl.DataFrame:
+    """At most MAX_POINTS rows, neighbouring steps averaged: what is drawn and tested of a long run stays small."""
+    if len(metrics) <= MAX_POINTS:
         return metrics
-    width = -(-len(metrics) // limit)
+    width = -(-len(metrics) // MAX_POINTS)
     numeric = metrics.select(pl.selectors.numeric())
     bucket = pl.int_range(pl.len()) // width
     return numeric.group_by(bucket.alias("_bucket"), maintain_order=True).mean().drop("_bucket")

@@ -16,7 +16,6 @@ from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.paths import MANIFEST_FILE
-from coderl_tasks.policy.rollout import NO_COMPLETION
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +65,8 @@ def _manifest(run: RunRecord) -> dict[str, Any]:
 
 
 def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
-    """Completions and tokens of the groups with and without a signal, from small columns: tokens can be gigabytes."""
-    completions = run.rollouts(["step", "group_index", "stop_reason", "trained"])
-    groups = (
-        completions.filter(pl.col("stop_reason") != NO_COMPLETION)
-        .group_by("step", "group_index")
-        .agg(n=pl.len(), has_signal=pl.col("trained").any())
-        .group_by("step", "has_signal")
-        .agg(n=pl.col("n").sum())
-        .collect()
-    )
+    """Completions and tokens of the groups with and without a signal. The tokens themselves can be gigabytes."""
+    groups = run.groups.group_by("step", "has_signal").agg(pl.col("sampled").sum())
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
     first = run.config.get("first_completions")
     without = f"groups without, begun with {first} completions" if first else "groups without"
@@ -97,25 +88,16 @@ def _evaluations(run: RunRecord) -> tuple[int, int]:
 
 
 def visits(run: RunRecord) -> Visits | None:
-    groups = (
-        run.rollouts(["step", "group_index", "problem_id", "trained"])
-        .group_by("step", "group_index")
-        .agg(pl.col("problem_id").first(), has_signal=pl.col("trained").any())
-        .collect()
-        .sort("step", "group_index")
-    )
-    if not len(groups) or not len(run.metrics):
+    if not len(run.groups) or not len(run.metrics):
         return None
     # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
-    steps = groups.group_by("problem_id", "step", maintain_order=True).agg(
-        n=pl.len(), signals=pl.col("has_signal").sum()
-    )
-    before = pl.col("signals").shift(1).over("problem_id")
-    again = steps.with_columns(before=before).filter(pl.col("before") == 0)
+    steps = run.groups.group_by("problem_id", "step", maintain_order=True)
+    counted = steps.agg(n=pl.len(), signals=pl.col("has_signal").sum())
+    again = counted.filter(pl.col("signals").shift(1).over("problem_id") == 0)
     last = run.metrics.row(-1, named=True)
     kept = _manifest(run).get("kept")
     return Visits(
-        seen=groups["problem_id"].n_unique(),
+        seen=run.groups["problem_id"].n_unique(),
         pool=kept if isinstance(kept, int) else None,
         revisited=int(again["n"].sum()),
         with_signal=int(again["signals"].sum()),
@@ -134,7 +116,9 @@ def uses_table(rows: Sequence[Use]) -> Table[Use]:
     return Table(columns, rows, "dense")
 
 
-def visits_in_words(found: Visits) -> list[str]:
+def visits_in_words(run: RunRecord) -> list[str]:
+    if (found := visits(run)) is None:
+        return []
     of = f" of the pool's {found.pool:,}" if found.pool is not None else ""
     said = [f"{found.seen:,}{of} problems were sampled."]
     if found.solved is not None and found.hopeless is not None:
