@@ -10,16 +10,7 @@ import numpy as np
 import polars as pl
 
 from coderl_tasks.insight import figure
-from coderl_tasks.insight.figure import (
-    Draw,
-    Plot,
-    add_legend,
-    draw_panels,
-    percentages,
-    prepare,
-    short_name,
-    whole_numbers,
-)
+from coderl_tasks.insight.figure import Draw, Plot, draw_panels, short_name
 from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
 from coderl_tasks.insight.shown_metrics import KL_NOISE, SHOWN, Shown
@@ -103,7 +94,7 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
 
 def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
     panel = PANELS.get(title, Panel(title))
-    prepare(axes, prefix + panel.heading, metrics)
+    figure.prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
         panel.draw(axes, metrics)
         return
@@ -123,7 +114,7 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
     if panel.number:
         axes.yaxis.set_major_formatter(lambda value, _: format(value, panel.number))
     if axes.get_legend_handles_labels()[0]:
-        add_legend(axes)
+        figure.add_legend(axes)
 
 
 def _in_panel(title: str) -> dict[str, Shown]:
@@ -163,8 +154,8 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
     _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
     axes.set_ylim(-0.02, 1.04)
-    percentages(axes.yaxis)
-    add_legend(axes)
+    figure.percentages(axes.yaxis)
+    figure.add_legend(axes)
 
 
 def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
@@ -178,8 +169,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
     if whole is not None and not overlap:
         known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
-    colours = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY)
-    steps = metrics["step"].to_numpy()
+    colours, steps = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY), metrics["step"].to_numpy()
     # An area needs two steps to be seen.
     if len(steps) == 1:
         bottom = 0.0
@@ -191,7 +181,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     if whole is not None and overlap:
         axes.plot(steps, whole, color=figure.INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
-    add_legend(axes, columns=4)
+    figure.add_legend(axes, columns=4)
 
 
 SIGNAL = "Groups with a signal"
@@ -226,7 +216,7 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
     looks = ((before, figure.GREY, 0.14), (after, figure.BLUE, -0.14))
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pass@1")
+        figure.prepare(axes, "Pass@1")
         axes.grid(axis="x", color=figure.RULE)
         axes.grid(visible=False, axis="y")
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 8.5}
@@ -242,8 +232,8 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
         axes.tick_params(axis="y", labelcolor=figure.INK)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.margins(x=0.12)
-        percentages(axes.xaxis)
-        add_legend(axes)
+        figure.percentages(axes.xaxis)
+        figure.add_legend(axes)
 
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
     return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.5 * len(names)), alt, left=figure.LABELS)
@@ -254,22 +244,21 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
     splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pass rate of the base model")
+        figure.prepare(axes, "Pass rate of the base model")
         bottom = np.zeros(bins)
         for split, colour in zip(splits, figure.SERIES, strict=False):
             counts = expected_counts(profile.filter(split=split))
             axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
             bottom += counts
         if band is not None:
-            shaded = [bins * end - 0.5 for end in band]
-            axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
+            axes.axvspan(*(bins * end - 0.5 for end in band), color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
         axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
         axes.tick_params(axis="x", labelsize=7.5)
         axes.set_xlabel("pass rate")
         axes.set_ylabel("problems expected")
-        whole_numbers(axes.yaxis)
+        figure.whole_numbers(axes.yaxis)
         if splits:
-            add_legend(axes, columns=4)
+            figure.add_legend(axes, columns=4)
 
     return draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
 
@@ -285,7 +274,7 @@ def funnel_plot(rows: Sequence[Remaining]) -> Plot:
     places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Problems left after each stage")
+        figure.prepare(axes, "Problems left after each stage")
         axes.grid(visible=False)
         axes.barh(places, left, height=0.68, color=figure.BLUE)
         axes.barh(places, dropped, left=left, height=0.68, color=figure.ROSE, alpha=0.45)
@@ -308,7 +297,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
     """How many problems took how many graded completions, stacked by split."""
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Samples")
+        figure.prepare(axes, "Samples")
         numbers = sorted(profile["n_samples"].unique())
         bottom = np.zeros(len(numbers))
         for split, colour in zip(sorted(profile["split"].unique()), figure.SERIES, strict=False):
@@ -318,8 +307,8 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
         axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
         axes.set_xlabel("samples per problem")
         axes.set_ylabel("problems")
-        whole_numbers(axes.yaxis)
-        add_legend(axes)
+        figure.whole_numbers(axes.yaxis)
+        figure.add_legend(axes)
 
     return draw_panels([draw], 1, SIZE, f"Histogram of the samples spent on {len(profile)} profiled problems.")
 
@@ -329,7 +318,7 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pool, as expected")
+        figure.prepare(axes, "Pool, as expected")
         axes.grid(axis="x", color=figure.RULE)
         axes.grid(visible=False, axis="y")
         left = np.zeros(len(splits))
@@ -340,9 +329,9 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
             left = left + expected
         axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
         axes.tick_params(axis="y", labelcolor=figure.INK)
-        whole_numbers(axes.xaxis, 6)
+        figure.whole_numbers(axes.xaxis, 6)
         if splits:
-            add_legend(axes, columns=4)
+            figure.add_legend(axes, columns=4)
 
     size = (figure.WIDTH, 1.2 + 0.4 * (len(splits) or 1))
     return draw_panels([draw], 1, size, f"The pool's {len(pool)} problems by split and difficulty.", left=figure.LABELS)

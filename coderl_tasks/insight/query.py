@@ -152,9 +152,8 @@ def query(
             barred = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if barred and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
-    if name is not None and len(find_directories(path)) == 1:
-        return frame.drop("run", strict=False)
-    return frame
+    is_one = name is not None and len(find_directories(path)) == 1
+    return frame.drop("run", strict=False) if is_one else frame
 
 
 def print_query(
@@ -174,9 +173,7 @@ def print_query(
     if list_names:
         if path is not None:
             find_directories(path)
-        names = plain_table()
-        for column in ("name", "reads", "question"):
-            names.add_column(column)
+        names = plain_table(columns=("name", "reads", "question"))
         for entry in NAMED_QUERIES.values():
             names.add_row(entry.name, entry.over, entry.question)
         console.print(names)
