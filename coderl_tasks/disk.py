@@ -57,8 +57,7 @@ def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
 
 
 def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
-    """Bytes that the states of a run with the embedded Tinker server take in the end (of one without an end: in 1,000
-    steps), and the words for people; None where that is not known."""
+    """Bytes that a run's states take on the embedded Tinker server (without max_steps: in 1,000 steps), and words."""
     weights = adapter_bytes(settings.model_name, settings.lora_rank)
     if weights is None:
         return None
@@ -92,10 +91,8 @@ def states_line(settings: TrainSettings) -> str | None:
 
 
 def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Name and shape of every tensor in the folder's safetensors files, read from their heads alone.
-
-    Source: the format's description, https://github.com/huggingface/safetensors (8 bytes of length, then JSON).
-    """
+    """Name and shape of every tensor in the folder's safetensors files, read from their heads alone: 8 bytes of length,
+    then JSON. Source: the format's description, https://github.com/huggingface/safetensors."""
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

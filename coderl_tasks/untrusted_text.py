@@ -33,10 +33,8 @@ def printable_json(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A text as a CSV cell: `printable_lines`, with an apostrophe before what a spreadsheet would take for a formula.
-
-    A text that is a number stays one: -1 is an output of many programs.
-    """
+    """`printable_lines`, with an apostrophe before what a spreadsheet would take for a formula. A text that is a number
+    stays one: -1 is an output of many programs."""
     guard = "'" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else ""
     return guard + printable_lines(text)
 

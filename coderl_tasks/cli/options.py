@@ -22,8 +22,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Subcommand(NamedTuple):
-    """`summary` is its line in the usage. `module` has a function of its name, which takes the options and returns the
-    exit code. Its own help begins with the docstring of `add_options`."""
+    """`module` has a function of its name: from the options to the exit code. Its help begins with the docstring of
+    `add_options`."""
 
     module: str
     summary: str

@@ -111,9 +111,8 @@ def draw_panels(
     bottom: float = BOTTOM,
     same_heights: bool = False,
 ) -> Plot:
-    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins,
-    all in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
-    on. With `same_heights` the value axes of all panels with data reach as far as the widest of them."""
+    """A grid of panels; sizes and margins are in inches. Margins are fixed: fitting them would double the time of a
+    figure that is drawn while training goes on. With `same_heights` all value axes of panels with data are equal."""
     import matplotlib
     from matplotlib.figure import Figure
 

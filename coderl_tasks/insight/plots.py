@@ -28,8 +28,7 @@ CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """How a panel of the history looks: `draw` is what draws it if not lines, `level` where a dashed line is, `limits`
-    are those of the axis, `number` is the format of its numbers."""
+    """How a panel of the history looks: `draw` draws what is no lines, a dashed line is at `level`."""
 
     heading: str
     draw: Callable[["Axes", pl.DataFrame], None] | None = None

@@ -102,8 +102,7 @@ class MakeUp:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What profiling a split, or all, took: graded completions, and tokens sampled. `cost` is in the currency of the
-    prices given, None where none was."""
+    """What profiling a split, or all, took: graded completions, tokens sampled, and their cost if prices were given."""
 
     split: str
     problems: int

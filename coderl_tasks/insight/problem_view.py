@@ -54,8 +54,7 @@ class FailedTest:
 
 
 def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (`row` of ROLLOUT_SCHEMA) failed first, None where it failed none. A problem that has
-    other tests by now counts as unknown."""
+    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now counts as unknown."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None
@@ -89,8 +88,7 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """The problems `ids` of a run's pool, or with `evaluated` of the data set that it is evaluated on. Raises
-    CoderlError where that cannot be read."""
+    """Those of a run's pool, or of the data set that it is evaluated on. CoderlError where that cannot be read."""
     if not evaluated:
         file = find_local(str(config.get("pool") or ""))
         if not config.get("pool") or file is None:

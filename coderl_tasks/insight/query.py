@@ -123,9 +123,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer to `sql`, or to the named query `name`, over `path`; a named query's is without the column `run` where
-    there is only one. Raises ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB
-    refuses. With `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
+    """The answer to `sql`, or to the named query `name`; that without the column `run` where there is only one.
+    ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB refuses. With
+    `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
     steps = ""

@@ -134,8 +134,7 @@ class CurationRecord:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run directory. Evaluations alone make none: those of base models lie in an evals/ beside the
-    runs."""
+    """Evaluations alone make no run directory: those of base models lie in an evals/ beside the runs."""
     return any((path / mark).exists() for mark in ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps"))
 
 
@@ -221,8 +220,7 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
 
 
 def light_frame(path: Path) -> pl.DataFrame:
-    """The table in `path` without tests, solutions and token lists, empty if there is no file. Raises DamagedFileError
-    for what is no parquet file."""
+    """The table without tests, solutions and token lists, empty if there is none; DamagedFileError if not parquet."""
     if not path.exists():
         return pl.DataFrame()
     if not path.is_file():  # a pipe would be waited for

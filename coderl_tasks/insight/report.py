@@ -45,8 +45,7 @@ def write_report(path: Path, target: Path | None = None) -> Path:
 
 
 def write_comparison(first: Path, second: Path, target: Path | None = None) -> Path:
-    """Write two runs beside each other to `target` (None: a file in the working directory named after them); its path.
-    ConfigError where one is not a run."""
+    """Write two runs beside each other to `target` (None: a file named after them here); its path."""
     for path in (first, second):
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")

@@ -175,8 +175,7 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def samples(
     run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few test problems before and after (called as in `sides`): gained, lost, still failing; and why their tests are
-    not at hand, None where they are."""
+    """A few test problems on both `sides`: gained, lost, still failing; and why their tests are not at hand, if so."""
     if comparison is None:
         return [], None
     kinds = (

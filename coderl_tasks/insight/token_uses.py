@@ -43,8 +43,7 @@ class Visits:
 
 
 def uses(run: RunRecord) -> list[Use]:
-    """What the run's sampled completions were for, with a last row for all; empty before the first step. The profile is
-    that of the pool, which other runs may share."""
+    """What completions were sampled for, the last row for all; empty before step 0. Runs may share a profile."""
     if not len(run.metrics):
         return []
     manifest = _manifest(run)
@@ -144,8 +143,7 @@ class Spent:
 
 
 def costs(run: RunRecord) -> list[Spent]:
-    """What a run's tokens were spent on, with a last row for all: the pool's profile, committed steps, evaluations, and
-    groups that were lost and sampled again. Empty before the first step."""
+    """What a run's tokens were spent on, the last row for all; empty before step 0. `lost` groups were sampled anew."""
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.

@@ -69,8 +69,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens, with the standard deviation of completions; `bound`: completions are at most so long, and
-    nothing else is known of them. `signal` is the expected share of what is trained on."""
+    """Mean lengths in tokens, and the standard deviation of completions; `bound`: completions are at most so long, and no
+    more is known. `signal` is the expected share of what is trained on."""
 
     prompt: float
     completion: float
@@ -189,8 +189,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
-    """By which factor, by kind of token, the pool's problems are by their profile longer than those of the first `done`
-    steps. None without a profile of them all."""
+    """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps."""
     profile = pool_profile(pool)
     if profile is None:
         return None
@@ -212,8 +211,7 @@ def _mean(values: pl.Series) -> float:
 
 
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
-    """The pool's problems as they were profiled: problem_id, prompt and mean completion (tokens), pass_rate; None where
-    there is no profile."""
+    """The profile of all the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate."""
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None

@@ -202,8 +202,7 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
 
 
 def check_replaced(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError if there is a finished pool in `folder`, made with other settings: runs that were trained on it
-    could not be resumed."""
+    """Refuse to change a pool that was finished with other settings: runs on it could not be resumed."""
     content, made_with = settings.content(), finished_with(folder)
     if settings.replace or made_with is None or recorded_settings(folder) == content:
         return
@@ -229,8 +228,7 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 
 def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
-    """The test problems that `settings` ask for, their tests spilled to `folder`. Raises ConfigError if there are none,
-    DataError if they cannot be read."""
+    """The test problems, their tests spilled to `folder`. ConfigError if there are none, DataError if unreadable."""
     side, dates = evaluation_side(settings), None
     if settings.since is not None or settings.until is not None:
         since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))

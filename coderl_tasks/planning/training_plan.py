@@ -82,8 +82,7 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these complete settings and is at rest, with steps
-    left."""
+    """The newest run below the default root that was started with these settings and is at rest, with steps left."""
     config = run_config(settings)
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
@@ -147,8 +146,7 @@ def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
 
 
 def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
-    """Whether the run at `path`, if there is one, has done all that `settings` ask for. Its configuration stays as it
-    is; ConfigError if it is at work."""
+    """Whether a run at `path` has done all that `settings` ask for; ConfigError if it is at work."""
     config = recorded_config(path)
     if config is None:
         return False
