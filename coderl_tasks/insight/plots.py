@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from coderl_tasks.insight import figure
+from coderl_tasks.insight import figure, shown_metrics
 from coderl_tasks.insight.figure import Draw, Plot, draw_panels, short_name
 from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
-from coderl_tasks.insight.shown_metrics import KL_NOISE, SHOWN, Shown
+from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SHOWN, Shown
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZE = (figure.WIDTH, 2.4)
+SIZE, SHARE = (figure.WIDTH, 2.4), (-0.02, 1.04)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
-_KL = "Sampler against trainer: mean log-probability gap"
-CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
     for title in history_panels(run):
         shown = _in_panel(title).items()
         series = {one.curve: values for name, one in shown if (values := _series(run.metrics, name)) is not None}
-        if title == _KL:
+        if title == KL:
             series = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in series.items()}
         levels = {label: float(np.nanmax(values)) for label, values in series.items()}
         level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(levels[label]) for label, values in series.items())
@@ -152,7 +150,7 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     share = pl.Series("signal", 1 - skipped / np.maximum(total, 1))
     _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
     _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
-    axes.set_ylim(-0.02, 1.04)
+    axes.set_ylim(*SHARE)
     figure.percentages(axes.yaxis)
     figure.add_legend(axes)
 
@@ -183,29 +181,24 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     figure.add_legend(axes, columns=4)
 
 
-SIGNAL = "Groups with a signal"
 FLAT = 1e-4
 """How far a curve's values may lie apart, as a share of the largest, for it to count as level."""
 PANELS = {
-    "Mean reward": Panel("Mean reward"),
+    shown_metrics.REWARD: Panel("Mean reward"),
     CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
-    "Format and truncation": Panel(
-        "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
-    ),
-    SIGNAL: Panel("Groups with a signal", _signal),
-    _KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
-    "Loss": Panel("Loss, summed over tokens"),
-    "Completion length": Panel("Completion tokens", limits=(0, None)),
-    "Entropy of the sampled tokens, nats per token": Panel("Entropy, nats per token", limits=(0, None)),
-    "Groups of one reward": Panel(
-        "Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=(-0.02, 1.04), number=".0%"
-    ),
-    "Programs that run out of time": Panel("Out of time", limits=(0, None), number=".0%"),
-    "Spread of the advantages": Panel("Spread of the advantages", limits=(0, None)),
-    "Seconds per step, by phase": Panel("Seconds", _times),
+    shown_metrics.FORMAT: Panel("Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=SHARE, number=".0%"),
+    shown_metrics.SIGNAL: Panel("Groups with a signal", _signal),
+    KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
+    shown_metrics.LOSS: Panel("Loss, summed over tokens"),
+    shown_metrics.LENGTH: Panel("Completion tokens", limits=(0, None)),
+    shown_metrics.ENTROPY: Panel("Entropy, nats per token", limits=(0, None)),
+    shown_metrics.EQUAL: Panel("Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=SHARE, number=".0%"),
+    shown_metrics.TIME_LIMIT: Panel("Out of time", limits=(0, None), number=".0%"),
+    shown_metrics.SPREAD: Panel("Spread of the advantages", limits=(0, None)),
+    shown_metrics.SECONDS: Panel("Seconds", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
-FIRST = ("Mean reward", CORRECT, "Format and truncation", SIGNAL, "Completion length", _KL)
+FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGNAL, shown_metrics.LENGTH, KL)
 """The panels that tell how a run went; a page has the others behind a heading."""
 
 

@@ -54,7 +54,7 @@ class FailedTest:
 
 
 def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now counts as unknown."""
+    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now is unknown."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None

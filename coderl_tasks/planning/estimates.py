@@ -69,8 +69,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens, and the standard deviation of completions; `bound`: completions are at most so long, and no
-    more is known. `signal` is the expected share of what is trained on."""
+    """Mean lengths in tokens, the standard deviation of completions, and the expected share of what is trained on
+    (`signal`). `bound`: of completions only the limit is known."""
 
     prompt: float
     completion: float
