@@ -26,8 +26,7 @@ SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict"
 
 
 def step_history_markdown(run: RunRecord) -> str:
-    planned = run.config.get("max_steps")
-    of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
+    of = f" of {run.planned_steps}" if run.planned_steps else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
     lines += [f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
     if not len(run.metrics):

@@ -79,6 +79,11 @@ class RunRecord:
         trained = [record for record in self.evals.values() if record.step >= 0]
         return self.final or (trained[-1] if trained else None)
 
+    @property
+    def planned_steps(self) -> int | None:
+        planned = self.config.get("max_steps")
+        return planned if isinstance(planned, int) and planned > 0 else None
+
     def rollouts(self, columns: Sequence[str]) -> pl.LazyFrame:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
@@ -186,11 +191,10 @@ def naming_damaged_tables(path: Path) -> Iterator[None]:
 def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     """The training rows of metrics.jsonl by step. A step done again after a crash counts once, as it was done last."""
     by_step = {int(row["step"]): row for row in rows if not is_eval_row(row)}
-    ordered = [by_step[step] for step in sorted(by_step)]
-    if not ordered:
+    if not by_step:
         return pl.DataFrame(schema={"step": pl.Int64(), "mean_reward": pl.Float64()})
     # Types from all rows: a metric may be null in as many of the first steps as polars looks at.
-    return pl.DataFrame(ordered, infer_schema_length=None)
+    return pl.DataFrame([by_step[step] for step in sorted(by_step)], infer_schema_length=None)
 
 
 def thin(metrics: pl.DataFrame) -> pl.DataFrame:

@@ -114,8 +114,7 @@ def _setting(key: str, value: Any) -> str:
 
 def facts(run: RunRecord) -> dict[str, str]:
     known: dict[str, str] = {"model": str(run.config.get("model_name", "–"))}
-    planned = run.config.get("max_steps")
-    known["steps"] = f"{len(run.metrics):,}" + (f" of {planned:,}" if isinstance(planned, int) and planned > 0 else "")
+    known["steps"] = f"{len(run.metrics):,}" + (f" of {run.planned_steps:,}" if run.planned_steps else "")
     if {"batch_size", "group_size"} <= run.config.keys():
         prompts = int(run.config["group_size"])
         known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
