@@ -63,11 +63,8 @@ def _shown(match: re.Match[str]) -> str:
     character = match[0]
     if character.isprintable():
         return character
-    return (
-        " "
-        if character.isspace() and character > "\x9f" and character not in "\u2028\u2029"
-        else ascii(character)[1:-1]
-    )
+    is_blank = character.isspace() and character > "\x9f" and character not in "\u2028\u2029"
+    return " " if is_blank else ascii(character)[1:-1]
 
 
 class _OneLine(logging.Formatter):

@@ -212,8 +212,7 @@ def temperature_note(temperature: float) -> str | None:
 
 
 def pool_warning(pool: FoundPool, model_name: str) -> str | None:
-    other = pool.profiled_with()
-    if other is None or same_model(other, model_name):
+    if (other := pool.profiled_with()) is None or same_model(other, model_name):
         return None
     return (
         f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
