@@ -35,8 +35,7 @@ def joined(address: str, *names: str) -> str:
 
 
 def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
-    """Make the folder `path`, where there are folders: in an object store, what is made for it is a bucket, be it one
-    whose name was misspelled."""
+    """Make the folder `path`. Not in an object store, where that may make a bucket of a misspelled name."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
     if not protocols & OBJECT_STORES:
         fs.makedirs(path, exist_ok=True)

@@ -21,25 +21,21 @@ _EMBEDDING, _UNEMBEDDING = "embed_tokens.weight", "lm_head.weight"
 def adapter_bytes(model_name: str, lora_rank: int) -> int | None:
     """Bytes of a LoRA's weights as the embedded Tinker server saves them: a state takes three times as much, with the
     optimizer's two moments. None where `model_name` is no local folder of readable safetensors files."""
-    folder = local_model_folder(model_name)
-    if folder is None:
+    if (folder := local_model_folder(model_name)) is None:
         return None
     try:
         shapes = dict(_shapes(folder))
     except (struct.error, ValueError, RecursionError):  # what is wrong with them the server says, which loads them
         return None
     tied = not any(name.endswith(_UNEMBEDDING) for name in shapes)
-    adapted = [
-        shape for name, shape in shapes.items() if len(shape) == 2 and (tied or not name.endswith(_EMBEDDING))
-    ]  # with tied weights the embedding's matrix is the one that gives the logits
-    return _FLOAT32 * lora_rank * sum(map(sum, adapted)) or None
+    # With tied weights the embedding's matrix is the one that gives the logits.
+    adapted = (shape for name, shape in shapes.items() if tied or not name.endswith(_EMBEDDING))
+    return _FLOAT32 * lora_rank * sum(sum(shape) for shape in adapted if len(shape) == 2) or None
 
 
 def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
-    """Bytes that the states of a run with the embedded Tinker server take in the end (of one without an end: in 1,000
-    steps), and the words for people; None where that is not known."""
-    weights = adapter_bytes(settings.model_name, settings.lora_rank)
-    if weights is None:
+    """Bytes that a run's states take on the embedded Tinker server (without max_steps: in 1,000 steps), and words."""
+    if (weights := adapter_bytes(settings.model_name, settings.lora_rank)) is None:
         return None
     state = 3 * weights
     with_sampler = state + weights
@@ -57,11 +53,9 @@ def needed_by_states(settings: TrainSettings) -> tuple[int, str] | None:
 
 def states_line(settings: TrainSettings) -> str | None:
     """What the states of a run need, and what is free for them; None where the first is not known."""
-    needed = needed_by_states(settings)
-    if needed is None:
+    if (needed := needed_by_states(settings)) is None:
         return None
-    home = coderl_home()
-    total, words = needed
+    home, (total, words) = coderl_home(), needed
     is_short = free_bytes(home) < total + LEAST_FREE
     short = ": less than they need" if is_short else ""
     # Of a run that goes on, the first two may be others.
@@ -71,10 +65,8 @@ def states_line(settings: TrainSettings) -> str | None:
 
 
 def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """Name and shape of every tensor in the folder's safetensors files, read from their heads alone.
-
-    Source: the format's description, https://github.com/huggingface/safetensors (8 bytes of length, then JSON).
-    """
+    """Name and shape of every tensor in the folder's safetensors files, read from their heads alone: 8 bytes of length,
+    then JSON. Source: the format's description, https://github.com/huggingface/safetensors."""
     for file in sorted(folder.glob("*.safetensors")):
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

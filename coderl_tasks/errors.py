@@ -20,8 +20,7 @@ class DataError(CoderlError):
 
 
 class BudgetReachedError(CoderlError):
-    """The next group could pass the cap that `setting` sets (`cap`): the work goes on where it ended with a higher one.
-    `flow` is the command whose setting it is."""
+    """The next group could pass the cap of a setting of `flow`: with a higher one the work goes on where it ended."""
 
     exit_code = 3
 

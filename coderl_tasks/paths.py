@@ -38,8 +38,7 @@ def tinker_store() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create `folder`, and the parents that are missing, for this user alone. One that exists stays as it is: whoever
-    shares it has made it so."""
+    """Create `folder`, and missing parents, for this user alone. One that exists stays as whoever shares it made it."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=PRIVATE, exist_ok=True)  # another process may be as far; a umask only takes away

@@ -109,8 +109,7 @@ def paired_proportion_difference(
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The two-sided p-value of McNemar's exact test: of pairs that differ, as many go either way. Raises ValueError for
-    a negative count. 1.0 where no pair differs."""
+    """The two-sided p-value of McNemar's exact test (of pairs that differ, as many go either way); 1.0 without any."""
     if gained < 0 or lost < 0:
         raise ValueError(f"{gained} gained and {lost} lost make no sense")
     n, fewer = gained + lost, min(gained, lost)
@@ -134,8 +133,7 @@ def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: in
 
     The percentiles are widened as Student's t is wider than the normal distribution: with few clusters, the plain
     percentiles are too narrow. Source: Hesterberg 2015, "What Teachers Should Know About the Bootstrap", expanded
-    percentiles. One cluster says nothing: (-inf, inf). Raises ValueError for none.
-    """
+    percentiles. One cluster says nothing: (-inf, inf). Raises ValueError for none."""
     if not values:
         raise ValueError("an interval needs at least one value")
     n = len(values)
@@ -164,8 +162,7 @@ def pairs_needed(difference: float, within: float, samples: int, losses: float, 
 
     `within` is the mean variance of one completion given its problem, p(1 - p), which more samples average out.
     `losses` is the share of the problems that the better policy never solves and the other one always, which none do:
-    as the difference stays, so many more are gained. Raises ValueError for a difference or losses outside 0 to 1.
-    """
+    as the difference stays, so many more are gained. Raises ValueError for a difference or losses outside 0 to 1."""
     if not 0 < difference <= 1 or not 0 <= losses <= (1 - difference) / 2 or samples < 1:
         raise ValueError(f"a difference of {difference} with {losses} lost, on {samples} samples, makes no sense")
     normal = NormalDist()
@@ -192,8 +189,7 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
     Student's t makes the interval as wide as so few can say.
 
     Source: Dorfman, Berbaum and Metz 1992 (readers and cases), with the degrees of freedom of Hillis 2007.
-    Raises ValueError for fewer runs or items, or rows of unequal length.
-    """
+    Raises ValueError for fewer runs or items, or rows of unequal length."""
     if len({len(row) for row in scores_R_I}) != 1 or len(scores_R_I) < 2 or len(scores_R_I[0]) < 2:
         raise ValueError("an interval over runs and items needs at least two of each, and every run on every item")
     scores = np.asarray(scores_R_I, dtype=np.float64)

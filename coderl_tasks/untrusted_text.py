@@ -33,10 +33,8 @@ def printable_json(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """A text as a CSV cell: `printable_lines`, with an apostrophe before what a spreadsheet would take for a formula.
-
-    A text that is a number stays one: -1 is an output of many programs.
-    """
+    """`printable_lines`, with an apostrophe before what a spreadsheet would take for a formula. A text that is a number
+    stays one: -1 is an output of many programs."""
     guard = "'" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else ""
     return guard + printable_lines(text)
 
@@ -65,11 +63,8 @@ def _shown(match: re.Match[str]) -> str:
     character = match[0]
     if character.isprintable():
         return character
-    return (
-        " "
-        if character.isspace() and character > "\x9f" and character not in "\u2028\u2029"
-        else ascii(character)[1:-1]
-    )
+    is_blank = character.isspace() and character > "\x9f" and character not in "\u2028\u2029"
+    return " " if is_blank else ascii(character)[1:-1]
 
 
 class _OneLine(logging.Formatter):

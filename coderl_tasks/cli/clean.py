@@ -55,8 +55,7 @@ class Removal:
 def clean(options: Namespace) -> int:
     load_environment()  # which may set CODERL_HOME
     root, tinker = runs_root(), tinker_store()
-    missing = [str(folder) for folder in options.runs if not folder.is_dir()]
-    if missing:
+    if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
     found = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
     unnamed, recorded = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)

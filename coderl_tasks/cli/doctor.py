@@ -8,7 +8,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,10 +81,8 @@ def check_sdk(_: str | None) -> Finding:
     version = importlib.metadata.version("tinker")
     major, minor, *_rest = (int(number) for number in re.findall(r"\d+", f"{version}.0"))
     tested = ".".join(map(str, TESTED_SDK))
-    if (major, minor) <= TESTED_SDK:
-        return Finding("sdk", True, f"tinker {version}")
-    advice = f"if requests are refused, pip install 'tinker=={tested}.*'"
-    return Finding("sdk", True, f"tinker {version}, newer than the tested {tested}: {advice}")
+    newer = f", newer than the tested {tested}: if requests are refused, pip install 'tinker=={tested}.*'"
+    return Finding("sdk", True, f"tinker {version}{newer if (major, minor) > TESTED_SDK else ''}")
 
 
 def check_key(_: str | None) -> Finding:
@@ -119,10 +117,10 @@ def _check_tinker_service(model_name: str | None) -> Finding:
     except CoderlError as error:
         return Finding("tinker", False, str(error))
     listing = _listed(offered)
+    if model_name in offered:
+        return Finding("tinker", True, f"the service offers {model_name}", listing)
     if model_name is not None:
-        known = model_name in offered
-        said = f"the service offers {model_name}" if known else f"the model is {not_offered(model_name, offered)}"
-        return Finding("tinker", known, said, listing)
+        return Finding("tinker", False, f"the model is {not_offered(model_name, offered)}", listing)
     try:
         taken, reason = choose_model(offered)
     except CoderlError as error:
@@ -177,22 +175,18 @@ def check_isolation(_: str | None) -> Finding:
         level, reason = None, str(error)
     if level is not None:
         return Finding("isolation", True, f"{level} ({reason})" if reason else level)
-    try:
-        needed = not configured_sandboxes()
-    except CoderlError:  # named, if badly: the sandbox's own check says so
-        needed = False
-    if not needed:
-        return Finding("isolation", True, f"none here, and none needed without the embedded sandbox ({reason})")
-    return Finding("isolation", False, f"{reason}; or set SANDBOX_URL to use another sandbox")
+    with suppress(CoderlError):  # a sandbox that is named badly: its own check says so
+        if not configured_sandboxes():
+            return Finding("isolation", False, f"{reason}; or set SANDBOX_URL to use another sandbox")
+    return Finding("isolation", True, f"none here, and none needed without the embedded sandbox ({reason})")
 
 
 def check_prefect(_: str | None) -> Finding:
     url = prefect_server.configured_api_url()
     if url is None:
         nothing = f"no PREFECT_API_URL set, nothing on port {prefect_server.DEFAULT_PORT}"
-        why = prefect_server.not_joined() or nothing
-        if prefect_server.wants_embedded():
-            why = "PREFECT_API_URL is empty"
+        empty = "PREFECT_API_URL is empty" if prefect_server.wants_embedded() else None
+        why = empty or prefect_server.not_joined() or nothing
         return Finding("prefect", True, prefect_server.found_api_url() or f"embedded ({why})")
     with prefect_server.used(url):
         fault = asyncio.run(_prefect_fault())
@@ -271,12 +265,8 @@ def check_disk(model_name: str | None) -> Finding:
     if min(free.values()) < LOW_DISK_GIB:
         advice = f"make {LOW_DISK_GIB} GiB free, or set CODERL_HOME and log_path"
         return Finding("disk", False, f"{words}: {advice}", listing)
-    warnings = [
-        f"other users of this machine can read {folder}: chmod 700 {folder}, unless that is meant"
-        for folder in folders
-        if is_open_to_others(folder)
-    ]
-    return Finding("disk", True, words, (*listing, *warnings))
+    advice = "other users of this machine can read {0}: chmod 700 {0}, unless that is meant"
+    return Finding("disk", True, words, (*listing, *map(advice.format, filter(is_open_to_others, folders))))
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
@@ -297,8 +287,8 @@ def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
     except CoderlError as error:
         return [Finding("probe", False, str(error))]
     except TimeoutError:
-        advice = "try again, or ask the service's operator"
-        return [Finding("probe", False, f"no end after {PROBE_DEADLINE_S:g} s: {advice}")]
+        late = f"no end after {PROBE_DEADLINE_S:g} s: try again, or ask the service's operator"
+        return [Finding("probe", False, late)]
     fault = found.fault()
     findings = [Finding("probe", fault is None, f"{found.summary()}{f': {fault}' if fault else ''}")]
     return findings + [Finding("probe", True, f"warning: {warning}") for warning in found.warnings()]

@@ -141,10 +141,9 @@ async def fresh_sequences(client: "tinker.TrainingClient", policy: SavedPolicy) 
 def _rollouts(files: list[Path]) -> pl.DataFrame:
     """One rollout of each group in these files, those with tokens."""
     columns = ["sampler_step", "group_index", "prompt_tokens", "completion_tokens", "logprobs"]
-    frames = [pl.read_parquet(file, columns=columns) for file in files]
-    if not frames:
+    if not files:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
-    rows = pl.concat(frames).filter(pl.col("completion_tokens").list.len() > 0)
+    rows = pl.read_parquet(files, columns=columns).filter(pl.col("completion_tokens").list.len() > 0)
     return rows.unique(["sampler_step", "group_index"], keep="first", maintain_order=True)
 
 
@@ -159,8 +158,7 @@ def _check_and_merge(
     model = transformers_model.load_adapted(base, adapter, exact=exact)
     said = None
     if sequences:
-        found = transformers_model.agreement(model, sequences)
-        transformers_model.require_agreement("the adapter in transformers", found, exact=exact)
+        found = transformers_model.require_agreement("the adapter in transformers", model, sequences, exact=exact)
         with model.disable_adapter():
             before = transformers_model.agreement(model, sequences)
         where = f"{found.sequences} completions of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
@@ -168,9 +166,8 @@ def _check_and_merge(
     if merge:
         transformers_model.write_merged(model, base, folder)
         if sequences:
-            # As another program will load it.
-            found = transformers_model.agreement(transformers_model.load_model(str(folder), exact=exact), sequences)
-            transformers_model.require_agreement("the merged model", found, exact=exact)
+            merged = transformers_model.load_model(str(folder), exact=exact)  # as another program will load it
+            transformers_model.require_agreement("the merged model", merged, sequences, exact=exact)
     return said
 
 
@@ -212,12 +209,12 @@ def _commands(out: Path, base: str, rank: int, *, merged: bool) -> list[str]:
         serve = f"vllm serve {shlex.quote(base)} --enable-lora --max-lora-rank {least} --lora-modules {name}={folder}"
         tokenizer = base
     refused = "  (where vLLM refuses a layer of the adapter, lm_head for one: export with --merge, and serve that)"
+    with_peft = "" if merged else "  # with peft installed"
     return [
         f"serve it: {serve}",
         *([] if merged else [refused]),
         "load it:  from transformers import AutoModelForCausalLM, AutoTokenizer",
-        f"          model = AutoModelForCausalLM.from_pretrained({str(out)!r})"
-        + ("" if merged else "  # with peft installed"),
+        f"          model = AutoModelForCausalLM.from_pretrained({str(out)!r}){with_peft}",
         f"          tokenizer = AutoTokenizer.from_pretrained({tokenizer!r})",
     ]
 
@@ -232,6 +229,5 @@ def _push(out: Path, repo: str, *, public: bool) -> str:
         return str(api.upload_folder(repo_id=repo, folder_path=out, commit_message=f"coderl export {out.name}"))
     except Exception as error:  # whose classes are those of the HTTP library that the hub's client has, of two
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InfraError(
-            f"{repo} was not pushed ({reason}); the export is complete: hf upload {repo} {shlex.quote(str(out))}"
-        ) from error
+        upload = f"hf upload {repo} {shlex.quote(str(out))}"
+        raise InfraError(f"{repo} was not pushed ({reason}); the export is complete: {upload}") from error

@@ -11,7 +11,6 @@ from coderl_tasks.errors import ConfigError
 
 LAST_PORT = 65535
 RECORDS = "a run or a pool: its name (coderl runs, coderl pools), its directory, or latest (the newest run)"
-FORMATS = ("table", "csv", "json")
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
 
@@ -23,8 +22,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 class Subcommand(NamedTuple):
-    """`summary` is its line in the usage. `module` has a function of its name, which takes the options and returns the
-    exit code. Its own help begins with the docstring of `add_options`."""
+    """`module` has a function of its name: from the options to the exit code. Its help begins with the docstring of
+    `add_options`."""
 
     module: str
     summary: str
@@ -75,14 +74,20 @@ def _number(low: int, high: int | None, what: str) -> Callable[[str], int]:
     return parse
 
 
+def _add_format(parser: argparse.ArgumentParser, what: str = "default: table") -> None:
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help=what)
+
+
+def _add_external_access(parser: argparse.ArgumentParser) -> None:
+    allowed = "let SQL read and write files, load extensions and change settings (default: it reads the views alone)"
+    parser.add_argument("--external-access", action="store_true", help=allowed)
+
+
 @_subcommand("servers", "Prefect server, deployments and a worker; prints the UI address")
 def _up(parser: argparse.ArgumentParser) -> None:
     """Start a Prefect server (if none answers), the deployments and a worker; Ctrl-C ends."""
-    parser.add_argument(
-        "--port",
-        type=_number(1, LAST_PORT, "a port"),
-        help="an embedded server on this port, even if another answers (default: 4200 if it is free)",
-    )
+    what = "an embedded server on this port, even if another answers (default: 4200 if it is free)"
+    parser.add_argument("--port", type=_number(1, LAST_PORT, "a port"), help=what)
 
 
 @_subcommand("doctor", "check key, Tinker, sandbox, Prefect, disk and isolation")
@@ -97,16 +102,12 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 @_subcommand("launch", "tokens, cost and time that a command will take: coderl estimate train ...")
 def _estimate(parser: argparse.ArgumentParser) -> None:
     """What a command with these settings will take in tokens, cost and time."""
-    parser.add_argument("flow", choices=("curate", "train", "evaluate", "pipeline"))
-    parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms"
-    )
-    parser.add_argument(
-        "--probe",
-        action=argparse.BooleanOptionalAction,
-        help="measure the speed by sampling a few hundred tokens; by default with the embedded server, where no run of "
-        "the model tells",
-    )
+    add = parser.add_argument
+    add("flow", choices=("curate", "train", "evaluate", "pipeline"))
+    add("settings", nargs="*", metavar="key=value", help="as for the command itself, in any of its three forms")
+    usual = "by default with the embedded server, where no run of the model tells"
+    what = f"measure the speed by sampling a few hundred tokens; {usual}"
+    add("--probe", action=argparse.BooleanOptionalAction, help=what)
 
 
 @_subcommand("record_commands", "which rows of your problems curate would keep, and why not the others")
@@ -115,132 +116,89 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     from coderl_tasks.settings import CurateSettings  # a quarter of a second, for a default that exists once
     from coderl_tasks.settings.setting import ENVIRONMENTS
 
-    parser.add_argument("dataset", help="data file, data set folder or hub name, as for dataset=")
-    parser.add_argument(
+    add, count = parser.add_argument, _number(1, None, "a number")
+    add("dataset", help="data file, data set folder or hub name, as for dataset=")
+    add(
         "--environment",
         choices=ENVIRONMENTS,
         default="code",
         help="what the rows are: code (problems with tests; the default), gsm8k (question and answer) or custom "
         "(prompt and ground_truth)",
     )
-    parser.add_argument(
-        "--min-tests",
-        type=_number(1, None, "a number"),
-        default=None,
-        help=f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)",
-    )
-    parser.add_argument(
-        "--limit", type=_number(1, None, "a number"), default=-1, help="read this many rows only (default: all)"
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="table",
-        help="default: table (of more than 200 rows only those dropped); csv and json have all",
-    )
+    fewest = f"code: different tests that a problem needs (default: {CurateSettings().min_tests}, as in curate)"
+    add("--min-tests", type=count, default=None, help=fewest)
+    add("--limit", type=count, default=-1, help="read this many rows only (default: all)")
+    _add_format(parser, "default: table (of more than 200 rows only those dropped); csv and json have all")
 
 
 @_subcommand("record_commands", "grade a table of completions")
 def _grade(parser: argparse.ArgumentParser) -> None:
     """Grade a table of completions; programs run in the sandbox that SANDBOX_URL names."""
-    parser.add_argument(
-        "--problems",
-        type=Path,
-        required=True,
-        help="a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
-    )
-    parser.add_argument(
-        "--completions",
-        type=Path,
-        required=True,
-        help="parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion (text) or code",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=6.0,
-        help="CPU seconds per test (default: 6); a problem's own time limit replaces it",
-    )
+    files = {
+        "problems": "a pool (its name, folder or file), or parquet or JSONL with rows as `coderl validate` takes them",
+        "completions": "parquet or JSONL with problem_id (or source_row, the problem's row from 0) and completion "
+        "(text) or code",
+        "out": "file of verdicts (.parquet, .jsonl or .csv): one row per completion, in order",
+    }
+    for name, what in files.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=what)
+    limit = "CPU seconds per test (default: 6); a problem's own time limit replaces it"
+    parser.add_argument("--timeout", type=float, default=6.0, help=limit)
 
 
 @_subcommand("record_commands", "the runs there are: state, steps, Pass@1, size")
 def _runs(parser: argparse.ArgumentParser) -> None:
     """The runs there are, newest first. Their names are taken wherever a run is asked for."""
-    _add_listing(parser, "runs", "~/code-rl-logs")
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of runs (default: ~/code-rl-logs)")
+    _add_format(parser)
 
 
 @_subcommand("record_commands", "the pools there are")
 def _pools(parser: argparse.ArgumentParser) -> None:
     """The pools there are, newest first. Their names are taken wherever a pool is asked for."""
-    _add_listing(parser, "pools", "data/pools")
-
-
-def _add_listing(parser: argparse.ArgumentParser, what: str, default: str) -> None:
-    parser.add_argument("folder", type=Path, nargs="?", help=f"another folder of {what} (default: {default})")
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    parser.add_argument("folder", type=Path, nargs="?", help="another folder of pools (default: data/pools)")
+    _add_format(parser)
 
 
 @_subcommand("clean", "remove what nothing needs: attempts that never started, expired checkpoints")
 def _clean(parser: argparse.ArgumentParser) -> None:
     """Remove what nothing needs, after saying what and asking. What is in use stays."""
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    parser.add_argument(
-        "--weights", action="store_true", help="also the embedded Tinker server's checkpoints that no run names"
-    )
-    parser.add_argument("--parts", action="store_true", help="also what finished pools recorded on the way")
-    parser.add_argument(
-        "--runs", type=Path, action="append", default=[], help="with --weights: another folder of runs, which count too"
-    )
+    flags = {
+        "yes": "do not ask",
+        "dry-run": "only say what would be removed",
+        "weights": "also the embedded Tinker server's checkpoints that no run names",
+        "parts": "also what finished pools recorded on the way",
+    }
+    for name, what in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=what)
+    others = "with --weights: another folder of runs, which count too"
+    parser.add_argument("--runs", type=Path, action="append", default=[], help=others)
 
 
 @_subcommand("record_commands", "problems and samples that it takes to see a difference of so many points")
 def _power(parser: argparse.ArgumentParser) -> None:
     """How many problems, with how many completions each, an evaluation needs to see a difference between two policies,
     from what a finished evaluation says of the noise."""
-    parser.add_argument("evaluation", help="a run (its final evaluation), or an evaluation's folder")
-    parser.add_argument("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
-    parser.add_argument("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
-    parser.add_argument(
-        "--losses",
-        type=float,
-        default=None,
-        help="problems of a hundred that the better policy truly loses (default: as the evaluation's own comparison "
-        "shows, else as many as --points)",
-    )
-
-
-def _external_access(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--external-access",
-        action="store_true",
-        help="let SQL read and write files, load extensions and change settings (default: it reads the views alone)",
-    )
+    add = parser.add_argument
+    add("evaluation", help="a run (its final evaluation), or an evaluation's folder")
+    add("--points", type=float, default=5.0, help="the difference, in points of Pass@1 (default: 5)")
+    add("--power", type=float, default=0.8, help="the probability to see it (default: 0.8)")
+    measured = "(default: as the evaluation's own comparison shows, else as many as --points)"
+    add("--losses", type=float, help=f"problems of a hundred that the better policy truly loses {measured}")
 
 
 @_subcommand("record_commands", "DuckDB over a run directory")
 def _query(parser: argparse.ArgumentParser) -> None:
     """DuckDB over a run directory, a folder of runs, or a curation."""
-    parser.add_argument("run", nargs="?", help=f"{RECORDS}, or a folder of them")
-    parser.add_argument("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
-    parser.add_argument("--name", help="a named query instead of SQL")
-    parser.add_argument("--list", action="store_true", help="list the named queries")
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="table",
-        help="of an answer (default: table; csv is whole, with formulas and control characters made harmless)",
-    )
-    parser.add_argument(
-        "--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)"
-    )
-    _external_access(parser)
+    add = parser.add_argument
+    add("run", nargs="?", help=f"{RECORDS}, or a folder of them")
+    add("sql", nargs="?", help="SQL over the views; without it, the views and their columns")
+    add("--name", help="a named query instead of SQL")
+    add("--list", action="store_true", help="list the named queries")
+    harmless = "csv is whole, with formulas and control characters made harmless"
+    _add_format(parser, f"of an answer (default: table; {harmless})")
+    add("--out", type=Path, help="write the whole answer to this file instead (.parquet, .csv or .json)")
+    _add_external_access(parser)
 
 
 @_subcommand("record_commands", "SQL over a run, line by line")
@@ -248,35 +206,31 @@ def _shell(parser: argparse.ArgumentParser) -> None:
     """SQL over the views of a run, a folder of runs or a curation, statement by statement: each ends with a semicolon.
     A named query's name is a statement too; an empty one lists the views. Ctrl-D ends."""
     parser.add_argument("run", help=f"{RECORDS}, or a folder of them")
-    _external_access(parser)
+    _add_external_access(parser)
 
 
 @_subcommand("record_commands", "a run on the terminal while it goes on")
 def _watch(parser: argparse.ArgumentParser) -> None:
     """Where a run stands, shown anew every few seconds until it ends or is stopped; Ctrl-C leaves it alone."""
-    parser.add_argument("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
-    parser.add_argument("--once", action="store_true", help="show it once, as is done where the output is no terminal")
+    add = parser.add_argument
+    add("run", nargs="?", default="latest", help="a run: its name, or its directory (default: latest)")
+    add("--every", type=float, default=2.0, help="seconds between looks (default: 2)")
+    add("--once", action="store_true", help="show it once, as is done where the output is no terminal")
 
 
 @_subcommand("record_commands", "a problem of a run: its pass rate, its completions and the tests they failed")
 def _show(parser: argparse.ArgumentParser) -> None:
     """A problem of a run in one look: its statement, its pass rate over the steps, and each completion of a step with
     the test that it failed first: input, expected output, what came instead, the difference."""
-    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
-    parser.add_argument(
-        "problem",
-        nargs="?",
-        help="its id, the beginning of one, or words of its statement (without it: the problems that the run solves "
-        "least)",
-    )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument(
-        "--step", type=_number(0, None, "a step"), help="completions of this step (default: the last one with it)"
-    )
+    add, place = parser.add_argument, parser.add_mutually_exclusive_group()
+    add("run", help="a run: its name (coderl runs), or its directory")
+    without = "(without it: the problems that the run solves least)"
+    add("problem", nargs="?", help=f"its id, the beginning of one, or words of its statement {without}")
+    last = "completions of this step (default: the last one with it)"
+    place.add_argument("--step", type=_number(0, None, "a step"), help=last)
     place.add_argument("--eval", metavar="NAME", help="completions of this evaluation of the run: baseline, final, ...")
-    parser.add_argument("--full", action="store_true", help="long texts whole")
-    parser.add_argument("--json", action="store_true", help="as JSON, texts whole")
+    add("--full", action="store_true", help="long texts whole")
+    add("--json", action="store_true", help="as JSON, texts whole")
 
 
 @_subcommand("record_commands", "a run or a curation as one HTML page, or two runs beside each other")
@@ -284,30 +238,24 @@ def _report(parser: argparse.ArgumentParser) -> None:
     """Write a run (or a curation) as one self-contained HTML page; with a second run, both beside each other: what they
     were started with, their paired Pass@1, histories, answers, tokens and time."""
     parser.add_argument("runs", metavar="run", nargs="+", help=f"{RECORDS}; or two runs")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="the file to write (default: report.html in the run's directory; of two runs report-A-B.html here)",
-    )
+    usual = "report.html in the run's directory; of two runs report-A-B.html here"
+    parser.add_argument("--out", type=Path, help=f"the file to write (default: {usual})")
 
 
 @_subcommand("export", "a run's policy for transformers, peft and vLLM, with a model card")
 def _export(parser: argparse.ArgumentParser) -> None:
     """Write a run's policy as a PEFT adapter, or merged into its base model, with a model card. transformers has to
     give the log-probabilities that were sampled from it."""
-    parser.add_argument("run", help="a run: its name (coderl runs), or its directory")
-    parser.add_argument(
-        "--step",
-        help="a step's number, last, or best: the best Pass@1 on the validation problems (default: best where the run "
-        "was evaluated on them, else last)",
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder to make; refused if it exists")
-    parser.add_argument("--merge", action="store_true", help="the whole model with its tokenizer, adapter merged")
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not compare transformers' log-probabilities with the sampled ones"
-    )
-    parser.add_argument("--push", metavar="REPO", help="then upload it to the Hugging Face hub; a new one is private")
-    parser.add_argument("--public", action="store_true", help="with --push: make a new repository public")
+    add = parser.add_argument
+    add("run", help="a run: its name (coderl runs), or its directory")
+    usual = "(default: best where the run was evaluated on them, else last)"
+    add("--step", help=f"a step's number, last, or best: the best Pass@1 on the validation problems {usual}")
+    add("--out", type=Path, required=True, help="folder to make; refused if it exists")
+    add("--merge", action="store_true", help="the whole model with its tokenizer, adapter merged")
+    unchecked = "do not compare transformers' log-probabilities with the sampled ones"
+    add("--no-check", action="store_true", help=unchecked)
+    add("--push", metavar="REPO", help="then upload it to the Hugging Face hub; a new one is private")
+    add("--public", action="store_true", help="with --push: make a new repository public")
 
 
 @_subcommand("servers", "the embedded servers: coderl serve tinker | sandbox")
@@ -332,11 +280,8 @@ def _serve(parser: argparse.ArgumentParser) -> None:
         help="tinker: of weights and activations; LoRA, its optimizer and log-probabilities are float32 in any case "
         "(default: float32)",
     )
-    add(
-        "--concurrency",
-        type=_number(1, None, "a number"),
-        help="sandbox: programs run at once (default: one more than the cores)",
-    )
+    programs = "sandbox: programs run at once (default: one more than the cores)"
+    add("--concurrency", type=_number(1, None, "a number"), help=programs)
     add(
         "--key",
         metavar="FILE",

@@ -47,8 +47,7 @@ def _listed(frame: pl.DataFrame, folder: Path, output: Literal["table", "csv", "
 
 def query(options: Namespace) -> int:
     # A pool and a run of one name, as a pipeline makes them: the query says which is meant.
-    named = NAMED_QUERIES.get(options.name)
-    pools_first = named is not None and named.over == CURATION
+    pools_first = options.name in NAMED_QUERIES and NAMED_QUERIES[options.name].over == CURATION
     run = record_path(options.run, pools_first=pools_first) if options.run is not None else None
     from coderl_tasks.insight.query import print_query, write_answer  # which takes seconds to import
 
@@ -58,14 +57,8 @@ def query(options: Namespace) -> int:
         written = write_answer(run, options.out, options.sql, options.name, external_access=options.external_access)
         print(f"{written:,} rows: {options.out}")
     else:
-        print_query(
-            run,
-            options.sql,
-            options.name,
-            list_names=options.list,
-            output=options.format,
-            external_access=options.external_access,
-        )
+        how = {"list_names": options.list, "output": options.format, "external_access": options.external_access}
+        print_query(run, options.sql, options.name, **how)
     return 0
 
 
@@ -73,8 +66,8 @@ def shell(options: Namespace) -> int:
     record = record_path(options.run)
     from coderl_tasks.insight.query import answer_statements  # which takes seconds to import
 
-    interactive, external_access = sys.stdin.isatty(), options.external_access
-    answer_statements(record, sys.stdin, Console(), interactive=interactive, external_access=external_access)
+    access = options.external_access
+    answer_statements(record, sys.stdin, Console(), interactive=sys.stdin.isatty(), external_access=access)
     return 0
 
 
@@ -171,13 +164,9 @@ def validate(options: Namespace) -> int:
         raise ConfigError("--min-tests is of --environment=code: other rows have no tests")
     # Not settings of that environment, as curate has them: those may need what is not asked for here (reward_file).
     usual = CurateSettings().model_dump() | environment_defaults(CurateSettings, options.environment)
-    rows = row_report(
-        options.dataset,
-        RowRules(min_tests=options.min_tests or usual["min_tests"]),
-        DuplicateRules(usual["near_duplicate"]),
-        options.limit,
-        options.environment,
-    )
+    rules = RowRules(min_tests=options.min_tests or usual["min_tests"])
+    duplicates = DuplicateRules(usual["near_duplicate"])
+    rows = row_report(options.dataset, rules, duplicates, options.limit, options.environment)
     print_row_report(rows, Console(), options.format)
     return 0 if rows["kept"].all() else 1
 
@@ -186,16 +175,10 @@ def grade(options: Namespace) -> int:
     from coderl_tasks.grading.table import grade_files
     from coderl_tasks.services import services
 
+    files = (options.problems, options.completions, options.out)
     with services(None) as used:
         print("\n".join(used.lines), file=sys.stderr)
-        grades = grade_files(
-            options.problems,
-            options.completions,
-            options.out,
-            used.sandbox_urls,
-            options.timeout,
-            max_concurrency=used.sandbox_concurrency,
-        )
+        grades = grade_files(*files, used.sandbox_urls, options.timeout, max_concurrency=used.sandbox_concurrency)
     counts = grades["verdict"].value_counts(sort=True).iter_rows()
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "none"
     print(f"{grades.height} completions graded ({said}): {options.out}")

@@ -41,8 +41,7 @@ def serve(options: Namespace) -> int:
 
 
 def up(options: Namespace) -> int:
-    """A Prefect server (if none of ours answers), the deployments and a worker, until interrupted: the worker's exit
-    code, 0 after Ctrl-C or SIGTERM."""
+    """Until interrupted; the worker's exit code, 0 after Ctrl-C or SIGTERM."""
     from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
     from coderl_tasks.runtime.prefect_worker import deploy_all, run_worker
     from coderl_tasks.services import load_environment

@@ -101,10 +101,12 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
     AutoTokenizer.from_pretrained(place, trust_remote_code=False).save_pretrained(folder)
 
 
-def require_agreement(what: str, found: Agreement, *, exact: bool) -> None:
+def require_agreement(what: str, model: Any, sequences: Sequence[SampledSequence], *, exact: bool) -> Agreement:
     """CoderlError if `what` (an adapter, a merged model) does not give the log-probabilities that were sampled."""
+    found = agreement(model, sequences)
     if fault := found.fault(exact=exact):
         raise CoderlError(
             f"{what} does not give the log-probabilities that were sampled: {fault}; nothing was exported (--no-check "
             "exports it all the same)"
         )
+    return found

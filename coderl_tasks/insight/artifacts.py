@@ -17,7 +17,7 @@ from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
 from coderl_tasks.insight.run_page import shorten
 from coderl_tasks.insight.shown_metrics import SHOWN
 from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
-from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.untrusted_text import printable
 
@@ -26,8 +26,7 @@ SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict"
 
 
 def step_history_markdown(run: RunRecord) -> str:
-    planned = run.config.get("max_steps")
-    of = f" of {planned}" if isinstance(planned, int) and planned > 0 else ""
+    of = f" of {run.planned_steps}" if run.planned_steps else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
     lines += [f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
@@ -36,8 +35,7 @@ def step_history_markdown(run: RunRecord) -> str:
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]
-    if (found := visits(run)) is not None:
-        lines += [" ".join(visits_in_words(found)), ""]
+    lines += [" ".join(found), ""] if (found := visits_in_words(run)) else []
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
@@ -122,12 +120,12 @@ def artifact_key(kind: str, name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 
-async def publish(kind: str, name: str, markdown: str, description: str | None = None) -> None:
+async def publish(kind: str, name: str, markdown: str) -> None:
     """Publish markdown as a Prefect artifact; the same kind and name again is a new version. Needs a Prefect server."""
     # Imported where it is needed: the markdown alone is made without Prefect.
     from prefect.artifacts import acreate_markdown_artifact
 
-    await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name), description=description)
+    await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name))
 
 
 def _image(plot: Plot) -> list[str]:

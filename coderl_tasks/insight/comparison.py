@@ -65,10 +65,8 @@ class Comparison:
 
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
-    """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem.
-
-    The overall interval is the one in the later summary where that compares to `before`.
-    """
+    """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
+    overall interval is the one in the later summary where that compares to `before`."""
     if before is None or after is None:
         return None
     pairs = paired_outcomes(_rollouts(before), _rollouts(after))

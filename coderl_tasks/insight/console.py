@@ -1,5 +1,6 @@
 """Values and frames on a terminal. Model output is untrusted: no escape sequence or markup in it takes effect."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -12,12 +13,12 @@ from rich.text import Text
 from coderl_tasks.untrusted_text import csv_frame, printable, printable_json
 
 Output = Literal["table", "csv", "json"]
-LONGEST_TEXT, NARROW = 200, 36
+MOST_ROWS, LONGEST_TEXT, NARROW = 200, 200, 36
 GAP = 2  # between two columns
 
 
-def plain_table(title: str | None = None, **options: Any) -> Table:
-    return Table(title=title, header_style="bold", title_justify="left", box=None, pad_edge=False, **options)
+def plain_table(title: str | None = None, columns: Sequence[str] = ()) -> Table:
+    return Table(*columns, title=title, header_style="bold", title_justify="left", box=None, pad_edge=False)
 
 
 def duration(seconds: float) -> str:
@@ -34,11 +35,10 @@ def age(seconds: float) -> str:
     return f"{days} days" if days >= 2 else duration(max(seconds, 0))
 
 
-def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None, max_rows: int = 200) -> None:
+def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None) -> None:
     """Prints a frame: numbers to the right with one number of decimals per column, text on one line, long text cut.
     On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be."""
-    shown = frame.head(max_rows)
-    columns = [(series, _column_cells(series)) for series in shown.iter_columns()]
+    columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
     least = [
         width if series.dtype.is_numeric() else min(width, NARROW)
@@ -46,8 +46,7 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     ]
     count = len(columns)
     if console.is_terminal:
-        ends = accumulate(width + GAP for width in least)
-        count = max(1, sum(end - GAP <= console.width for end in ends))
+        count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least)))
     else:
         # A pipe or a file has no width: rich would take 80 columns and cut what another program is to read.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
@@ -56,16 +55,15 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
         # Exact widths: left to itself, rich takes a column of numbers away to show more of a text.
         width = narrow + min(spare, whole - narrow)
         spare -= width - narrow
-        heading, right = Text(printable(series.name)), series.dtype.is_numeric()
-        justify: Literal["right", "left"] = "right" if right else "left"
-        table.add_column(heading, justify=justify, overflow="ellipsis", no_wrap=True, width=width)
+        justify: Literal["right", "left"] = "right" if series.dtype.is_numeric() else "left"
+        table.add_column(Text(printable(series.name)), justify=justify, overflow="ellipsis", no_wrap=True, width=width)
     for row in zip(*(cells for _, cells in columns[:count]), strict=True):
         table.add_row(*[Text(cell) for cell in row])
     console.print(table)
     if count < len(columns):
         console.print(f"+{len(columns) - count} columns not shown (use --format csv)", style="dim", highlight=False)
-    if len(frame) > max_rows:
-        console.print(f"… {len(frame) - max_rows} more rows", style="dim")
+    if len(frame) > MOST_ROWS:
+        console.print(f"… {len(frame) - MOST_ROWS} more rows", style="dim")
 
 
 def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "json"]) -> None:

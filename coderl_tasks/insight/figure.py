@@ -37,23 +37,17 @@ STYLE: dict[Any, Any] = {
     "axes.edgecolor": RULE,
     "axes.facecolor": "none",
     "axes.linewidth": 1.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "axes.formatter.limits": (-3, 5),
     "axes.formatter.useoffset": False,  # 1.00002 on an axis and not 2 below a corner's 1e-5+1
-    "grid.color": RULE,
+    **dict.fromkeys(("grid.color", "xtick.color", "ytick.color"), RULE),
     "grid.linewidth": 0.8,
-    "xtick.color": RULE,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "ytick.color": RULE,
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), MUTED),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8.5),
     "ytick.major.size": 0,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
     "text.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -89,8 +83,7 @@ class Plot:
         svg = self.svg(transparent=True)
         for colour, variable in THEMED.items():
             svg = svg.replace(colour, variable)
-        svg = svg.replace("'DejaVu Sans'", "inherit")
-        head, body = svg.split(">", 1)
+        head, body = svg.replace("'DejaVu Sans'", "inherit").split(">", 1)
         head = re.sub(r' (width|height)="[^"]*"', "", head)
         return f'{head} role="img" aria-label="{escape(self.alt)}" class="plot">{body}'
 
@@ -104,12 +97,9 @@ class Plot:
         # The style again: fonts, ids and simplified paths are settled when a figure is saved, not when it is drawn.
         with matplotlib.rc_context(STYLE):
             self.figure.savefig(buffer, format="svg", metadata=metadata, transparent=transparent)
-        svg = buffer.getvalue().decode()
-        svg = svg[svg.index("<svg") :]
-        svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-        svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-        svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-        return re.sub(r"\n\s*", "\n", svg)
+        svg = "<svg" + buffer.getvalue().decode().partition("<svg")[2]
+        svg = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+        return re.sub(r"\n\s*", "\n", re.sub(r'<g id="[^"]*"', "<g", svg))
 
 
 def draw_panels(
@@ -121,9 +111,8 @@ def draw_panels(
     bottom: float = BOTTOM,
     same_heights: bool = False,
 ) -> Plot:
-    """A grid of panels, each drawn by its function; `panel_size` is (width, height), `left` and `bottom` are margins,
-    all in inches. Margins are fixed: fitting them would double the time of a figure that is drawn while training goes
-    on. With `same_heights` the value axes of all panels with data reach as far as the widest of them."""
+    """A grid of panels; sizes and margins are in inches. Margins are fixed: fitting them would double the time of a
+    figure that is drawn while training goes on. With `same_heights` all value axes of panels with data are equal."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -171,6 +160,6 @@ def add_legend(axes: "Axes", columns: int = 3) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, **style)
 
 
-def short_name(name: str, limit: int = 15) -> str:
+def short_name(name: str) -> str:
     """A split's name as a label: cut where it would not fit the margin."""
-    return name if len(name) <= limit else name[: limit - 1] + "…"
+    return name if len(name) <= 15 else f"{name[:14]}…"

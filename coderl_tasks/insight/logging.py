@@ -27,6 +27,10 @@ from coderl_tasks.settings import TrainSettings
 from coderl_tasks.untrusted_text import _OneLine, printable
 
 Sink = Callable[[dict[str, Any]], None]
+EVALUATED = {
+    "mean_reward": "reward {:.3f}", "n": "n {}", "format_rate": "format {:.0%}", "truncated_rate": "truncated {:.0%}",
+}  # fmt: skip
+"""What the line of an evaluation says after Pass@1, by the metric."""
 
 
 def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | None = None) -> str:
@@ -35,18 +39,10 @@ def step_line(row: Mapping[str, Any], steps: int | None = None, left_s: float | 
         left = [] if left_s is None else [f"{duration(left_s)} left"]
         return "  ".join([f"step {row['step']:>4}" + (f"/{steps}" if steps else ""), *line_texts(row), *left])
     name = row.get("eval/name") or ("baseline" if row["step"] == -1 else f"step {row['step']}")
-    parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}"]
-    if row.get("eval/ci_low") is not None:
-        parts[-1] += f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
-    if row.get("eval/mean_reward") is not None:
-        parts.append(f"reward {row['eval/mean_reward']:.3f}")
-    if row.get("eval/n") is not None:
-        parts.append(f"n {row['eval/n']}")
-    for key, label in {"eval/format_rate": "format", "eval/truncated_rate": "truncated"}.items():
-        parts += [f"{label} {row[key]:.0%}"] if row.get(key) is not None else []
-    if row.get("eval/infra_errors"):
-        parts.append(f"infra errors {row['eval/infra_errors']}")
-    return "  ".join(parts)
+    interval = "" if row.get("eval/ci_low") is None else f" [{row['eval/ci_low']:.1%}, {row['eval/ci_high']:.1%}]"
+    parts = [f"evaluation {name}", f"Pass@1 {row['eval/mean_correct']:.1%}{interval}"]
+    parts += [form.format(value) for key, form in EVALUATED.items() if (value := row.get(f"eval/{key}")) is not None]
+    return "  ".join([*parts, *([f"infra errors {errors}"] if (errors := row.get("eval/infra_errors")) else [])])
 
 
 class _EarlyLines(logging.Handler):
@@ -93,13 +89,8 @@ class WarningLines(logging.Handler):
 class RunLogger:
     """Logs one run; leaving it closes logs.log and the trackers' runs. Made by `setup_logging`."""
 
-    def __init__(
-        self, logger: logging.Logger, handler: logging.Handler, sink: Sink, watch: Watch | None = None
-    ) -> None:
-        self.log = logger
-        self._watch = watch
-        self._handler = handler
-        self._sink = sink
+    def __init__(self, logger: logging.Logger, handler: logging.Handler, sink: Sink, watch: Watch | None) -> None:
+        self.log, self._handler, self._sink, self._watch = logger, handler, sink, watch
         self._trackers: list[Tracker] = []
 
     def __enter__(self) -> Self:
@@ -112,8 +103,7 @@ class RunLogger:
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> list[Notice]:
         """Record one row, of a step or an evaluation (`eval/...`; step -1 is the baseline); what is off since it, or is
-        over, for people, and in logs.log. A row of the same step and kind replaces the earlier one, so that a step done
-        again after a crash counts once."""
+        over. A row of the same step and kind replaces the earlier one: a step done again after a crash counts once."""
         row = {"step": step, **metrics}
         self._sink(row)  # first: the file is what a resumed run reads, the log and trackers are for people
         self.log.info("%s", step_line(row))
@@ -132,8 +122,7 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Write the rewards of each group in `scored` (ROLLOUT_SCHEMA, of one step, whose metrics count `clone_groups`)
-        to logs.log, with a warning where it gives no gradient, is made of clones, or lacks samples."""
+        """Log the rewards of each group of a step, and what it lacks; `clone_groups` is that metric of the step."""
         # Which groups they are takes a sum over every token again: asked only where there are any.
         found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
         clones: dict[int, int] = dict(found)
@@ -142,26 +131,22 @@ class RunLogger:
         about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
         for group in about.partition_by("group_index", maintain_order=True):
             place = f"step {group['step'][0]} group {group['group_index'][0]} {group['problem_id'][0]}"
-            rewards = group["reward"].drop_nulls()
-            skipped = int(group["is_skipped"].sum())
-            # A null reward is an infra error, or a sample that was not graded since it has no log-probabilities to
-            # train on.
-            missing = len(group) - len(rewards) - skipped
+            rewards, skipped = group["reward"].drop_nulls(), int(group["is_skipped"].sum())
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
             self.log.info("%s rewards %s", place, listed)
-            if missing:
+            # A null reward is an infra error, or a sample that was not graded since it has no log-probabilities to
+            # train on.
+            if missing := len(group) - len(rewards) - skipped:
                 self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
             if skipped:
                 left_out = "%s: %d of %d samples left out, no usable log-probabilities"
                 self.log.warning(left_out, place, skipped, len(group))
             if n := clones.get(group["group_index"][0]):
                 self.log.warning("%s: all %d completions are the same, token for token: clones", place, n)
-            if group["trained"].any():
-                continue
-            if len(rewards) < 2:
-                self.log.warning("%s: skipped, fewer than two graded completions", place)
-            else:
-                self.log.warning("%s: skipped, all rewards are %.2f", place, rewards[0])
+            if not group["trained"].any():
+                few = len(rewards) < 2
+                why = "fewer than two graded completions" if few else f"all rewards are {rewards[0]:.2f}"
+                self.log.warning("%s: skipped, %s", place, why)
 
     def track(self, tracker: Tracker, recorded: list[dict[str, Any]]) -> None:
         """Send further rows to `tracker` too, and those of `recorded` that it lacks."""

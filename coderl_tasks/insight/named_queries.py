@@ -31,22 +31,19 @@ _LONGEST = """
                 FROM outcomes GROUP BY run, problem_id
             ) USING (run, problem_id, n_completion_tokens)
             QUALIFY row_number() OVER (PARTITION BY run, problem_id ORDER BY step, group_index, sample_index) = 1
-            ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25
-        """
+            ORDER BY tokens DESC, run, step, group_index, sample_index LIMIT 25"""
 _SHOWN_STEPS = """
             SELECT run, step FROM (
                 SELECT DISTINCT run, step FROM outcomes WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
             )
             QUALIFY (row_number() OVER (PARTITION BY run ORDER BY step) - 1)
                     % greatest((count(*) OVER (PARTITION BY run) - 1) // 9, 1) = 0
-                 OR row_number() OVER (PARTITION BY run ORDER BY step) = count(*) OVER (PARTITION BY run)
-        """
+                 OR row_number() OVER (PARTITION BY run ORDER BY step) = count(*) OVER (PARTITION BY run)"""
 _CHANGED = """
         SELECT a.run, a.split, a.problem_id, b.verdict AS baseline, a.verdict AS final, a.code
         FROM eval_rollouts a JOIN eval_rollouts b USING (run, problem_id, split, sample_index)
         WHERE a.eval = 'final' AND b.eval = 'baseline' AND {}
-        ORDER BY a.run, a.split, a.problem_id
-        """
+        ORDER BY a.run, a.split, a.problem_id"""
 _QUERIES = (
     # kl has three significant digits: on the embedded server it is about 1e-9, and decimals would show 0.
     NamedQuery("steps", RUN, "How did training go, step by step?", """
@@ -54,19 +51,15 @@ _QUERIES = (
                round(format_rate, 3) AS format, round(truncated_rate, 3) AS truncated, groups_skipped AS skipped,
                groups_total AS groups, n_datums AS datums, CASE WHEN kl_sample_train <> 0
                THEN round(kl_sample_train, 2 - floor(log10(abs(kl_sample_train)))::INT)
-               ELSE kl_sample_train END AS kl, infra_errors AS infra,
-               round(time_step_s, 1) AS seconds
-        FROM metrics WHERE groups_total IS NOT NULL ORDER BY run, step
-        """),
+               ELSE kl_sample_train END AS kl, infra_errors AS infra, round(time_step_s, 1) AS seconds
+        FROM metrics WHERE groups_total IS NOT NULL ORDER BY run, step"""),
     NamedQuery("acts", RUN, "What did steer=act change, and why?", """
-        SELECT run, step, act FROM metrics WHERE act IS NOT NULL ORDER BY run, step
-        """),
+        SELECT run, step, act FROM metrics WHERE act IS NOT NULL ORDER BY run, step"""),
     NamedQuery("evals", RUN, "What is Pass@1, by evaluation and split?", """
         SELECT run, eval, step, split, n, round(pass_at_1, 4) AS pass_at_1, round(ci_low, 4) AS ci_low,
                round(ci_high, 4) AS ci_high
         FROM eval_splits ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
-        ORDER BY run, step, eval, split <> 'overall', split
-        """),
+        ORDER BY run, step, eval, split <> 'overall', split"""),
     NamedQuery("verdicts", RUN, "How do verdicts shift from the first fifth of the steps to the last?", """
         WITH placed AS (
             SELECT run, verdict, 5 * (step - min(step) OVER w) // (1 + max(step) OVER w - min(step) OVER w) AS fifth
@@ -78,15 +71,13 @@ _QUERIES = (
         )
         SELECT run, verdict, completions, round(early / sum(early) OVER r, 4) AS first_fifth,
                round(late / sum(late) OVER r, 4) AS last_fifth
-        FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC, verdict
-        """),
+        FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC, verdict"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
                round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict) AS usual_verdict,
                max(step) AS last_step
         FROM outcomes WHERE verdict <> 'infra_error'
-        GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25
-        """),
+        GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25"""),
     NamedQuery("sources", RUN, "How does each source of problems do, from the first fifth to the last?", """
         WITH placed AS (
             SELECT run, split, reward, verdict, n_completion_tokens AS tokens, trained,
@@ -98,8 +89,7 @@ _QUERIES = (
                round(avg(reward) FILTER (fifth = 0), 3) AS reward_early,
                round(avg(reward) FILTER (fifth = 4), 3) AS reward_late,
                round(avg(trained::INT), 3) AS trained, round(avg(tokens), 1) AS tokens
-        FROM placed GROUP BY run, split ORDER BY run, completions DESC, split
-        """),
+        FROM placed GROUP BY run, split ORDER BY run, completions DESC, split"""),
     NamedQuery("lengths", RUN, "Do longer completions earn more? By tenths of their lengths.", """
         WITH tenths AS (
             SELECT run, n_completion_tokens AS tokens, reward, verdict, stop_reason,
@@ -109,8 +99,7 @@ _QUERIES = (
         SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
                round(avg((stop_reason = 'length')::INT), 3) AS truncated
-        FROM tenths GROUP BY run, tenth ORDER BY run, tenth
-        """),
+        FROM tenths GROUP BY run, tenth ORDER BY run, tenth"""),
     NamedQuery("time_outs", RUN, "On which problems do programs run out of time, and does that fade?", """
         SELECT run, problem_id, split, count(*) FILTER (verdict = 'time_limit') AS time_outs, count(*) AS completions,
                round(avg((verdict = 'time_limit')::INT), 3) AS share,
@@ -118,13 +107,11 @@ _QUERIES = (
                round(max(run_seconds) FILTER (verdict = 'passed'), 2) AS slowest_passed
         FROM outcomes WHERE verdict IS NOT NULL
         GROUP BY run, problem_id, split HAVING time_outs > 0
-        ORDER BY time_outs DESC, run, problem_id LIMIT 25
-        """),
+        ORDER BY time_outs DESC, run, problem_id LIMIT 25"""),
     NamedQuery("staleness", RUN, "How far behind was the policy that sampled, and what did that cost?", """
         SELECT run, step - 1 - sampler_step AS steps_behind, count(*) AS completions, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed, round(avg(trained::INT), 3) AS trained
-        FROM outcomes GROUP BY run, steps_behind ORDER BY run, steps_behind
-        """),
+        FROM outcomes GROUP BY run, steps_behind ORDER BY run, steps_behind"""),
     NamedQuery("hardest_solved", RUN, "Which problems were hopeless for longest, and then solved?", """
         WITH groups AS (
             SELECT run, problem_id, split, step, count(*) AS completions,
@@ -137,8 +124,7 @@ _QUERIES = (
                round(sum(passed) FILTER (step >= first_solved)
                      / sum(completions) FILTER (step >= first_solved), 3) AS pass_rate_since
         FROM firsts WHERE first_solved IS NOT NULL GROUP BY run, problem_id, split, first_solved
-        ORDER BY failed_before DESC NULLS LAST, first_solved, run, problem_id LIMIT 25
-        """),
+        ORDER BY failed_before DESC NULLS LAST, first_solved, run, problem_id LIMIT 25"""),
     NamedQuery("problems", RUN, "How did each problem's pass rate move, visit by visit?", """
         WITH visits AS (
             SELECT run, problem_id, split, step, group_index, round(avg((verdict = 'passed')::INT), 2) AS pass_rate
@@ -147,14 +133,12 @@ _QUERIES = (
         SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
                arg_min(pass_rate, step) AS first_rate, arg_max(pass_rate, step) AS last_rate,
                string_agg(step || ': ' || pass_rate, ', ' ORDER BY step, group_index) AS by_step
-        FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id
-        """),
+        FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id"""),
     NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
         SELECT run, problem_id, first_failed AS test, count(*) AS programs, mode(verdict) AS usual_verdict,
                round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
         FROM outcomes WHERE first_failed IS NOT NULL
-        GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25
-        """),
+        GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25"""),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
     NamedQuery("flips", RUN, "Which test problems failed at the baseline and pass in the end?", _CHANGED.format(
         "a.verdict = 'passed' AND b.verdict NOT IN ('passed', 'infra_error')")),
@@ -165,51 +149,44 @@ _QUERIES = (
                round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict
         FROM outcomes GROUP BY run, step, group_index
         HAVING NOT coalesce(bool_or(trained), false)
-        ORDER BY run, step, group_index
-        """),
+        ORDER BY run, step, group_index"""),
     NamedQuery("longest", RUN, "Which completions are the longest, one per problem?", f"""
         WITH chosen AS ({_LONGEST})
         SELECT run, step, problem_id, sample_index, chosen.tokens, stop_reason, verdict,
                left(completion, 80) AS beginning
         FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
-        ORDER BY tokens DESC, run, step, group_index, sample_index
-        """, f"SELECT run, step FROM ({_LONGEST})"),
+        ORDER BY tokens DESC, run, step, group_index, sample_index""",
+        f"SELECT run, step FROM ({_LONGEST})"),
     NamedQuery("slowest", RUN, "Which programs took the most CPU time, one per problem?", """
         SELECT run, step, problem_id, sample_index, round(run_seconds, 3) AS cpu_seconds, tests_run, verdict
         FROM outcomes JOIN (
             SELECT run, problem_id, max(run_seconds) AS run_seconds FROM outcomes GROUP BY run, problem_id
         ) USING (run, problem_id, run_seconds)
         QUALIFY row_number() OVER (PARTITION BY run, problem_id ORDER BY step, group_index, sample_index) = 1
-        ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25
-        """),
+        ORDER BY run_seconds DESC, run, step, group_index, sample_index LIMIT 25"""),
     # The keys are chosen first, then the texts are read: with them a long run does not fit in memory.
     NamedQuery("rollout_samples", RUN, "What do right and wrong completions look like, in some ten steps?", f"""
         WITH chosen AS (
             SELECT run, step, group_index, sample_index, verdict = 'passed' AS passed
             FROM outcomes JOIN ({_SHOWN_STEPS}) USING (run, step)
             WHERE verdict IS NOT NULL AND verdict <> 'infra_error'
-            QUALIFY row_number() OVER (
-                PARTITION BY run, step, passed ORDER BY sample_index, group_index
-            ) <= 2
+            QUALIFY row_number() OVER (PARTITION BY run, step, passed ORDER BY sample_index, group_index) <= 2
         )
         SELECT run, step, problem_id, sample_index, verdict, tests_passed, tests_total, round(reward, 3) AS reward,
                stop_reason, completion
         FROM rollouts JOIN chosen USING (run, step, group_index, sample_index)
-        ORDER BY run, step, passed DESC, sample_index, group_index
-        """, _SHOWN_STEPS),
+        ORDER BY run, step, passed DESC, sample_index, group_index""", _SHOWN_STEPS),
     NamedQuery("infra", RUN, "Which completions could not be graded for reasons that are ours?", """
         SELECT run, 'train' AS source, step, problem_id, group_index, sample_index FROM outcomes
         WHERE verdict = 'infra_error'
         UNION ALL
         SELECT run, eval, step, problem_id, group_index, sample_index FROM eval_rollouts WHERE verdict = 'infra_error'
-        ORDER BY ALL
-        """),
+        ORDER BY ALL"""),
     NamedQuery("times", RUN, "Where does the time go?", """
         SELECT run, count(*) AS steps, round(median(time_sample_s), 2) AS sample_s,
                round(median(time_score_s), 2) AS score_s, round(median(time_train_s), 2) AS train_s,
                round(median(time_step_s), 2) AS step_s, round(sum(time_step_s) / 60, 1) AS total_min
-        FROM metrics WHERE groups_total IS NOT NULL GROUP BY run ORDER BY run
-        """),
+        FROM metrics WHERE groups_total IS NOT NULL GROUP BY run ORDER BY run"""),
     NamedQuery("costs", RUN, "What were tokens spent on, by kind?", """
         SELECT run, 'train' AS use, count(*) AS steps, sum(tokens_prompt)::BIGINT AS prompt,
                sum(tokens_prompt_cached)::BIGINT AS cached_prompt, sum(tokens_completion)::BIGINT AS completion,
@@ -223,26 +200,22 @@ _QUERIES = (
             FROM eval_rollouts ANTI JOIN (SELECT * FROM evals WHERE taken_from IS NOT NULL) USING (run, eval)
             GROUP BY run, eval, group_index, attempt
         ) GROUP BY run, eval
-        ORDER BY ALL
-        """),
+        ORDER BY ALL"""),
     NamedQuery("checkpoints", RUN, "Which checkpoints are there?", "SELECT * FROM checkpoints ORDER BY run, step"),
     NamedQuery("updates", RUN, "How far does the policy move over the optimizer steps of a step?", """
         SELECT run, step, update, epoch, n_datums AS datums, round(loss, 3) AS loss, round(kl_sample_train, 6) AS kl,
                round(ratio_mean, 4) AS ratio, round(ratio_max, 3) AS greatest, round(clipped_share, 4) AS clipped,
                round(grad_norm, 3) AS grad_norm
-        FROM updates ORDER BY run, step, update
-        """),
+        FROM updates ORDER BY run, step, update"""),
     NamedQuery("pool", CURATION, "What is the pool made of?", """
         SELECT run, split, coalesce(difficulty, 'not profiled') AS difficulty, count(*) AS problems,
                round(avg(pass_rate), 3) AS pass_rate, round(avg(posterior_mean), 3) AS posterior_mean,
                round(avg(difficulty_probability), 3) AS label_probability,
                round(avg(mean_completion_tokens), 1) AS tokens
-        FROM pool GROUP BY run, split, difficulty ORDER BY run, split, pass_rate
-        """),
+        FROM pool GROUP BY run, split, difficulty ORDER BY run, split, pass_rate"""),
     NamedQuery("dropped", CURATION, "What was dropped, where and why?", """
         SELECT run, stage, reason, count(*) AS problems, min(problem_id) AS example
-        FROM dropped GROUP BY run, stage, reason ORDER BY run, problems DESC, stage, reason
-        """),
+        FROM dropped GROUP BY run, stage, reason ORDER BY run, problems DESC, stage, reason"""),
     NamedQuery("funnel", CURATION, "How many problems are left after each stage?", f"""
         WITH counted AS (
             SELECT run, stage, reason, count(*) AS dropped, list_position({list(STAGES)}, stage) AS place
@@ -250,43 +223,36 @@ _QUERIES = (
         ), whole AS (
             SELECT run, count(*) AS read FROM (SELECT run FROM pool UNION ALL SELECT run FROM dropped) GROUP BY run
         )
-        SELECT run, stage, reason, dropped,
-               (read - sum(dropped) OVER w)::BIGINT AS remaining
+        SELECT run, stage, reason, dropped, (read - sum(dropped) OVER w)::BIGINT AS remaining
         FROM counted JOIN whole USING (run)
         WINDOW w AS (PARTITION BY run ORDER BY place NULLS LAST, stage, dropped DESC, reason)
-        ORDER BY run, remaining DESC, place NULLS LAST, stage, dropped DESC, reason
-        """),
+        ORDER BY run, remaining DESC, place NULLS LAST, stage, dropped DESC, reason"""),
     NamedQuery("drops", CURATION, "What do dropped problems look like, ten of each reason?", """
         SELECT run, stage, reason, coalesce(problem_id, 'row ' || source_row) AS problem, split, detail,
                left(statement, 120) AS beginning
         FROM dropped
         QUALIFY row_number() OVER (PARTITION BY run, stage, reason ORDER BY split, source_row) <= 10
-        ORDER BY run, stage, reason, split, source_row
-        """),
+        ORDER BY run, stage, reason, split, source_row"""),
     NamedQuery("samples", CURATION, "How many completions did the profile take, against 16 per problem?", """
         SELECT run, split, count(*) AS problems, sum(n_samples)::BIGINT AS samples, 16 * count(*) AS fixed_16,
                round(sum(n_samples) / (16 * count(*)), 3) AS share, round(avg(n_samples), 2) AS a_problem,
                round(sum(n_samples * mean_completion_tokens))::BIGINT AS tokens
-        FROM profile GROUP BY run, split ORDER BY run, split
-        """),
+        FROM profile GROUP BY run, split ORDER BY run, split"""),
     NamedQuery("suspects", CURATION, "Which problems may have several right answers?", """
         SELECT s.run, s.split, s.problem_id, p.pass_rate, p.problem_id IS NOT NULL AS in_pool, s.suspicion
         FROM solutions s LEFT JOIN pool p USING (run, problem_id)
-        WHERE multi_answer_suspect ORDER BY s.run, s.split, s.problem_id
-        """),
+        WHERE multi_answer_suspect ORDER BY s.run, s.split, s.problem_id"""),
     NamedQuery("references", CURATION, "What did the problems' own solutions show?", """
         SELECT run, split, status, count(*) AS problems, count(*) FILTER (multi_answer_suspect) AS suspects,
                min(problem_id) AS example
-        FROM solutions GROUP BY run, split, status ORDER BY run, split, problems DESC, status
-        """),
+        FROM solutions GROUP BY run, split, status ORDER BY run, split, problems DESC, status"""),
     NamedQuery("pass_rates", CURATION, "How hard are the profiled problems?", """
         SELECT run, split, count(*) AS problems, count(*) FILTER (pass_rate = 0) AS never,
                count(*) FILTER (pass_rate > 0 AND pass_rate < 1) AS mixed, count(*) FILTER (pass_rate = 1) AS always,
                round(avg(pass_rate), 3) AS mean_pass_rate, round(sum(hard_probability), 1) AS expected_hard,
                round(sum(medium_probability), 1) AS expected_medium, round(sum(easy_probability), 1) AS expected_easy,
                sum(n_samples) AS samples
-        FROM profile GROUP BY run, split ORDER BY run, split
-        """),
+        FROM profile GROUP BY run, split ORDER BY run, split"""),
 )
 # fmt: on
 

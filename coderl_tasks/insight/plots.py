@@ -9,36 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from coderl_tasks.insight import figure
-from coderl_tasks.insight.figure import (
-    Draw,
-    Plot,
-    add_legend,
-    draw_panels,
-    percentages,
-    prepare,
-    short_name,
-    whole_numbers,
-)
+from coderl_tasks.insight import figure, shown_metrics
+from coderl_tasks.insight.figure import Draw, Plot, draw_panels, short_name
 from coderl_tasks.insight.pool_view import Remaining
 from coderl_tasks.insight.record import DIFFICULTIES, EvalRecord, RunRecord, thin
-from coderl_tasks.insight.shown_metrics import KL_NOISE, SHOWN, Shown
+from coderl_tasks.insight.shown_metrics import CORRECT, KL, KL_NOISE, SHOWN, Shown
 from coderl_tasks.policy.step_metrics import METRICS, PHASES
 from coderl_tasks.problems.profile_columns import POSTERIOR_BINS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SIZE = (figure.WIDTH, 2.4)
+SIZE, SHARE = (figure.WIDTH, 2.4), (-0.02, 1.04)
 DIFFICULTY_COLOURS = {"hard": figure.ROSE, "medium": figure.ORANGE, "easy": figure.TEAL}
-_KL = "Sampler against trainer: mean log-probability gap"
-CORRECT = "Correct in training, and Pass@1 of the evaluations"
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """How a panel of the history looks: `draw` is what draws it if not lines, `level` where a dashed line is, `limits`
-    are those of the axis, `number` is the format of its numbers."""
+    """How a panel of the history looks: `draw` draws what is no lines, a dashed line is at `level`."""
 
     heading: str
     draw: Callable[["Axes", pl.DataFrame], None] | None = None
@@ -73,7 +61,7 @@ def flat_panels(run: RunRecord) -> dict[str, str]:
     for title in history_panels(run):
         shown = _in_panel(title).items()
         series = {one.curve: values for name, one in shown if (values := _series(run.metrics, name)) is not None}
-        if title == _KL:
+        if title == KL:
             series = {label: np.where(np.abs(values) < KL_NOISE, 0, values) for label, values in series.items()}
         levels = {label: float(np.nanmax(values)) for label, values in series.items()}
         level = all(np.ptp(values[~np.isnan(values)]) <= FLAT * abs(levels[label]) for label, values in series.items())
@@ -103,7 +91,7 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
 
 def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
     panel = PANELS.get(title, Panel(title))
-    prepare(axes, prefix + panel.heading, metrics)
+    figure.prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
         panel.draw(axes, metrics)
         return
@@ -123,7 +111,7 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
     if panel.number:
         axes.yaxis.set_major_formatter(lambda value, _: format(value, panel.number))
     if axes.get_legend_handles_labels()[0]:
-        add_legend(axes)
+        figure.add_legend(axes)
 
 
 def _in_panel(title: str) -> dict[str, Shown]:
@@ -162,9 +150,9 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
     share = pl.Series("signal", 1 - skipped / np.maximum(total, 1))
     _line(axes, metrics.with_columns(share), "signal", figure.BLUE, "found")
     _line(axes, metrics, "signal_expected", figure.ORANGE, "expected when chosen")
-    axes.set_ylim(-0.02, 1.04)
-    percentages(axes.yaxis)
-    add_legend(axes)
+    axes.set_ylim(*SHARE)
+    figure.percentages(axes.yaxis)
+    figure.add_legend(axes)
 
 
 def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
@@ -178,8 +166,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
     if whole is not None and not overlap:
         known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
-    colours = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY)
-    steps = metrics["step"].to_numpy()
+    colours, steps = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY), metrics["step"].to_numpy()
     # An area needs two steps to be seen.
     if len(steps) == 1:
         bottom = 0.0
@@ -191,32 +178,27 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     if whole is not None and overlap:
         axes.plot(steps, whole, color=figure.INK, linewidth=1.5, label="step")
     axes.set_ylim(bottom=0)
-    add_legend(axes, columns=4)
+    figure.add_legend(axes, columns=4)
 
 
-SIGNAL = "Groups with a signal"
 FLAT = 1e-4
 """How far a curve's values may lie apart, as a share of the largest, for it to count as level."""
 PANELS = {
-    "Mean reward": Panel("Mean reward"),
+    shown_metrics.REWARD: Panel("Mean reward"),
     CORRECT: Panel("Correct", colours=(figure.BLUE,), number=".0%"),
-    "Format and truncation": Panel(
-        "Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=(-0.02, 1.04), number=".0%"
-    ),
-    SIGNAL: Panel("Groups with a signal", _signal),
-    _KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
-    "Loss": Panel("Loss, summed over tokens"),
-    "Completion length": Panel("Completion tokens", limits=(0, None)),
-    "Entropy of the sampled tokens, nats per token": Panel("Entropy, nats per token", limits=(0, None)),
-    "Groups of one reward": Panel(
-        "Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=(-0.02, 1.04), number=".0%"
-    ),
-    "Programs that run out of time": Panel("Out of time", limits=(0, None), number=".0%"),
-    "Spread of the advantages": Panel("Spread of the advantages", limits=(0, None)),
-    "Seconds per step, by phase": Panel("Seconds", _times),
+    shown_metrics.FORMAT: Panel("Format", colours=(figure.TEAL, figure.ORANGE), level=0.95, limits=SHARE, number=".0%"),
+    shown_metrics.SIGNAL: Panel("Groups with a signal", _signal),
+    KL: Panel("KL, sampler to trainer", level=0.0, number=".3g"),
+    shown_metrics.LOSS: Panel("Loss, summed over tokens"),
+    shown_metrics.LENGTH: Panel("Completion tokens", limits=(0, None)),
+    shown_metrics.ENTROPY: Panel("Entropy, nats per token", limits=(0, None)),
+    shown_metrics.EQUAL: Panel("Groups of one reward", colours=(figure.ROSE, figure.TEAL), limits=SHARE, number=".0%"),
+    shown_metrics.TIME_LIMIT: Panel("Out of time", limits=(0, None), number=".0%"),
+    shown_metrics.SPREAD: Panel("Spread of the advantages", limits=(0, None)),
+    shown_metrics.SECONDS: Panel("Seconds", _times),
 }
 """The panels that are more than one line per metric under the metric's own title, in reading order."""
-FIRST = ("Mean reward", CORRECT, "Format and truncation", SIGNAL, "Completion length", _KL)
+FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGNAL, shown_metrics.LENGTH, KL)
 """The panels that tell how a run went; a page has the others behind a heading."""
 
 
@@ -226,7 +208,7 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
     looks = ((before, figure.GREY, 0.14), (after, figure.BLUE, -0.14))
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pass@1")
+        figure.prepare(axes, "Pass@1")
         axes.grid(axis="x", color=figure.RULE)
         axes.grid(visible=False, axis="y")
         style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "center", "fontsize": 8.5}
@@ -242,8 +224,8 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
         axes.tick_params(axis="y", labelcolor=figure.INK)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.margins(x=0.12)
-        percentages(axes.xaxis)
-        add_legend(axes)
+        figure.percentages(axes.xaxis)
+        figure.add_legend(axes)
 
     alt = f"Pass@1 from {before.pass_at_1:.1%} to {after.pass_at_1:.1%}."
     return draw_panels([draw], 1, (figure.WIDTH, 1.2 + 0.5 * len(names)), alt, left=figure.LABELS)
@@ -254,22 +236,21 @@ def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = Non
     splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pass rate of the base model")
+        figure.prepare(axes, "Pass rate of the base model")
         bottom = np.zeros(bins)
         for split, colour in zip(splits, figure.SERIES, strict=False):
             counts = expected_counts(profile.filter(split=split))
             axes.bar(range(bins), counts, bottom=bottom, width=0.86, color=colour, label=short_name(split))
             bottom += counts
         if band is not None:
-            shaded = [bins * end - 0.5 for end in band]
-            axes.axvspan(*shaded, color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
+            axes.axvspan(*(bins * end - 0.5 for end in band), color=figure.BLUE, alpha=0.07, linewidth=0, zorder=0)
         axes.set_xticks(np.arange(0, bins + 1, 2) - 0.5, [f"{k / bins:.1f}" for k in range(0, bins + 1, 2)])
         axes.tick_params(axis="x", labelsize=7.5)
         axes.set_xlabel("pass rate")
         axes.set_ylabel("problems expected")
-        whole_numbers(axes.yaxis)
+        figure.whole_numbers(axes.yaxis)
         if splits:
-            add_legend(axes, columns=4)
+            figure.add_legend(axes, columns=4)
 
     return draw_panels([draw], 1, (9.4, 2.9), f"Histogram of the pass rates of {len(profile)} profiled problems.")
 
@@ -285,7 +266,7 @@ def funnel_plot(rows: Sequence[Remaining]) -> Plot:
     places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Problems left after each stage")
+        figure.prepare(axes, "Problems left after each stage")
         axes.grid(visible=False)
         axes.barh(places, left, height=0.68, color=figure.BLUE)
         axes.barh(places, dropped, left=left, height=0.68, color=figure.ROSE, alpha=0.45)
@@ -308,7 +289,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
     """How many problems took how many graded completions, stacked by split."""
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Samples")
+        figure.prepare(axes, "Samples")
         numbers = sorted(profile["n_samples"].unique())
         bottom = np.zeros(len(numbers))
         for split, colour in zip(sorted(profile["split"].unique()), figure.SERIES, strict=False):
@@ -318,8 +299,8 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
         axes.set_xticks(range(len(numbers)), [str(n) for n in numbers])
         axes.set_xlabel("samples per problem")
         axes.set_ylabel("problems")
-        whole_numbers(axes.yaxis)
-        add_legend(axes)
+        figure.whole_numbers(axes.yaxis)
+        figure.add_legend(axes)
 
     return draw_panels([draw], 1, SIZE, f"Histogram of the samples spent on {len(profile)} profiled problems.")
 
@@ -329,7 +310,7 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
 
     def draw(axes: "Axes") -> None:
-        prepare(axes, "Pool, as expected")
+        figure.prepare(axes, "Pool, as expected")
         axes.grid(axis="x", color=figure.RULE)
         axes.grid(visible=False, axis="y")
         left = np.zeros(len(splits))
@@ -340,9 +321,9 @@ def difficulty_plot(pool: pl.DataFrame) -> Plot:
             left = left + expected
         axes.set_yticks(range(len(splits)), [short_name(split) for split in splits])
         axes.tick_params(axis="y", labelcolor=figure.INK)
-        whole_numbers(axes.xaxis, 6)
+        figure.whole_numbers(axes.xaxis, 6)
         if splits:
-            add_legend(axes, columns=4)
+            figure.add_legend(axes, columns=4)
 
     size = (figure.WIDTH, 1.2 + 0.4 * (len(splits) or 1))
     return draw_panels([draw], 1, size, f"The pool's {len(pool)} problems by split and difficulty.", left=figure.LABELS)

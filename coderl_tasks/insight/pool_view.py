@@ -102,8 +102,7 @@ class MakeUp:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What profiling a split, or all, took: graded completions, and tokens sampled. `cost` is in the currency of the
-    prices given, None where none was."""
+    """What profiling a split, or all, took: graded completions, tokens sampled, and their cost if prices were given."""
 
     split: str
     problems: int
@@ -154,9 +153,7 @@ def spending(profile: pl.DataFrame) -> list[Spending]:
 
 
 def _by_split(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    if not len(frame):
-        return []
-    return [*((split, frame.filter(split=split)) for split in sorted(frame["split"].unique())), ("all", frame)]
+    return [*_parts(frame, "split", sorted(frame["split"].unique())), ("all", frame)] if len(frame) else []
 
 
 def drops_table(rows: Sequence[Remaining]) -> Table[tuple[Remaining, Reason]]:
@@ -198,16 +195,8 @@ def make_up_table(rows: Sequence[MakeUp]) -> Table[MakeUp]:
     rate: Column[MakeUp] = Column("mean pass rate", lambda row: row.pass_rate, ".1%", "num", media="html")
     if all(row.pass_rate is None for row in rows):
         by_difficulty, rate = [], Column("pass rates", lambda row: "not profiled")
-    return Table(
-        (
-            Column("split", lambda row: row.split),
-            *by_difficulty,
-            Column("all", lambda row: row.problems, ",", "num"),
-            rate,
-        ),
-        rows,
-        "dense",
-    )
+    split: Column[MakeUp] = Column("split", lambda row: row.split)
+    return Table((split, *by_difficulty, Column("all", lambda row: row.problems, ",", "num"), rate), rows, "dense")
 
 
 def references_table(solutions: pl.DataFrame) -> Table[tuple[str, int]]:

@@ -54,8 +54,7 @@ class FailedTest:
 
 
 def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (`row` of ROLLOUT_SCHEMA) failed first, None where it failed none. A problem that has
-    other tests by now counts as unknown."""
+    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now is unknown."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None
@@ -89,8 +88,7 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """The problems `ids` of a run's pool, or with `evaluated` of the data set that it is evaluated on. Raises
-    CoderlError where that cannot be read."""
+    """Those of a run's pool, or of the data set that it is evaluated on. CoderlError where that cannot be read."""
     if not evaluated:
         file = find_local(str(config.get("pool") or ""))
         if not config.get("pool") or file is None:
@@ -167,9 +165,8 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
         raise ConfigError(printable(f"the run has no evaluation {evaluation!r} of its own; it has: {there}"))
     seen = _seen(run)
     problem_id = _find(run, seen, wanted)
-    places = [
-        Place(*row)
-        for row in seen.filter(problem_id=problem_id)
+    counted = (
+        seen.filter(problem_id=problem_id)
         .group_by("evaluation", "step", maintain_order=True)
         .agg(
             graded=pl.col("reward").count(),
@@ -177,8 +174,8 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
             mean_reward=pl.col("reward").mean(),
             trained=pl.when(pl.col("evaluation").first().is_null()).then(pl.col("trained").any()),
         )
-        .iter_rows()
-    ]
+    )
+    places = [Place(*row) for row in counted.iter_rows()]
     place = _chosen(places, problem_id, step, evaluation)
     rows, config = _completions(run, problem_id, place)
     problem, missing = None, None
@@ -254,15 +251,13 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
         numbers = ", ".join(map(number, rows))
         section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
         block(text or "(empty)")
-        failed = rows[0]["failed_test"]
-        if failed is None:
-            if rows[0]["reason"]:
-                block(rows[0]["reason"], "error")
-            continue
-        console.print(Text(f"  test {failed['index']}"))
-        for label in ("input", "expected", "got", "difference", "error"):
-            if failed[label] is not None:
-                block(failed[label] or "(empty)", label)
+        if (failed := rows[0]["failed_test"]) is not None:
+            console.print(Text(f"  test {failed['index']}"))
+            for label in ("input", "expected", "got", "difference", "error"):
+                if failed[label] is not None:
+                    block(failed[label] or "(empty)", label)
+        elif rows[0]["reason"]:
+            block(rows[0]["reason"], "error")
 
 
 def problems_frame(path: Path) -> pl.DataFrame:
@@ -335,8 +330,7 @@ def _find(run: RunRecord, seen: pl.DataFrame, wanted: str) -> str:
     if len(found) == 1:
         return str(found[0])
     if found:
-        some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in found[:5]]
-        some += ["..."] * (len(found) > len(some))
+        some = [f"{key} {statements.get(key, '')[:60]}".rstrip() for key in found[:5]] + ["..."] * (len(found) > 5)
         raise ConfigError(printable(f"{wanted!r} names {len(found)} problems of the run: {'; '.join(some)}"))
     near = did_you_mean(difflib.get_close_matches(wanted, ids, n=3))
     none = f"no problem that the run has sampled has the id {wanted!r}, or these words in its statement"
@@ -368,17 +362,15 @@ def _asked(prompt: str) -> str:
 
 
 def _chosen(places: Sequence[Place], problem_id: str, step: int | None, evaluation: str | None) -> Place:
-    wanted = [
-        place
-        for place in places
-        if (step is None or (place.evaluation is None and place.step == step))
-        and (evaluation is None or place.evaluation == evaluation)
-    ]
-    if not wanted:
+    """What is asked for, else the last step with the problem, else the newest evaluation."""
+    if step is None and evaluation is None:
+        return next((place for place in reversed(places) if place.evaluation is None), places[-1])
+    asked = f"step {step}" if step is not None else f"evaluation {evaluation}"
+    found = next((place for place in reversed(places) if place.name == asked), None)
+    if found is None:
         there = ", ".join(place.name for place in places)
-        asked = f"step {step}" if step is not None else f"evaluation {evaluation}"
         raise ConfigError(f"problem {problem_id} is not in {asked}; it is in: {there}")
-    return next((place for place in reversed(wanted) if place.evaluation is None), wanted[-1])
+    return found
 
 
 def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
@@ -388,8 +380,8 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
         file = StepJournal(run.path, place.step).path("scored")
     else:
         file = run.path / "evals" / place.evaluation / "rollouts.parquet"
-        own = file.with_name("settings.json")
-        config = {**config, **read_shaped(own, Config)} if own.is_file() else config
+        if (own := file.with_name("settings.json")).is_file():
+            config = {**config, **read_shaped(own, Config)}
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
     scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)

@@ -123,9 +123,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer to `sql`, or to the named query `name`, over `path`; a named query's is without the column `run` where
-    there is only one. Raises ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB
-    refuses. With `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
+    """The answer to `sql`, or to the named query `name`; that without the column `run` where there is only one.
+    ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB refuses. With
+    `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
     steps = ""
@@ -152,9 +152,8 @@ def query(
             barred = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
             hint = f": SQL reads the views alone; {_EXTERNAL}" if barred and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
-    if name is not None and len(find_directories(path)) == 1:
-        return frame.drop("run", strict=False)
-    return frame
+    is_one = name is not None and len(find_directories(path)) == 1
+    return frame.drop("run", strict=False) if is_one else frame
 
 
 def print_query(
@@ -174,9 +173,7 @@ def print_query(
     if list_names:
         if path is not None:
             find_directories(path)
-        names = plain_table()
-        for column in ("name", "reads", "question"):
-            names.add_column(column)
+        names = plain_table(columns=("name", "reads", "question"))
         for entry in NAMED_QUERIES.values():
             names.add_row(entry.name, entry.over, entry.question)
         console.print(names)

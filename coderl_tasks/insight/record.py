@@ -17,7 +17,7 @@ from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, index_files
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.rollout import NO_COMPLETION, ROLLOUT_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
@@ -50,11 +50,6 @@ class EvalRecord:
         return float(self.summary["pass_at_1"])
 
     @property
-    def is_copy(self) -> bool:
-        """Whether its rollouts are those of another evaluation of the run."""
-        return self.summary.get("taken_from") is not None
-
-    @property
     def interval(self) -> tuple[float, float]:
         return float(self.summary["ci_low"]), float(self.summary["ci_high"])
 
@@ -84,11 +79,32 @@ class RunRecord:
         trained = [record for record in self.evals.values() if record.step >= 0]
         return self.final or (trained[-1] if trained else None)
 
+    @property
+    def planned_steps(self) -> int | None:
+        planned = self.config.get("max_steps")
+        return planned if isinstance(planned, int) and planned > 0 else None
+
     def rollouts(self, columns: Sequence[str]) -> pl.LazyFrame:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
         return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA).select(columns)
+
+    @cached_property
+    def groups(self) -> pl.DataFrame:
+        """The groups in order: completions `sampled` and `graded`, the `lowest` reward, and `has_signal`, whether the
+        update learned from any."""
+        reward = pl.col("reward")
+        columns = ["step", "group_index", "problem_id", "stop_reason", "reward", "trained"]
+        groups = self.rollouts(columns).group_by("step", "group_index")
+        counted = groups.agg(
+            pl.col("problem_id").first(),
+            sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
+            graded=reward.count(),
+            lowest=reward.min(),
+            has_signal=pl.col("trained").any(),
+        )
+        return counted.sort("step", "group_index").collect()
 
 
 @dataclass(frozen=True)
@@ -123,8 +139,7 @@ class CurationRecord:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run directory. Evaluations alone make none: those of base models lie in an evals/ beside the
-    runs."""
+    """Evaluations alone make no run directory: those of base models lie in an evals/ beside the runs."""
     return any((path / mark).exists() for mark in ("run.lock", "metrics.jsonl", "checkpoints.jsonl", "steps"))
 
 
@@ -138,12 +153,12 @@ def load_run(path: Path) -> RunRecord:
         raise ConfigError(f"{path} is not a run directory: it has no metrics.jsonl or steps")
     rows = metrics_rows(path / "metrics.jsonl")
     metrics = training_metrics(rows)
-    last = int(metrics["step"][-1]) if len(metrics) else -1
+    evals = load_evals(path / "evals", int(metrics["step"][-1]) if len(metrics) else -1)
     return RunRecord(
         path=path,
         config=recorded_config(path) or {},
         metrics=metrics,
-        evals={name: one for name, one in load_evals(path / "evals", last).items() if not one.is_copy},
+        evals={name: one for name, one in evals.items() if one.summary.get("taken_from") is None},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
         scored_files=sorted((path / "steps").glob("*/scored.parquet")),
     )
@@ -176,18 +191,17 @@ def naming_damaged_tables(path: Path) -> Iterator[None]:
 def training_metrics(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     """The training rows of metrics.jsonl by step. A step done again after a crash counts once, as it was done last."""
     by_step = {int(row["step"]): row for row in rows if not is_eval_row(row)}
-    ordered = [by_step[step] for step in sorted(by_step)]
-    if not ordered:
+    if not by_step:
         return pl.DataFrame(schema={"step": pl.Int64(), "mean_reward": pl.Float64()})
     # Types from all rows: a metric may be null in as many of the first steps as polars looks at.
-    return pl.DataFrame(ordered, infer_schema_length=None)
+    return pl.DataFrame([by_step[step] for step in sorted(by_step)], infer_schema_length=None)
 
 
-def thin(metrics: pl.DataFrame, limit: int = MAX_POINTS) -> pl.DataFrame:
-    """At most `limit` rows, neighbouring steps averaged: what is drawn and tested of a long run stays small."""
-    if len(metrics) <= limit:
+def thin(metrics: pl.DataFrame) -> pl.DataFrame:
+    """At most MAX_POINTS rows, neighbouring steps averaged: what is drawn and tested of a long run stays small."""
+    if len(metrics) <= MAX_POINTS:
         return metrics
-    width = -(-len(metrics) // limit)
+    width = -(-len(metrics) // MAX_POINTS)
     numeric = metrics.select(pl.selectors.numeric())
     bucket = pl.int_range(pl.len()) // width
     return numeric.group_by(bucket.alias("_bucket"), maintain_order=True).mean().drop("_bucket")
@@ -210,8 +224,7 @@ def load_evals(folder: Path, last_step: int) -> dict[str, EvalRecord]:
 
 
 def light_frame(path: Path) -> pl.DataFrame:
-    """The table in `path` without tests, solutions and token lists, empty if there is no file. Raises DamagedFileError
-    for what is no parquet file."""
+    """The table without tests, solutions and token lists, empty if there is none; DamagedFileError if not parquet."""
     if not path.exists():
         return pl.DataFrame()
     if not path.is_file():  # a pipe would be waited for

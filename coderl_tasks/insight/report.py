@@ -17,14 +17,15 @@ from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight import pool_view
+from coderl_tasks.insight.figure import Plot
 from coderl_tasks.insight.named_queries import PROFILED
 from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, pass_rate_plot, samples_plot
 from coderl_tasks.insight.record import CurationRecord, is_curation, is_run, load_curation, load_run
 from coderl_tasks.insight.run_page import comparison_page, run_page
-from coderl_tasks.insight.tables import html_table
+from coderl_tasks.insight.tables import Table, html_table
 from coderl_tasks.journal.atomic import output_file, write_bytes
 
-REPORT, STATEMENT_CHARS = "report.html", 600
+REPORT = "report.html"
 HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
 _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DOTALL | re.MULTILINE | re.IGNORECASE)
 """A Python block, also one that is not closed, as of a truncated completion."""
@@ -44,8 +45,7 @@ def write_report(path: Path, target: Path | None = None) -> Path:
 
 
 def write_comparison(first: Path, second: Path, target: Path | None = None) -> Path:
-    """Write two runs beside each other to `target` (None: a file in the working directory named after them); its path.
-    ConfigError where one is not a run."""
+    """Write two runs beside each other to `target` (None: a file named after them here); its path."""
     for path in (first, second):
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
@@ -70,8 +70,7 @@ def render_report(path: Path) -> str:
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
     pool, profile = curation.pool, curation.profile
-    place = shlex.quote(str(curation.path))
-    rows = pool_view.funnel(curation)
+    place, rows = shlex.quote(str(curation.path)), pool_view.funnel(curation)
     spent, parts = pool_view.spending(profile), pool_view.make_up(pool)
     queries = (name for name in POOL_QUERIES if len(profile) or name not in PROFILED)
     suspected = pool_view.suspects(curation)
@@ -79,25 +78,20 @@ def pool_page(curation: CurationRecord) -> dict[str, Any]:
         suspected = suspected.sort("in_pool", descending=True, maintain_order=True)
     return {
         "title": curation.path.name,
-        "path": str(curation.path),
-        "kept": len(pool),
-        "dropped": len(curation.dropped),
-        "read": rows[0].left,
+        "curation": curation,
         "funnel": rows,
-        "drops": html_table(pool_view.drops_table(rows)),
-        "funnel_plot": Markup(funnel_plot(rows).inline_svg()),
-        "statement_chars": STATEMENT_CHARS,
-        "rates_plot": Markup(pass_rate_plot(profile, curation.band).inline_svg()) if len(profile) else None,
-        "band": curation.band,
+        "drops": pool_view.drops_table(rows),
+        "funnel_plot": funnel_plot(rows),
+        "rates_plot": pass_rate_plot(profile, curation.band) if len(profile) else None,
         "rates_note": pool_view.NOTE_ON_RATES,
         "labels_note": pool_view.NOTE_ON_LABELS,
-        "samples_plot": Markup(samples_plot(profile).inline_svg()) if len(profile) else None,
-        "spending": html_table(pool_view.spending_table(spent)) if spent else None,
+        "samples_plot": samples_plot(profile) if len(profile) else None,
+        "spending": pool_view.spending_table(spent),
         "total": spent[-1] if spent else None,
-        "pool_plot": Markup(difficulty_plot(pool).inline_svg()) if pool_view.is_profiled(pool) else None,
-        "make_up": html_table(pool_view.make_up_table(parts)) if parts else None,
+        "pool_plot": difficulty_plot(pool) if pool_view.is_profiled(pool) else None,
+        "make_up": pool_view.make_up_table(parts) if parts else None,
         "some_few": bool(parts and sum(parts[-1].few)),
-        "references": html_table(pool_view.references_table(curation.solutions)) if len(curation.solutions) else None,
+        "references": pool_view.references_table(curation.solutions) if len(curation.solutions) else None,
         "suspects": len(suspected),
         "suspects_kept": int(suspected["in_pool"].sum()) if len(suspected) else 0,
         "suspect_examples": pool_view.examples(suspected) if len(suspected) else (),
@@ -118,6 +112,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
     environment = Environment(
         loader=PackageLoader("coderl_tasks.insight"),
         autoescape=True,
+        finalize=_drawn,
         undefined=StrictUndefined,  # a value that a template misspells is an error, not an empty place
         trim_blocks=True,
         lstrip_blocks=True,
@@ -125,6 +120,13 @@ def _render(template: str, page: dict[str, Any]) -> str:
     environment.filters |= {"percent": percent, "highlighted": highlighted}
     environment.filters |= {"points": lambda share: f"{share * 100:+.1f}", "count": lambda number: f"{number:,}"}
     return environment.get_template(template).render(page)
+
+
+def _drawn(value: Any) -> Any:
+    """A table or a plot of a page as HTML."""
+    if isinstance(value, Table):
+        return html_table(value)
+    return Markup(value.inline_svg()) if isinstance(value, Plot) else value
 
 
 def highlighted(text: str) -> Markup:

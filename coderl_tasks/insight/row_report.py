@@ -79,8 +79,7 @@ def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "tab
 
 
 def _runs(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with those that follow each other and are dropped for one reason as one: the first, the number of the
-    `last`, and how many `rows` they are."""
+    """`rows`, those that follow each other and are dropped for one reason as one: the first, the `last`, how many."""
     what = ["split", "kept", "stage", "reason", "detail"]
     same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))
     return (

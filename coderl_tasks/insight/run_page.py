@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
 from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
 from coderl_tasks.insight.console import duration
@@ -16,8 +15,7 @@ from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.plots import FIRST, flat_panels, history_pairs, history_plots, pass_at_1_plot
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import EvalRecord, RunRecord
-from coderl_tasks.insight.tables import html_table
-from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits, visits_in_words
+from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
 from coderl_tasks.journal.run_config import config_changes, shown_setting
@@ -38,23 +36,21 @@ QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra"
 def run_page(run: RunRecord) -> dict[str, Any]:
     comparison = compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
-    plots = {title: Markup(plot.inline_svg()) for title, plot in history_plots(run).items()} if len(run.metrics) else {}
+    plots = history_plots(run) if len(run.metrics) else {}
     titles = sorted(plots, key=lambda title: title not in FIRST)
     first = len(plots.keys() & FIRST) + 1 & ~1  # two in each row
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     place = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
-        "path": str(run.path),
+        "run": run,
         "facts": facts(run),
-        "after": run.latest,
         "comparison": comparison,
-        "split_table": html_table(comparison_table(comparison, weak)) if comparison else None,
+        "split_table": comparison_table(comparison, weak) if comparison else None,
         "weak_splits": weak,
-        "evals": list(run.evals.values()),
-        "checks": html_table(checks_table(smoke_checks(run))),
+        "checks": checks_table(smoke_checks(run)),
         "hints": hints(run),
-        "pass_plot": Markup(pass_at_1_plot(comparison.before, comparison.after).inline_svg()) if comparison else None,
+        "pass_plot": pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
         "history": [plots[title] for title in titles[:first]],
         "more_history": [plots[title] for title in titles[first:]],
         "flat": list(flat_panels(run).values()),
@@ -63,15 +59,13 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "samples": answers,
         "samples_missing": missing,
         "show": f"coderl show {place} PROBLEM",
-        "uses": html_table(uses_table(spent)) if (spent := uses(run)) else None,
-        "costs": html_table(costs_table(kinds)) if (kinds := costs(run)) else None,
-        "visits": visits_in_words(found) if (found := visits(run)) else [],
+        "uses": uses_table(spent) if (spent := uses(run)) else None,
+        "costs": costs_table(costs(run)),
+        "visits": visits_in_words(run),
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),
-        "checkpoints": run.checkpoints,
         "expiring": expiring_states(run.path, run.config),
         "export": f"coderl export {place}",
-        "config": sorted(run.config.items()),
         "queries": [f"coderl query {place} --name {name}" for name in QUERIES],
         "sql": f'coderl query {place} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
     }
@@ -82,7 +76,6 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
     comparison = compare_evals(*latest)
-    plot = pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None
     answers, missing = samples(second, comparison, SIDES)
     known = [facts(run) for run in runs]
     labels = dict.fromkeys([*known[0], *known[1]])
@@ -94,14 +87,14 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "changes": [(one.key, _setting(one.key, one.old), _setting(one.key, one.new)) for one in changes],
         "comparison": comparison,
         "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
-        "split_table": html_table(comparison_table(comparison)) if comparison else None,
-        "pass_plot": Markup(plot.inline_svg()) if plot else None,
-        "history": [Markup(plot.inline_svg()) for plot in history_pairs(runs, SIDES)],
+        "split_table": comparison_table(comparison) if comparison else None,
+        "pass_plot": pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
+        "history": history_pairs(runs, SIDES),
         "flat": [said for said in flat_panels(first).values() if said in flat_panels(second).values()],
         "verdicts": [verdict_table(run) for run in runs],
         "samples": answers,
         "samples_missing": missing,
-        "costs": [html_table(costs_table(spent)) if (spent := costs(run)) else None for run in runs],
+        "costs": [costs_table(spent) if (spent := costs(run)) else None for run in runs],
         "times": [phase_times(run.metrics) for run in runs],
         "hints": [hints(run) for run in runs],
         "queries": [f"coderl query {shlex.quote(str(run.path))} --name steps" for run in runs],
@@ -121,8 +114,7 @@ def _setting(key: str, value: Any) -> str:
 
 def facts(run: RunRecord) -> dict[str, str]:
     known: dict[str, str] = {"model": str(run.config.get("model_name", "–"))}
-    planned = run.config.get("max_steps")
-    known["steps"] = f"{len(run.metrics):,}" + (f" of {planned:,}" if isinstance(planned, int) and planned > 0 else "")
+    known["steps"] = f"{len(run.metrics):,}" + (f" of {run.planned_steps:,}" if run.planned_steps else "")
     if {"batch_size", "group_size"} <= run.config.keys():
         prompts = int(run.config["group_size"])
         known["batch"] = f"{prompts} problems × {int(run.config['batch_size']) // prompts} completions"
@@ -182,8 +174,7 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def samples(
     run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few test problems before and after (called as in `sides`): gained, lost, still failing; and why their tests are
-    not at hand, None where they are."""
+    """A few test problems on both `sides`: gained, lost, still failing; and why their tests are not at hand, if so."""
     if comparison is None:
         return [], None
     kinds = (
@@ -233,28 +224,21 @@ def shorten(text: str, limit: int = LONGEST_SHOWN) -> str:
 
 
 def skipped_groups(run: RunRecord) -> dict[str, Any]:
-    reward = pl.col("reward")
     # Rewards of a skipped group are equal, so the lowest one tells what all of them are.
-    groups = (
-        run.rollouts(["step", "group_index", "problem_id", "reward", "trained"])
-        .group_by("step", "group_index")
-        .agg(pl.col("problem_id").first(), graded=reward.count(), low=reward.min(), trained=pl.col("trained").any())
-        .collect()
-    )
-    skipped = groups.filter(~pl.col("trained"))
+    skipped = run.groups.filter(~pl.col("has_signal"))
     why = (
         pl.when(pl.col("graded") < 2)
         .then(pl.lit("fewer than two graded"))
-        .when(pl.col("low") >= 1.0)
+        .when(pl.col("lowest") >= 1.0)
         .then(pl.lit("all right"))
-        .when(pl.col("low") < 0)
+        .when(pl.col("lowest") < 0)
         .then(pl.lit("none in format"))
         .otherwise(pl.lit("all wrong"))
     )
     reasons = skipped.group_by(why.alias("why")).len("n").sort("n", "why", descending=[True, False])
     problems = skipped.group_by("problem_id").len("n").sort("n", "problem_id", descending=[True, False]).head(5)
-    shown = {"reasons": reasons.rows(), "problems": problems.rows()}
-    return {"total": len(groups), "skipped": len(skipped), **shown}
+    counts = {"total": len(run.groups), "skipped": len(skipped)}
+    return counts | {"reasons": reasons.rows(), "problems": problems.rows()}
 
 
 def infra_errors(run: RunRecord) -> dict[str, Any]:

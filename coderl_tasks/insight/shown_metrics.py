@@ -8,11 +8,17 @@ from typing import Any
 from coderl_tasks.policy.step_metrics import PHASES
 
 Row = Mapping[str, Any]
-_FORMAT, _SIGNAL, _EQUAL = "Format and truncation", "Groups with a signal", "Groups of one reward"
-_LENGTH, _KNOWN = "Completion length", "Problems known to selection=adaptive"
+REWARD, CORRECT, FORMAT = "Mean reward", "Correct in training, and Pass@1 of the evaluations", "Format and truncation"
+SIGNAL, EQUAL, TIME_LIMIT = "Groups with a signal", "Groups of one reward", "Programs that run out of time"
+LENGTH, ENTROPY, SPREAD = (
+    "Completion length",
+    "Entropy of the sampled tokens, nats per token",
+    "Spread of the advantages",
+)
+KL, LOSS, SECONDS = "Sampler against trainer: mean log-probability gap", "Loss", "Seconds per step, by phase"
+_KNOWN, _TOKENS = "Problems known to selection=adaptive", "Tokens per step"
 KL_NOISE = 1e-6
 """A gap below it is rounding, and shown as 0."""
-_SECONDS, _TOKENS = "Seconds per step, by phase", "Tokens per step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +48,34 @@ def _seconds_line(row: Row) -> str:
 
 SHOWN = {
     # reward
-    "mean_reward": Shown(line="reward {:.3f}", column=("reward", ".3f"), panel="Mean reward"),
-    "mean_correct": Shown(
-        line="correct {:.0%}",
-        column=("correct", ".1%"),
-        panel="Correct in training, and Pass@1 of the evaluations",
-        curve="training",
-    ),
-    "format_rate": Shown(line="format {:.0%}", column=("format", ".1%"), panel=_FORMAT, curve="format ok"),
-    "truncated_rate": Shown(line="truncated {:.0%}", column=("truncated", ".1%"), panel=_FORMAT, curve="truncated"),
-    "mean_completion_tokens": Shown(panel=_LENGTH, curve="mean"),
-    "entropy": Shown(
-        line="entropy {:.2f}", column=("entropy", ".3f"), panel="Entropy of the sampled tokens, nats per token"
-    ),
-    "completion_tokens_p50": Shown(panel=_LENGTH, curve="median"),
-    "completion_tokens_p99": Shown(panel=_LENGTH, curve="99%"),
-    "time_limit_rate": Shown(column=("time limit", ".1%"), panel="Programs that run out of time"),
+    "mean_reward": Shown(line="reward {:.3f}", column=("reward", ".3f"), panel=REWARD),
+    "mean_correct": Shown(line="correct {:.0%}", column=("correct", ".1%"), panel=CORRECT, curve="training"),
+    "format_rate": Shown(line="format {:.0%}", column=("format", ".1%"), panel=FORMAT, curve="format ok"),
+    "truncated_rate": Shown(line="truncated {:.0%}", column=("truncated", ".1%"), panel=FORMAT, curve="truncated"),
+    "mean_completion_tokens": Shown(panel=LENGTH, curve="mean"),
+    "entropy": Shown(line="entropy {:.2f}", column=("entropy", ".3f"), panel=ENTROPY),
+    "completion_tokens_p50": Shown(panel=LENGTH, curve="median"),
+    "completion_tokens_p99": Shown(panel=LENGTH, curve="99%"),
+    "time_limit_rate": Shown(column=("time limit", ".1%"), panel=TIME_LIMIT),
     # groups
-    "groups_total": Shown(panel=_SIGNAL, curve="groups"),
-    "groups_skipped": Shown(line=_groups_line, column=("skipped", "d"), panel=_SIGNAL, curve="skipped"),
-    "advantage_std": Shown(panel="Spread of the advantages"),
-    "groups_all_zero": Shown(column=("all 0", ".0%"), panel=_EQUAL, curve="all 0"),
-    "groups_all_one": Shown(column=("all 1", ".0%"), panel=_EQUAL, curve="all 1"),
+    "groups_total": Shown(panel=SIGNAL, curve="groups"),
+    "groups_skipped": Shown(line=_groups_line, column=("skipped", "d"), panel=SIGNAL, curve="skipped"),
+    "advantage_std": Shown(panel=SPREAD),
+    "groups_all_zero": Shown(column=("all 0", ".0%"), panel=EQUAL, curve="all 0"),
+    "groups_all_one": Shown(column=("all 1", ".0%"), panel=EQUAL, curve="all 1"),
     "groups_refilled": Shown(column=("refilled", "d")),
     "tokens_without_signal": Shown(column=("tokens w/o signal", ".0%"), panel="Sampled tokens without signal"),
     "n_datums": Shown(column=("datums", "d")),
-    "signal_expected": Shown(
-        line="expected {:.0%}", column=("signal expected", ".0%"), panel=_SIGNAL, curve="expected"
-    ),
+    "signal_expected": Shown(line="expected {:.0%}", column=("signal expected", ".0%"), panel=SIGNAL, curve="expected"),
     "problems_seen": Shown(panel=_KNOWN, curve="seen"),
     "problems_solved": Shown(panel=_KNOWN, curve="solved"),
     "problems_hopeless": Shown(panel=_KNOWN, curve="hopeless"),
     # update
-    "loss": Shown(panel="Loss"),
+    "loss": Shown(panel=LOSS),
     "kl_sample_train": Shown(
         line=lambda row: "kl 0" if abs(row["kl_sample_train"]) < KL_NOISE else f"kl {row['kl_sample_train']:.1e}",
         column=("kl", ".1e"),
-        panel="Sampler against trainer: mean log-probability gap",
+        panel=KL,
     ),
     "ratio_mean": Shown(panel="Importance ratio", curve="mean"),
     "ratio_max": Shown(panel="Importance ratio", curve="greatest"),
@@ -92,11 +89,11 @@ SHOWN = {
     "clone_groups": Shown(line="groups of clones {}", is_fault=True),
     "reward_errors": Shown(line="reward errors {}", column=("reward errors", "d"), is_fault=True),
     # time
-    "time_sample_s": Shown(panel=_SECONDS, curve="sample"),
-    "time_score_s": Shown(panel=_SECONDS, curve="score"),
-    "time_train_s": Shown(panel=_SECONDS, curve="train"),
-    "time_save_s": Shown(panel=_SECONDS, curve="save"),
-    "time_step_s": Shown(line=_seconds_line, column=("seconds", ".1f"), panel=_SECONDS, curve="step"),
+    "time_sample_s": Shown(panel=SECONDS, curve="sample"),
+    "time_score_s": Shown(panel=SECONDS, curve="score"),
+    "time_train_s": Shown(panel=SECONDS, curve="train"),
+    "time_save_s": Shown(panel=SECONDS, curve="save"),
+    "time_step_s": Shown(line=_seconds_line, column=("seconds", ".1f"), panel=SECONDS, curve="step"),
     # cost
     "tokens_prompt": Shown(panel=_TOKENS, curve="prompt"),
     "tokens_completion": Shown(column=("tokens", ",d"), panel=_TOKENS, curve="completion"),

@@ -39,14 +39,12 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
     """Which pool a run takes, and what a step takes of it; `now` in seconds since the epoch."""
-    kept = pool.kept
-    size = [f"{kept:,} problems"] if kept is not None else []
-    policy = [f"for the policy of {pool.of_run}"] if pool.of_run else []
-    profile = [] if pool.is_profiled else ["not profiled"]
-    about = ", ".join([*size, *profile, *policy, f"written {age(now - pool.written)} ago"])
-    taken = f"pool: {pool.file} ({about})"
-    if pool.larger is not None:
-        larger = pool.larger
+    kept, larger = pool.kept, pool.larger
+    about = [f"{kept:,} problems"] if kept is not None else []
+    about += [] if pool.is_profiled else ["not profiled"]
+    about += [f"for the policy of {pool.of_run}"] if pool.of_run else []
+    taken = f"pool: {pool.file} ({', '.join([*about, f'written {age(now - pool.written)} ago'])})"
+    if larger is not None:
         taken += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
         if kept is not None and larger.kept is not None and larger.kept > 2 * kept:
             taken = f"warning: {taken}"

@@ -55,10 +55,8 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
     """A column: `value` of a row is a text, a number in `form`, None (a dash), or a Tag, a Noted or an Estimate.
-
     `style` has words of these: num (a number, to the right), name (which row it is), nowrap, muted, text (a long one).
-    `short` is the heading on the console; `interval` the heading in markdown of the intervals of estimates.
-    """
+    `short` is the heading on the console; `interval` the heading in markdown of the intervals of estimates."""
 
     heading: str
     value: Callable[[Row], Any]

@@ -16,7 +16,6 @@ from coderl_tasks.insight.tables import Column, Table
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
 from coderl_tasks.paths import MANIFEST_FILE
-from coderl_tasks.policy.rollout import NO_COMPLETION
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,7 @@ class Visits:
 
 
 def uses(run: RunRecord) -> list[Use]:
-    """What the run's sampled completions were for, with a last row for all; empty before the first step. The profile is
-    that of the pool, which other runs may share."""
+    """What completions were sampled for, the last row for all; empty before step 0. Runs may share a profile."""
     if not len(run.metrics):
         return []
     manifest = _manifest(run)
@@ -66,16 +64,8 @@ def _manifest(run: RunRecord) -> dict[str, Any]:
 
 
 def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
-    """Completions and tokens of the groups with and without a signal, from small columns: tokens can be gigabytes."""
-    completions = run.rollouts(["step", "group_index", "stop_reason", "trained"])
-    groups = (
-        completions.filter(pl.col("stop_reason") != NO_COMPLETION)
-        .group_by("step", "group_index")
-        .agg(n=pl.len(), has_signal=pl.col("trained").any())
-        .group_by("step", "has_signal")
-        .agg(n=pl.col("n").sum())
-        .collect()
-    )
+    """Completions and tokens of the groups with and without a signal. The tokens themselves can be gigabytes."""
+    groups = run.groups.group_by("step", "has_signal").agg(pl.col("sampled").sum())
     by_step = {(step, has_signal): n for step, has_signal, n in groups.iter_rows()}
     first = run.config.get("first_completions")
     without = f"groups without, begun with {first} completions" if first else "groups without"
@@ -97,25 +87,16 @@ def _evaluations(run: RunRecord) -> tuple[int, int]:
 
 
 def visits(run: RunRecord) -> Visits | None:
-    groups = (
-        run.rollouts(["step", "group_index", "problem_id", "trained"])
-        .group_by("step", "group_index")
-        .agg(pl.col("problem_id").first(), has_signal=pl.col("trained").any())
-        .collect()
-        .sort("step", "group_index")
-    )
-    if not len(groups) or not len(run.metrics):
+    if not len(run.groups) or not len(run.metrics):
         return None
     # In one step a problem may stand twice, in a small pool: neither group was chosen by what came of the other.
-    steps = groups.group_by("problem_id", "step", maintain_order=True).agg(
-        n=pl.len(), signals=pl.col("has_signal").sum()
-    )
-    before = pl.col("signals").shift(1).over("problem_id")
-    again = steps.with_columns(before=before).filter(pl.col("before") == 0)
+    steps = run.groups.group_by("problem_id", "step", maintain_order=True)
+    counted = steps.agg(n=pl.len(), signals=pl.col("has_signal").sum())
+    again = counted.filter(pl.col("signals").shift(1).over("problem_id") == 0)
     last = run.metrics.row(-1, named=True)
     kept = _manifest(run).get("kept")
     return Visits(
-        seen=groups["problem_id"].n_unique(),
+        seen=run.groups["problem_id"].n_unique(),
         pool=kept if isinstance(kept, int) else None,
         revisited=int(again["n"].sum()),
         with_signal=int(again["signals"].sum()),
@@ -134,7 +115,9 @@ def uses_table(rows: Sequence[Use]) -> Table[Use]:
     return Table(columns, rows, "dense")
 
 
-def visits_in_words(found: Visits) -> list[str]:
+def visits_in_words(run: RunRecord) -> list[str]:
+    if (found := visits(run)) is None:
+        return []
     of = f" of the pool's {found.pool:,}" if found.pool is not None else ""
     said = [f"{found.seen:,}{of} problems were sampled."]
     if found.solved is not None and found.hopeless is not None:
@@ -160,8 +143,7 @@ class Spent:
 
 
 def costs(run: RunRecord) -> list[Spent]:
-    """What a run's tokens were spent on, with a last row for all: the pool's profile, committed steps, evaluations, and
-    groups that were lost and sampled again. Empty before the first step."""
+    """What a run's tokens were spent on, the last row for all; empty before step 0. `lost` groups were sampled anew."""
     if not len(run.metrics):
         return []
     # Those of `coderl evaluate` too, and unfinished ones, but no copies.

@@ -35,16 +35,14 @@ WORSE = 2.0
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(NamedTuple):
     """What was found, and the number that tells whether it grows."""
 
     what: str
     size: float
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(NamedTuple):
     setting: str
     how: str
 
@@ -84,11 +82,6 @@ class History:
         values = self.values(name, LOOK_BACK)
         return [sum(values[end - steps : end]) / steps for end in range(steps, len(values) + 1)]
 
-    def total(self, name: str) -> tuple[int, int]:
-        """The sum of what a metric counts in the window, and in how many of its steps there was any."""
-        values = self.values(name)
-        return round(sum(values)), sum(value > 0 for value in values)
-
 
 def _no_signal(history: History) -> float | None:
     """The share of groups without a signal, where it is too large: over half, by more than chance (one-sided, 95%). The
@@ -103,19 +96,13 @@ def _no_signal(history: History) -> float | None:
     return skipped / total if judged > 0.5 + 1.64 * math.sqrt(0.25 / groups) else None
 
 
-def _equal_groups(history: History, name: str, hard: bool, verdict: str) -> Sign | None:
-    without = _no_signal(history)
-    if without is None:
-        return None
-    share = history.recent(name)
+def _equal_groups(history: History, name: str, equal: str, verdict: str) -> Sign | None:
+    without, share = _no_signal(history), history.recent(name)
     # Where half of them are of each kind, both are named.
-    if share is None or share < 0.4 * without:
+    if without is None or share is None or share < 0.4 * without:
         return None
-    return Sign(
-        f"{without:.0%} of the last groups had equal rewards and gave no gradient, "
-        f"{share:.0%} of all of them only {'0 or less' if hard else '1'}: {verdict}",
-        share,
-    )
+    said = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
+    return Sign(f"{said}, {share:.0%} of all of them only {equal}: {verdict}", share)
 
 
 def _other_equal_groups(history: History) -> Sign | None:
@@ -130,7 +117,6 @@ def _other_equal_groups(history: History) -> Sign | None:
 
 
 def _never_one(history: History) -> Sign | None:
-    """No completion has had a reward of 1 yet, while rewards are above 0."""
     rates, reward = history.values("mean_correct", LOOK_BACK), history.recent("mean_reward")
     if len(rates) < WINDOW or any(rates) or reward is None or reward <= 0:
         return None
@@ -318,7 +304,8 @@ def _time_outs(history: History) -> Sign | None:
 
 def _counted(history: History, name: str, what: str) -> Sign | None:
     """Any of the faults that a metric counts; `what` is told their number and in how many steps there were some."""
-    count, steps = history.total(name)
+    values = history.values(name)
+    count, steps = round(sum(values)), sum(value > 0 for value in values)
     return Sign(what.format(count=count, steps=steps), max(count, SEVERAL)) if count else None
 
 
@@ -338,16 +325,12 @@ def _duplicates(history: History) -> Sign | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """Something that can be off: how it is found in the rows so far, and what mends it."""
 
     name: str
     find: Callable[[History], Sign | None]
     remedies: tuple[Remedy, ...] = ()
-
-    def text(self, sign: Sign, config: Row) -> str:
-        return f"{sign.what}; try: {_listed(self.remedies, config)}" if self.remedies else sign.what
 
 
 def _listed(remedies: Sequence[Remedy], config: Row) -> str:
@@ -361,7 +344,7 @@ EASIER = Remedy("pool", "easier problems, curated with a higher band_low")
 DIFFERING = Remedy("pool", "problems that differ more")
 PARTIAL = Remedy("reward", "fraction, for partial credit")
 LONGER, LARGER_GROUPS = Remedy("max_tokens", "raise"), Remedy("completions_per_problem", "raise")
-_TOO_HARD, _TOO_EASY = "the pool looks too hard", "converged, or the pool is too easy: if Pass@1 is good, stop here"
+RENDERER = Remedy("renderer_name", "check it against the model")
 
 COUNTED = {
     "reward_errors": "{count} in {steps} of the last steps: put the reward function right first, do not train through "
@@ -372,21 +355,16 @@ COUNTED = {
     "were left out of their groups: the Tinker service's doing (coderl doctor --probe)",
 }
 """Faults that a metric of that name counts."""
+_all_zero = partial(_equal_groups, name="groups_all_zero", equal="0 or less", verdict="the pool looks too hard")
+_TOO_EASY = "converged, or the pool is too easy: if Pass@1 is good, stop here"
+_all_one = partial(_equal_groups, name="groups_all_one", equal="1", verdict=_TOO_EASY)
 RULES = (
-    Rule(
-        "all_zero",
-        partial(_equal_groups, name="groups_all_zero", hard=True, verdict=_TOO_HARD),
-        (EASIER, HOTTER, LONGER, LARGER_GROUPS, PARTIAL, OTHERS),
-    ),
-    Rule(
-        "all_one",
-        partial(_equal_groups, name="groups_all_one", hard=False, verdict=_TOO_EASY),
-        (Remedy("pool", "harder problems, curated with a lower band_high"), OTHERS),
-    ),
+    Rule("all_zero", _all_zero, (EASIER, HOTTER, LONGER, LARGER_GROUPS, PARTIAL, OTHERS)),
+    Rule("all_one", _all_one, (Remedy("pool", "harder problems, curated with a lower band_high"), OTHERS)),
     Rule("equal_groups", _other_equal_groups, (LARGER_GROUPS, HOTTER, DIFFERING, OTHERS)),
     Rule("never_one", _never_one),
-    Rule("low_format", _low_format, (Remedy("renderer_name", "check it against the model"), LONGER)),
-    Rule("format_rate_falls", _format_falls, (LOWER_LR, Remedy("renderer_name", "check it against the model"))),
+    Rule("low_format", _low_format, (RENDERER, LONGER)),
+    Rule("format_rate_falls", _format_falls, (LOWER_LR, RENDERER)),
     Rule("reward_without_pass_at_1", _reward_without_pass_at_1, (Remedy("pool", "problems with more tests"),)),
     Rule("loss_explodes", _loss_explodes, (LOWER_LR,)),
     Rule("KL_spike", _kl_spike, (LOWER_LR, COOLER)),
@@ -471,8 +449,9 @@ class Watch:
         return [Notice(f"step {step}: worse since step {episode.begun}: {self._text(episode)}", True)]
 
     def _text(self, episode: Episode) -> str:
-        name = episode.rule.name.replace("_", " ")
-        return f"{name}: {episode.rule.text(episode.sign, self.history.config)}"
+        rule = episode.rule
+        remedies = f"; try: {_listed(rule.remedies, self.history.config)}" if rule.remedies else ""
+        return f"{rule.name.replace('_', ' ')}: {episode.sign.what}{remedies}"
 
     def still(self) -> list[str]:
         return [self._text(episode) for episode in self._open.values()]

@@ -51,8 +51,7 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    steps, planned = len(run.metrics), run.config.get("max_steps")
-    whole = planned if isinstance(planned, int) and planned > 0 else None
+    steps, whole = len(run.metrics), run.planned_steps
     step = f"step {steps}" + (f" of {whole}" if whole else "")
     head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]
     parts: list[RenderableType] = []

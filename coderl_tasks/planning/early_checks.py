@@ -77,8 +77,7 @@ def is_deployed() -> bool:
 
 
 def deployed_name() -> str | None:
-    """A name from the flow run's id if a deployment started it, so that a retry finds its directory again; None for a
-    bare run (which is named by the time)."""
+    """A name from the flow run's id if a deployment started it, so that a retry finds its directory again."""
     return f"run-{str(flow_run.root_flow_run_id or flow_run.id)[:8]}" if is_deployed() else None
 
 
@@ -92,9 +91,8 @@ class MadeWith:
 
 
 async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
-    """`settings` with the base model to use and the reason for it, unless that is decided already. `record` is what the
-    command goes on with. Raises ConfigError for a bad environment and where the service does not offer the model,
-    InfraError if it does not answer."""
+    """`settings` with the base model to use and the reason for it, unless decided already; `record` is what the command
+    goes on with. ConfigError where the service does not offer the model, InfraError if it does not answer."""
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)

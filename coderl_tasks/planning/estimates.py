@@ -69,8 +69,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Mean lengths in tokens, with the standard deviation of completions; `bound`: completions are at most so long, and
-    nothing else is known of them. `signal` is the expected share of what is trained on."""
+    """Mean lengths in tokens, the standard deviation of completions, and the expected share of what is trained on
+    (`signal`). `bound`: of completions only the limit is known."""
 
     prompt: float
     completion: float
@@ -85,7 +85,7 @@ async def estimates(
 ) -> tuple[list[Estimate], list[str]]:
     """What a command with `settings` will take, a row per use; and what to say of them. Raises as planning does."""
     rows, leading = await _planned_estimates(settings)
-    if not rows or leading is None:
+    if leading is None:
         return [], []
     speed = await known_speed(leading, probe)
     said = [*notes(rows), time_line(rows, speed)]
@@ -98,8 +98,7 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
     if isinstance(settings, PipelineSettings):
         planned = await plan_pipeline(settings)
         problems = await asyncio.to_thread(_curated, planned.curate)
-        lengths = _bounded(planned.train, problems)
-        train = _training(planned.train, lengths, None, 0)
+        train = _training(planned.train, _bounded(planned.train, problems))
         return [_curation(planned.curate, problems), *train, _evaluation(planned.evaluate)], planned.train
     if isinstance(settings, CurateSettings):
         curation, _ = await plan_curation(settings)
@@ -112,27 +111,23 @@ async def _planned_estimates(settings: FlowSettings | PipelineSettings) -> tuple
     assert isinstance(settings, TrainSettings)
     training, pool, path = await plan_training(settings)
     if isinstance(pool, CurateSettings):
-        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool)), None, 0), training
+        return _training(training, _bounded(training, await asyncio.to_thread(_curated, pool))), training
     return training_estimates(training, pool, path), training
 
 
 def training_estimates(settings: TrainSettings, pool: FoundPool, path: Path | None) -> list[Estimate]:
     """What a run takes in all, with what it has taken, at `path` where it is begun."""
     lengths = _profiled(settings, pool) or _bounded(settings, read_pool(pool.file))
-    done = 0 if path is None else committed_steps(path)
-    return _training(settings, lengths, path if done >= FIRST_STEPS else None, done, pool)
+    if path is None or (done := committed_steps(path)) < FIRST_STEPS:
+        return _training(settings, lengths)
+    return _training(settings, lengths, by_steps(settings, load_run(path), done, pool))
 
 
-def _training(
-    settings: TrainSettings, lengths: Lengths, path: Path | None, done: int, pool: FoundPool | None = None
-) -> list[Estimate]:
+def _training(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate | None = None) -> list[Estimate]:
     if settings.max_steps == -1:
         raise ConfigError("max_steps=-1 trains until it is stopped: an estimate needs max_steps=N")
     price = cost_price(settings)
-    if path is None:
-        steps = _by_lengths(settings, lengths, settings.max_steps)
-    else:
-        steps = by_steps(settings, load_run(path), done, pool)
+    steps = by_its_steps or _by_lengths(settings, lengths)
     read = ""
     if settings.kl.base_every and not settings.kl.penalty_coef:
         tokens = settings.max_steps // settings.kl.base_every * KL_SAMPLE * round(lengths.prompt + lengths.completion)
@@ -144,8 +139,8 @@ def _training(
     return rows
 
 
-def _by_lengths(settings: TrainSettings, lengths: Lengths, steps: int) -> Estimate:
-    groups, n = steps * settings.problems_per_step, settings.completions_per_problem
+def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
+    groups, n = settings.max_steps * settings.problems_per_step, settings.completions_per_problem
     # With refill up to so many times as many; what first_completions saves goes to others.
     most = math.floor(settings.refill * groups)
     half = _Z * n * lengths.spread * math.sqrt(groups)
@@ -189,8 +184,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
 
 
 def _against_profile(run: RunRecord, pool: FoundPool, done: int) -> dict[str, float] | None:
-    """By which factor, by kind of token, the pool's problems are by their profile longer than those of the first `done`
-    steps. None without a profile of them all."""
+    """How many times longer, by kind of token, the profile's problems are than those of the first `done` steps."""
     profile = pool_profile(pool)
     if profile is None:
         return None
@@ -212,8 +206,7 @@ def _mean(values: pl.Series) -> float:
 
 
 def pool_profile(pool: FoundPool) -> pl.DataFrame | None:
-    """The pool's problems as they were profiled: problem_id, prompt and mean completion (tokens), pass_rate; None where
-    there is no profile."""
+    """The profile of all the pool's problems: problem_id, prompt and mean completion (tokens), pass_rate."""
     file = pool.file.with_name("profile.parquet")
     if not file.is_file():
         return None
@@ -264,8 +257,7 @@ def _curation(settings: CurateSettings, problems: Sequence[Problem]) -> Estimate
         cached = round(count * (samples - rounds) * lengths.prompt)
         return Tokens(prompt, max(0, cached), round(count * samples * completion))
 
-    fewest = min(settings.profile_round, settings.profile_samples)
-    most = settings.profile_samples
+    fewest, most = min(settings.profile_round, settings.profile_samples), settings.profile_samples
     by = f"{count:,} problems, {fewest} to {most} completions each; {lengths.by}"
     if settings.profile_mode == "fixed":
         fewest = most
@@ -295,9 +287,8 @@ def _of_problems(
     use: str, evaluations: Sequence[int], lengths: Lengths, price: Price | None, n_samples: int = 1
 ) -> Estimate:
     count = sum(evaluations)
-    half = 0.0 if lengths.bound else _Z * n_samples * lengths.spread * math.sqrt(count)
-    mid = count * n_samples * lengths.completion
-    prompt = round(count * lengths.prompt)
+    mid, prompt = count * n_samples * lengths.completion, round(count * lengths.prompt)
+    half = _Z * n_samples * lengths.spread * math.sqrt(count)
     low, high = (0.0, mid) if lengths.bound else (max(0.0, mid - half), mid + half)
     evaluated = f"{len(evaluations)} evaluation{'s' * (len(evaluations) != 1)}, {count * n_samples:,} completions"
     sides = [Tokens(prompt, (n_samples - 1) * prompt, round(side)) for side in (low, mid, high)]
@@ -347,8 +338,6 @@ def time_line(rows: Sequence[Estimate], speed: Speed | None) -> str:
 
 
 def estimate_line(rows: Sequence[Estimate]) -> str:
-    parts = [
-        f"{row.use} {row.expected.counted:,} tokens (at most about {row.high.counted:,}), {usd_text(row)} USD"
-        for row in rows
-    ]
+    form = "{} {:,} tokens (at most about {:,}), {} USD"
+    parts = [form.format(row.use, row.expected.counted, row.high.counted, usd_text(row)) for row in rows]
     return f"estimate: {'; '.join(parts)}; by {rows[0].by}"

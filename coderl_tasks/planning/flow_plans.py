@@ -6,6 +6,7 @@ The flow plans too, since a deployment starts it without the command. What the c
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,15 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
         return (await plan_training(settings))[0]
     if isinstance(settings, CurateSettings):
         return (await plan_curation(settings))[0]
-    if isinstance(settings, EvaluateSettings):
-        if settings.compare is None:
-            return (await plan_evaluation(settings))[0]
-        for side in compared_sides(settings):
-            for _, what in side:
-                if isinstance(what, EvaluateSettings):
-                    await plan_evaluation(what)  # each is completed by its own run when it is evaluated
-        return settings
-    assert isinstance(settings, PipelineSettings)
-    return await plan_pipeline(settings)
+    if isinstance(settings, PipelineSettings):
+        return await plan_pipeline(settings)
+    assert isinstance(settings, EvaluateSettings)
+    if settings.compare is None:
+        return (await plan_evaluation(settings))[0]
+    for _, what in chain(*compared_sides(settings)):
+        if isinstance(what, EvaluateSettings):
+            await plan_evaluation(what)  # each is completed by its own run when it is evaluated
+    return settings
 
 
 async def plan_curation(settings: CurateSettings) -> tuple[CurateSettings, Path]:
@@ -202,13 +202,11 @@ def check_curation(settings: CurateSettings, folder: Path) -> None:
 
 
 def check_replaced(settings: CurateSettings, folder: Path) -> None:
-    """Raise ConfigError if there is a finished pool in `folder`, made with other settings: runs that were trained on it
-    could not be resumed."""
+    """Refuse to change a pool that was finished with other settings: runs on it could not be resumed."""
     content, made_with = settings.content(), finished_with(folder)
     if settings.replace or made_with is None or recorded_settings(folder) == content:
         return
-    changed = [key for key in content if made_with.get(key, content[key]) != content[key]]
-    if changed:
+    if changed := [key for key in content if made_with.get(key, content[key]) != content[key]]:
         changes = "; ".join(f"{key}: {made_with[key]!r} -> {content[key]!r}" for key in changed)
         raise ConfigError(
             f"the pool {folder} is finished, with other settings ({changes}): name=ANOTHER leaves it as it is, "
@@ -229,12 +227,10 @@ def check_evaluation(settings: EvaluateSettings, run: Path | None, *, is_planned
 
 
 def evaluation_problems(settings: EvaluateSettings, folder: Path) -> list[Problem]:
-    """The test problems that `settings` ask for, their tests spilled to `folder`. Raises ConfigError if there are none,
-    DataError if they cannot be read."""
-    side, dates = evaluation_side(settings), None
-    if settings.since is not None or settings.until is not None:
-        since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
-        dates = Dates(since, until)
+    """The test problems, their tests spilled to `folder`. ConfigError if there are none, DataError if unreadable."""
+    side = evaluation_side(settings)
+    since, until = (None if day is None else date.fromisoformat(day) for day in (settings.since, settings.until))
+    dates = None if since is None and until is None else Dates(since, until)
     loaded = side.load(settings.splits, environment_of(settings).rows, dates, SpilledTests(folder).keep)
     problems = evaluation_subset(loaded.problems, settings.eval_limit, seed=settings.seed)
     if not problems:

@@ -47,7 +47,12 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
         allowed_changes(path, recorded, run_config(settings))
     check_training(settings, path)
     if settings.test_share is not None:
-        check_held_out(pool.file, settings.test_share)
+        problem_ids = pl.scan_parquet(pool.file).select("problem_id").collect()["problem_id"]
+        if both := sum(is_held_out(problem_id, settings.test_share) for problem_id in problem_ids):
+            raise ConfigError(
+                f"test_share={settings.test_share:g}: the pool {pool.file} has {both} of the problems that are held "
+                "out: curate with the same test_share (or a larger one)"
+            )
     if path is None and settings.resume != "never":
         path = unfinished_run(settings)
     return settings, pool, path
@@ -82,8 +87,7 @@ def doubt_of(settings: TrainSettings) -> str | None:
 
 
 def unfinished_run(settings: TrainSettings) -> Path | None:
-    """The newest run below the default root that was started with these complete settings and is at rest, with steps
-    left."""
+    """The newest run below the default root that was started with these settings and is at rest, with steps left."""
     config = run_config(settings)
     files = [(file.stat().st_mtime_ns, file.parent) for file in runs_root().glob(f"*/{CONFIG_FILE}")]
     for _, folder in sorted(files, reverse=True):
@@ -127,8 +131,7 @@ async def planned(settings: TrainSettings, path: Path | None) -> tuple[TrainSett
 
 def complete_settings(settings: TrainSettings, path: Path | None) -> TrainSettings:
     """A run's settings: what was not given is as its directory's config.json says, else as fits this machine."""
-    config = recorded_config(path)
-    if config is not None:
+    if (config := recorded_config(path)) is not None:
         return settings.filled_from(config)
     settings = for_this_machine(settings)
     if settings.max_steps == -1 and "max_steps" not in settings.given and uses_tinker_service():
@@ -147,10 +150,8 @@ def is_finished(directory: RunDirectory, settings: TrainSettings) -> bool:
 
 
 def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
-    """Whether the run at `path`, if there is one, has done all that `settings` ask for. Its configuration stays as it
-    is; ConfigError if it is at work."""
-    config = recorded_config(path)
-    if config is None:
+    """Whether a run at `path` has done all that `settings` ask for; ConfigError if it is at work."""
+    if (config := recorded_config(path)) is None:
         return False
     # With what it has recorded, so that looking changes nothing.
     with RunDirectory.open(path, config, is_finished=partial(is_finished, settings=settings)) as directory:
@@ -158,8 +159,7 @@ def nothing_is_left(settings: TrainSettings, path: Path) -> bool:
 
 
 def run_record(path: Path | None) -> MadeWith | None:
-    config = recorded_config(path)
-    if config is None:
+    if (config := recorded_config(path)) is None:
         return None
     instead = "start a new run (another log_path) with one that it offers"
     return MadeWith(f"the run {path}", config["model_name"], instead)
@@ -176,21 +176,10 @@ def check_training(settings: TrainSettings, path: Path | None) -> None:
             f"max_steps={settings.max_steps} goes beyond schedule.total={total}, from where on the learning rate is "
             f"0: use max_steps={total} or less, or a larger schedule.total"
         )
-    side = evaluation_side(settings)
     if settings.eval.every != -1 and recorded_config(path) is None:
         require_other_problems(settings, settings.dataset, "eval_every=-1 evaluates nothing")
+        side = evaluation_side(settings)
         check_data(side.source, None, side.role)
-
-
-def check_held_out(pool: Path, share: float) -> None:
-    """Raise ConfigError if the pool in a parquet file has problems that `test_share=share` holds out."""
-    problem_ids = pl.scan_parquet(pool).select("problem_id").collect()["problem_id"]
-    both = sum(is_held_out(problem_id, share) for problem_id in problem_ids)
-    if both:
-        raise ConfigError(
-            f"test_share={share:g}: the pool {pool} has {both} of the problems that are held out: curate with the same "
-            "test_share (or a larger one)"
-        )
 
 
 def start_note(directory: RunDirectory) -> str:
@@ -223,8 +212,7 @@ def temperature_note(temperature: float) -> str | None:
 
 
 def pool_warning(pool: FoundPool, model_name: str) -> str | None:
-    other = pool.profiled_with()
-    if other is None or same_model(other, model_name):
+    if (other := pool.profiled_with()) is None or same_model(other, model_name):
         return None
     return (
         f"warning: the pool was profiled with {other}, and {model_name} is trained: its pass rates may be others "
