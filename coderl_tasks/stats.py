@@ -109,7 +109,7 @@ def paired_proportion_difference(
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """The two-sided p-value of McNemar's exact test (of pairs that differ, as many go either way); 1.0 without any."""
+    """The two-sided p-value of McNemar's exact test, 1.0 where no pair differs. ValueError for a negative count."""
     if gained < 0 or lost < 0:
         raise ValueError(f"{gained} gained and {lost} lost make no sense")
     n, fewer = gained + lost, min(gained, lost)

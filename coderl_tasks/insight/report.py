@@ -45,7 +45,7 @@ def write_report(path: Path, target: Path | None = None) -> Path:
 
 
 def write_comparison(first: Path, second: Path, target: Path | None = None) -> Path:
-    """Write two runs beside each other to `target` (None: a file named after them here); its path."""
+    """Write two runs beside each other to `target` (None: a file named after them here). ConfigError for no run."""
     for path in (first, second):
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
