@@ -17,8 +17,9 @@ DEMO := $(VENV)/installed-demo
 INSTALLED := $(VENV)/installed
 # Enough problems to see it learn, sampled in larger requests. `coderl pipeline preset=nano` takes all problems.
 DEMO_SIZES := curate.limit=240 curate.profile_round=8 train.eval.ends_limit=200 evaluate.eval_limit=200
-# Processes that run tests, on servers that they share. A file stays in one; those that take longest come first.
-WORKERS ?= 2
+# Processes that run tests, on servers that they share: one more than cores, as tests often wait. A file stays in one;
+# those that take longest come first.
+WORKERS ?= 3
 # What grading, its tests and their fixtures import: little enough to install for every other Python that is there.
 GRADING := aiohttp fsspec hypothesis jinja2 numpy polars pyarrow pydantic pytest pytest-asyncio python-dotenv starlette
 GRADING_TESTS := $(addprefix tests/grading/test_,driver.py idioms.py programs.py trial.py) tests/problems/test_raw_tests.py
@@ -67,7 +68,7 @@ docs: $(INSTALLED)
 	@$(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
 test: $(INSTALLED) lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10
 	@$(MAKE) --no-print-directory test-other-pythons
 
 # PyTorch and Prefect are left out: gigabytes and minutes, and no program is graded by them.
@@ -101,7 +102,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 
 types: $(INSTALLED)
-	$(BIN)/mypy --num-workers $(WORKERS)
+	$(BIN)/mypy --num-workers 2
 
 clean:
 	rm -rf $(VENV) .venv-compat .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -74,7 +74,7 @@ _QUERIES = (
         FROM counted WINDOW r AS (PARTITION BY run) ORDER BY run, completions DESC, verdict"""),
     NamedQuery("hardest", RUN, "Which training problems does the policy fail most?", """
         SELECT run, problem_id, split, count(*) AS completions, count(*) FILTER (verdict = 'passed') AS passed,
-               round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict) AS usual_verdict,
+               round(avg((verdict = 'passed')::INT), 3) AS pass_rate, mode(verdict ORDER BY verdict) AS usual_verdict,
                max(step) AS last_step
         FROM outcomes WHERE verdict <> 'infra_error'
         GROUP BY run, problem_id, split ORDER BY run, pass_rate, completions DESC, problem_id LIMIT 25"""),
@@ -93,8 +93,9 @@ _QUERIES = (
     NamedQuery("lengths", RUN, "Do longer completions earn more? By tenths of their lengths.", """
         WITH tenths AS (
             SELECT run, n_completion_tokens AS tokens, reward, verdict, stop_reason,
-                   ntile(10) OVER (PARTITION BY run ORDER BY n_completion_tokens) AS tenth
+                   ntile(10) OVER lengths AS tenth
             FROM outcomes WHERE verdict <> 'infra_error'
+            WINDOW lengths AS (PARTITION BY run ORDER BY n_completion_tokens, step, group_index, sample_index)
         )
         SELECT run, tenth, min(tokens) AS shortest, max(tokens) AS longest, round(avg(reward), 3) AS reward,
                round(avg((verdict = 'passed')::INT), 3) AS passed,
@@ -131,12 +132,13 @@ _QUERIES = (
             FROM outcomes WHERE verdict <> 'infra_error' GROUP BY run, problem_id, split, step, group_index
         )
         SELECT run, problem_id, split, count(*) AS visits, min(step) AS first_step, max(step) AS last_step,
-               arg_min(pass_rate, step) AS first_rate, arg_max(pass_rate, step) AS last_rate,
+               arg_min(pass_rate, [step, group_index]) AS first_rate,
+               arg_max(pass_rate, [step, group_index]) AS last_rate,
                string_agg(step || ': ' || pass_rate, ', ' ORDER BY step, group_index) AS by_step
         FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id"""),
     NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
-        SELECT run, problem_id, first_failed AS test, count(*) AS programs, mode(verdict) AS usual_verdict,
-               round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
+        SELECT run, problem_id, first_failed AS test, count(*) AS programs,
+               mode(verdict ORDER BY verdict) AS usual_verdict, round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
         FROM outcomes WHERE first_failed IS NOT NULL
         GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25"""),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
@@ -146,7 +148,7 @@ _QUERIES = (
         "b.verdict = 'passed' AND a.verdict NOT IN ('passed', 'infra_error')")),
     NamedQuery("degenerate_groups", RUN, "Which groups gave no gradient, all rewards being equal?", """
         SELECT run, step, group_index, any_value(problem_id) AS problem_id, count(reward) AS graded,
-               round(min(reward), 3) AS reward, mode(verdict) AS usual_verdict
+               round(min(reward), 3) AS reward, mode(verdict ORDER BY verdict) AS usual_verdict
         FROM outcomes GROUP BY run, step, group_index
         HAVING NOT coalesce(bool_or(trained), false)
         ORDER BY run, step, group_index"""),
