@@ -138,7 +138,8 @@ _QUERIES = (
         FROM visits GROUP BY run, problem_id, split ORDER BY run, visits DESC, problem_id"""),
     NamedQuery("tests", RUN, "Which test of which problem stops the most programs, and after how long?", """
         SELECT run, problem_id, first_failed AS test, count(*) AS programs,
-               mode(verdict ORDER BY verdict) AS usual_verdict, round(avg(run_seconds), 3) AS cpu_seconds, max(step) AS last_step
+               mode(verdict ORDER BY verdict) AS usual_verdict, round(avg(run_seconds), 3) AS cpu_seconds,
+               max(step) AS last_step
         FROM outcomes WHERE first_failed IS NOT NULL
         GROUP BY run, problem_id, first_failed ORDER BY programs DESC, run, problem_id, test LIMIT 25"""),
     # An infra error is neither a pass nor a failure of the policy: it is no flip in either direction.
