@@ -35,7 +35,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.grading.client import SandboxClient
-from coderl_tasks.grading.server_link import RunRequest, RunResult
+from coderl_tasks.grading.server_link import RunRequest
 from coderl_tasks.grading.verdict import Grade, Verdict, first_difference, parse_value, shortened, value_difference
 from coderl_tasks.paths import GRADING_DRIVER
 from coderl_tasks.problems.problem import Problem, Test
@@ -276,7 +276,7 @@ class _Run:
             )
             result = await self.client.run_code(request)
             self.server = result.server
-            report = parse_report(result, limits)
+            report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered = report.get("id")
             # Another id than those issued here is the program's own invention, and gains it nothing.
             if answered == request_id or answered not in _ISSUED:
@@ -343,7 +343,7 @@ async def driver_fault(client: SandboxClient, server: str) -> str | None:
         result = await client.run_code(request, at=server)
     except InfraError as error:
         return str(error)
-    results = reported_tests(parse_report(result, limits), [0], limits)
+    results = reported_tests(result.report(), [0], limits)
     if results is not None and results[0].answer == b"well\n":
         return None
     said = results[0].stderr if results is not None else result.stderr
@@ -389,13 +389,6 @@ def build_request(
         run_timeout_s=run_timeout_s,
         memory_limit_mb=limits.memory_mb + _STACK_AND_LIBRARIES_MB + _DRIVER_MB,
     )
-
-
-def parse_report(result: RunResult, limits: Limits) -> dict[str, Any]:
-    """The driver's report as JSON; empty where there is none."""
-    report, size = result.report(), len(result.files.get("results.json", b""))
-    # Too long to be the driver's. The id still tells whether it is another request's, which may have larger limits.
-    return report if size <= 8 * limits.output_bytes + _MIB else {"id": report.get("id")}
 
 
 def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:

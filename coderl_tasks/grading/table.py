@@ -135,7 +135,7 @@ def _grade_row(problem: Problem, row: int, grade: Grade) -> tuple[Any, ...]:
     failed = None if grade.first_failed is None else problem.tests[grade.first_failed]
     test = (None, None) if failed is None else (shortened(failed.input), shortened(failed.expected))
     counts = (grade.tests_passed, grade.tests_run, grade.tests_total, grade.first_failed, grade.run_seconds)
-    seen = (grade.shown_reason, *test, grade.output, grade.error or None)
+    seen = (shortened(grade.reason) or None, *test, grade.output, grade.error or None)
     return (problem.problem_id, row, grade.verdict.value, *counts, problem.source_row, *seen)
 
 

@@ -83,11 +83,6 @@ class Grade:
     def gradable(self) -> bool:
         return self.verdict is not Verdict.INFRA_ERROR
 
-    @property
-    def shown_reason(self) -> str | None:
-        """`reason` as tables have it: shortened, None where there is none."""
-        return shortened(self.reason) or None
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:

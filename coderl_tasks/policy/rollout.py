@@ -5,12 +5,11 @@ grading gives its value, how that is read off a scored completion.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
-if TYPE_CHECKING:
-    from coderl_tasks.grading.verdict import ScoredCompletion
+from coderl_tasks.grading.verdict import ScoredCompletion, shortened
 
 INT, FLOAT, TEXT = pl.Int32(), pl.Float64(), pl.String()
 ORDER = ("group_index", "sample_index")
@@ -108,7 +107,9 @@ GRADED_COLUMNS = {
         "why there was no answer to compare, in one line: the program's error, the limit it broke, the fault that is "
         "ours; null if passed or wrong_answer",
         # Not of a wrong answer: its reason quotes the expected output, which stays with the problems.
-        lambda scored: None if scored.grade.verdict in ("passed", "wrong_answer") else scored.grade.shown_reason,
+        lambda scored: (
+            None if scored.grade.verdict in ("passed", "wrong_answer") else shortened(scored.grade.reason) or None
+        ),
     ),
 }
 """What scoring adds. An `infra_error` row has null scores, reward and advantage, and is never trained on.

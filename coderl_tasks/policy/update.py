@@ -251,7 +251,7 @@ async def update_policy(
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
-    kl_base = kl_to_base(scored)
+    kl_base = None if scored["base_logprobs"].null_count() == scored.height else kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
     # dro's penalty is on every target, and would pull on a prompt that has zeros there.

@@ -278,7 +278,7 @@ class Session:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
             # Closing ends a session's models and samplers, and other work may still use those of a released one.
             self._working -= 1
-            if not self._working:
+            if not self._working and self._released:
                 await self._close_released()
 
     async def service(self) -> tinker.ServiceClient:

@@ -11,7 +11,7 @@ from aiohttp import web
 from coderl_tasks.errors import DataError
 from coderl_tasks.grading import Judge, RunResult, SandboxClient, Verdict, sandbox_check_correctness
 from coderl_tasks.grading import judge as judge_module
-from coderl_tasks.grading.judge import Limits, parse_report, reported_tests
+from coderl_tasks.grading.judge import Limits, reported_tests
 from coderl_tasks.settings.flow_settings import IsolationPerTest
 from tests.conftest import Serve
 from tests.grading import stock_sandbox
@@ -209,13 +209,13 @@ def result(report: Any) -> RunResult:
 
 
 def test_a_report_is_parsed() -> None:
-    tests = reported_tests(parse_report(result({"tests": [GOOD]}), LIMITS), [7, 3], LIMITS)
+    tests = reported_tests(result({"tests": [GOOD]}).report(9 << 20), [7, 3], LIMITS)
     assert tests is not None
     assert [(test.index, test.ended, test.cpu_s, test.answer) for test in tests] == [(7, "exit", 0.1, b"5")]
 
 
 def test_of_a_report_that_is_too_long_only_the_id_counts() -> None:
-    report = parse_report(result({"id": "mine", "tests": [GOOD], "python": " " * (20 << 20)}), LIMITS)
+    report = result({"id": "mine", "tests": [GOOD], "python": " " * (20 << 20)}).report(9 << 20)
     assert report == {"id": "mine"}
 
 
@@ -249,7 +249,7 @@ def test_of_a_report_that_is_too_long_only_the_id_counts() -> None:
     ],
 )
 def test_anything_but_a_report_is_none(report: Any) -> None:
-    assert reported_tests(parse_report(result(report), LIMITS), [0, 1], LIMITS) is None
+    assert reported_tests(result(report).report(9 << 20), [0, 1], LIMITS) is None
 
 
 async def test_a_sandbox_that_cannot_run_the_driver_is_an_infra_error(serve: Serve) -> None:
