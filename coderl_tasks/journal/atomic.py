@@ -402,10 +402,10 @@ def require_in_place(path: Path) -> None:
         # Skip the parent process's locks: a forked child inherits this table, but not the locks.
         if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
             if os.path.samestat(folder.stat(), hold.folder):
                 continue
-        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()
+        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where the lock file is now
         if now == key:  # still in place: some file systems renumber inodes
             continue
         gone = now.name.endswith(" (deleted)")

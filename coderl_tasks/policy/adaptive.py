@@ -175,7 +175,7 @@ class Adaptive:
     def _beliefs(self, step: int) -> Beliefs:
         """Each problem's pass rate as Beta(right, wrong): a prior from similar problems and its own fading outcomes."""
         n = len(self._ids)
-        when, where, right, graded = self._known(step)
+        when, where, right, graded = self._known(step)  # by group: its step, its problem's place, its completions
         fade = 1 / (1 + (step - when) / HALF_AGE)
         rights = _sums(where, fade * right, n)
         evidence = _sums(where, fade * graded, n)
@@ -190,7 +190,7 @@ class Adaptive:
         paired = _sums(where, fade * pairs, n)
         weight = np.where(paired > 0, known, 0.0)
         within = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
-        even = SPREAD_WORTH * pool * (1 - pool)
+        even = SPREAD_WORTH * pool * (1 - pool)  # pseudo-evidence for a spread of 1/2
         spread = (even / 2 + (weight * within).sum()) / (even + (weight * mean * (1 - mean)).sum())
         spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
         worth = spread / (1 - spread)

@@ -103,7 +103,7 @@ class Steering:
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
-        self._first = 0  # step that what is judged begins with
+        self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
     def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:

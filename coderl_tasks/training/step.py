@@ -135,7 +135,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
         if next_problems is None:
             break
         problems = next_problems
-    free_garbage(sampled.estimated_size())  # before writing takes more
+    free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
     return Phase(sampled, time.monotonic() - started)
 
@@ -162,9 +162,10 @@ async def _another_round(
     settings, problem_ids, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
     final = problems.decided if first else 0
-    decided = final or 0
+    n_final = final or 0  # the first so many groups have their final size
     # Needs no grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
-    if decided == len(problem_ids) if first else settings.refill == 1 or settings.most_groups <= len(problem_ids):
+    is_done = n_final == len(problem_ids) if first else settings.refill == 1 or settings.most_groups <= len(problem_ids)
+    if is_done:
         return None
     try:
         graded = await _graded(run, step, sampled)
@@ -175,8 +176,8 @@ async def _another_round(
     sizes = recorded
     if first:
         # A group that ended stays ended: graded anew after a kill it could go on, but others have its completions.
-        ended = {index for index, size in enumerate(recorded[:decided]) if size == first}
-        without_signal = ended | {index for index in without_signal if index >= decided}
+        ended = {index for index, size in enumerate(recorded[:n_final]) if size == first}
+        without_signal = ended | {index for index in without_signal if index >= n_final}
         sizes = [size if index in without_signal else whole for index, size in enumerate(recorded)]
     # `first_completions` bounds completions, not groups: count each further problem as a whole group, which it may get.
     limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
