@@ -44,7 +44,7 @@ from coderl_tasks.settings.setting import words_of
 
 @flow(name="curate")
 async def curate(settings: CurateSettings) -> str:
-    """Profile the base model on a data set's problems and keep those in the band. Returns the pool's folder."""
+    """Profile the base model on a data set's problems; keep those in the pass rate band. Returns the pool's folder."""
     settings, folder = await plan_curation(settings)
     content = settings.content()
     display = Display()
@@ -62,12 +62,12 @@ async def curate(settings: CurateSettings) -> str:
     command = command_line("curate", settings, name=pool_name(folder))
     with working_in(folder, content, instead="choose another name"), saying_what_next(display, command):
         pool = await _curate(settings, folder, display)
-    beyond = [
+    bundled_notes = [
         f" ({model} solves only problems like {dataset}'s)"
         for model, dataset in BUNDLED_MODELS.items()
         if same_model(settings.model_name, model) and not same_source(settings.dataset, dataset)
     ]
-    require_problems(pool, folder, "".join(beyond))
+    require_problems(pool, folder, "".join(bundled_notes))
     dropped = pool.drops_in_words()
     display.say(f"{pool.pool.height} of {pool.read} problems kept{f'; dropped: {dropped}' if dropped else ''}")
     if settings.is_profiled:
@@ -92,55 +92,55 @@ def pool_name(folder: Path) -> str:
 
 
 async def _curate(settings: CurateSettings, folder: Path, display: Display) -> Pool:
-    """The finished pool, written to `folder`, which this process holds."""
+    """Filters and profiles the problems, and writes the pool to `folder`, whose lock this process holds."""
     policy = policy_in(folder, settings) if settings.from_run is not None else None
     with services(settings.model_name, settings.model_reason) as used:
         for line in used.lines:
             display.say(line)
         used.require_hidden(folder)
-        # Before the data are read: it finds out what is missing.
+        # Before the data are read: opening the session checks that all services can be used.
         async with open_session(settings, used, curation_budget(settings, folder)) as session:
             with display.reading(f"reading {settings.dataset}") as on_rows:
                 filtered = filter_problems(settings, folder / "screening", on_rows)
             for line in filtered.lines():
                 display.say(line)
             filtered.require_problems()
-            # The stages that follow need the problems' tests only shard by shard, and to write the pool.
+            # Without their tests: later stages read these shard by shard, and once more to write the pool.
             loaded = LoadResult(list(filtered.kept.outlines()), filtered.dropped, filtered.read)
             checks = await _check_solutions(session, settings, filtered.kept, folder, display)
             sound, unsound = split_by_solutions(loaded.problems, checks)
             # Before the profile: no sample is paid for on a prompt that leaves no room for a completion.
             limits = {"max_tokens": settings.max_tokens, "context": session.context}
-            fitting, long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
+            fitting, too_long = drop_long_prompts(sound, session.renderer, environment=session.environment, **limits)
             whole = filtered.kept.only([problem.problem_id for problem in fitting])
             screen: Screen | None = None
-            hardly: list[Drop] = []
-            measured: pl.DataFrame | None = None
+            unlearnable: list[Drop] = []
+            profiled: pl.DataFrame | None = None
             if not settings.is_profiled:
                 display.say("profile_mode=none: nothing is sampled, and pass rates are not known")
             elif settings.profile_mode == "screen":
                 lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in fitting]
                 band = Band(settings.band_low, settings.band_high)
                 screen = Screen(fitting, lengths, band, settings.profile_samples, settings.seed)
-                measured, hardly = await _screened_profile(session, settings, screen, whole, folder, display)
+                profiled, unlearnable = await _screened_profile(session, settings, screen, whole, folder, display)
             elif policy is not None:
-                measured = await _refreshed_profile(session, settings, policy, whole, folder, display)
+                profiled = await _refreshed_profile(session, settings, policy, whole, folder, display)
             else:
-                measured = await _profile(session, settings, whole, folder, display)
-            if measured is not None and (rules := _rules_for_labels(settings, measured, display)):
-                measured = await _profile(session, settings, whole, folder, display, rules.get)
+                profiled = await _profile(session, settings, whole, folder, display)
+            if profiled is not None and (rules := _rules_for_labels(settings, profiled, display)):
+                profiled = await _profile(session, settings, whole, folder, display, rules.get)
     prior = screened = None
-    if measured is not None and screen is not None:
-        beliefs = screen.beliefs(measured)
+    if profiled is not None and screen is not None:
+        beliefs = screen.beliefs(profiled)
         prior, screened = beliefs.prior, Screened(screen.by_id(beliefs), settings.screen_drop)
-        measured = with_labels(measured, prior, screen.distributions(beliefs))
-    elif measured is not None:
-        prior = learn_prior(measured)
-        measured = with_labels(measured, prior)
+        profiled = with_labels(profiled, prior, screen.distributions(beliefs))
+    elif profiled is not None:
+        prior = learn_prior(profiled)
+        profiled = with_labels(profiled, prior)
     size = None if settings.pool_size == -1 else settings.pool_size
     pool = build_pool(
-        *(loaded, measured),
-        drops=[*unsound, *long, *hardly],
+        *(loaded, profiled),
+        drops=[*unsound, *too_long, *unlearnable],
         band_low=settings.band_low,
         band_high=settings.band_high,
         mix=Mix(dict(settings.mix.items()), settings.mix_splits, size, settings.seed),
@@ -148,7 +148,7 @@ async def _curate(settings: CurateSettings, folder: Path, display: Display) -> P
         screened=screened,
     )
     made_for = None
-    if measured is not None:
+    if profiled is not None:
         made_for = base_policy(settings.model_name) if policy is None else policy.as_dict()
     write_pool(folder, pool, settings.content(), policy=made_for, inputs=filtered.manifest, whole=filtered.kept)
     await publish_or_warn("pool", folder.name, pool_markdown(load_curation(folder), pool.band))
@@ -196,8 +196,8 @@ async def _profile(
     sampled: frozenset[str] | None = None,
     policy: RunPolicy | None = None,
 ) -> pl.DataFrame:
-    """The profiles (SHARD_SCHEMA) of all `problems`, shard by shard, or of those `sampled` (by their ids); of some
-    `rule_of` wants further rounds."""
+    """Profiles `problems`, or only those with ids in `sampled`, shard by shard, and returns the profiles
+    (SHARD_SCHEMA). `rule_of` gives a problem the stopping rule for further rounds, or None."""
     shards = _shards(session, settings, problems, folder / "shards", policy)
     if settings.shards == "deployment":
         return await profile_elsewhere(settings, [shard.problems for shard in shards], folder, display)
@@ -217,15 +217,15 @@ async def _screened_profile(
     folder: Path,
     display: Display,
 ) -> tuple[pl.DataFrame, list[Drop]]:
-    """The profiles (SHARD_SCHEMA) of the problems that are worth samples, and the drops of the others. What is sampled
-    in a shard grows from part to part; what a part decides depends on recorded samples alone."""
+    """Returns the profiles (SHARD_SCHEMA) of the problems worth sampling, and the drops of the others. The profiles so
+    far decide what is sampled of each next part: only recorded samples count, so a resume decides the same."""
     wanted: set[str] = set()
     drops: list[Drop] = []
     profile = pl.DataFrame(schema=SHARD_SCHEMA)
     for part in screen.parts():
-        worth, hardly = screen.split(part, profile, settings.screen_skip)
-        wanted |= {problem.problem_id for problem in worth}
-        drops += hardly
+        worth_sampling, unlearnable = screen.split(part, profile, settings.screen_skip)
+        wanted |= {problem.problem_id for problem in worth_sampling}
+        drops += unlearnable
         profile = await _profile(session, settings, problems, folder, display, sampled=frozenset(wanted))
     if drops:
         display.say(f"screened: {len(drops):,} of {len(problems):,} problems are hardly learnable, and not sampled")

@@ -41,7 +41,7 @@ from coderl_tasks.settings.flow_settings import REWARD_HASH
 
 @flow(name="evaluate")
 async def evaluate(settings: EvaluateSettings) -> str:
-    """Pass@1 of a checkpoint. Returns the folder with rollouts.parquet and summary.json, with `compare` the last."""
+    """Pass@1 of a checkpoint, or of both sides of `compare`. Returns the (last) folder with rollouts and summary."""
     display = Display()
     if settings.compare is not None:
         return await _compare(settings, display)
@@ -94,15 +94,16 @@ def differing_settings(records: Sequence[EvalRecord]) -> str:
 
 
 async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Path, display: Display) -> dict[str, Any]:
-    """The summary of the evaluation recorded in `folder`, which this process holds."""
+    """Returns the summary of the evaluation in `folder`, whose lock this process holds: made now or recorded there, and
+    newly compared. Raises ConfigError if its problems are not those recorded, or none of those of `compare_to`."""
     journal = EvalJournal(folder)
     summary, rollouts = journal.read_summary(), journal.read_rollouts()
     problems = evaluation_problems(settings, folder)
     # Before anything is sampled: an evaluation that cannot be compared as asked would be paid for in vain.
-    before = compared_with(settings, policy.run)
-    if before is not None and "compare_to" in settings.given and not shares_problems(before, problems):
+    other = compared_with(settings, policy.run)
+    if other is not None and "compare_to" in settings.given and not shares_problems(other, problems):
         raise ConfigError(
-            f"compare_to={settings.compare_to}: {before.folder} has none of these {len(problems)} problems: there is "
+            f"compare_to={settings.compare_to}: {other.folder} has none of these {len(problems)} problems: there is "
             "nothing to compare; evaluate on the same data (dataset, evaluation_dataset, test_share, splits)"
         )
     if summary is None or rollouts is None:
@@ -113,15 +114,15 @@ async def _evaluate(settings: EvaluateSettings, policy: FoundPolicy, folder: Pat
             f"{evaluation_side(settings)} has other problems than when {folder} was evaluated: log_path=NAME evaluates "
             "anew"
         )
-    summary.pop("compare", None)  # of an earlier start, perhaps with something else
+    summary.pop("compare", None)  # an earlier start may have compared with another one
     earlier: EvalRecord | None = None
-    if before is not None:
-        earlier = _record(before, compared_name(before, policy.run))
-        found = compared(before.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
-        if not found:
-            display.say(f"not compared with {before.folder}: no problem was graded in both")
-        summary |= found
-    # Again even if it was there: what it is compared with may be another one this time.
+    if other is not None:
+        earlier = _record(other, compared_name(other, policy.run))
+        comparison = compared(other.read_rollouts(), rollouts, to=earlier.name, sides=(earlier.summary, summary))
+        if not comparison:
+            display.say(f"not compared with {other.folder}: no problem was graded in both")
+        summary |= comparison
+    # Even if it was recorded: this comparison may be a new one.
     journal.write(rollouts, summary)
     markdown = evaluation_markdown(_record(journal, folder.name), earlier, dataset=settings.dataset)
     await publish_or_warn("evaluation", folder.name, markdown)
@@ -157,13 +158,13 @@ def shares_problems(evaluation: EvalJournal, problems: Sequence[Problem]) -> boo
 def taken_from_the_run(
     settings: EvaluateSettings, policy: FoundPolicy, problem_ids: list[str]
 ) -> tuple[pl.DataFrame, dict[str, Any]] | None:
-    """The rollouts and the summary of the run's own final evaluation, if it is of this policy, these problems and these
-    settings: the same draws would be sampled again. None if not, or if some of it could not be graded."""
+    """Returns rollouts and summary of the run's own final evaluation if its policy, problems and settings are these:
+    sampling would repeat the same draws. Returns None if not, or if some completions could not be graded."""
     if policy.run is None or settings.n_samples > 1 or settings.top_p < 1:
         return None
     final = EvalJournal(policy.run / "evals" / FINAL)
     summary, rollouts = final.read_summary(), final.read_rollouts()
-    # With faults in it it would be taken over for good: here they are sampled and graded once more.
+    # With infra errors it is not reused: a new evaluation can grade these completions too.
     if summary is None or rollouts is None or summary.get("infra_errors"):
         return None
     of_run = ("environment", REWARD_HASH, "seed", "renderer_name", "thinking", "reward_timeout")
@@ -194,13 +195,13 @@ def _say_result(display: Display, summary: dict[str, Any]) -> None:
         note = " (none reached 1, which Pass@1 counts)" if summary["mean_reward"] > 0 == summary["pass_at_1"] else ""
         display.say(f"mean reward  {summary['mean_reward']:.3f}{note}")
     if "compare" in summary:
-        found = summary["compare"]
-        interval = f"[{found['ci_low'] * 100:+.1f}, {found['ci_high'] * 100:+.1f}]"
-        difference = f"{found['difference'] * 100:+.1f} points {interval}"
-        display.say(f"against {found['to']}: {difference} on the {found['n']} problems of both{changed_text(found)}")
-        display.say(f"  {found['to']}: {side_text(found['before'])}")
-        display.say(f"  this one: {side_text(found['after'])}")
-        if warning := unlike(found["before"], found["after"], found["n"]):
+        paired = summary["compare"]
+        interval = f"[{paired['ci_low'] * 100:+.1f}, {paired['ci_high'] * 100:+.1f}]"
+        difference = f"{paired['difference'] * 100:+.1f} points {interval}"
+        display.say(f"against {paired['to']}: {difference} on the {paired['n']} problems of both{changed_text(paired)}")
+        display.say(f"  {paired['to']}: {side_text(paired['before'])}")
+        display.say(f"  this one: {side_text(paired['after'])}")
+        if warning := unlike(paired["before"], paired["after"], paired["n"]):
             display.say(f"warning: {warning}")
 
 

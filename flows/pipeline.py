@@ -31,8 +31,8 @@ SettingsT = TypeVar("SettingsT", bound=FlowSettings)
 
 @flow(name="pipeline")
 async def pipeline(settings: PipelineSettings) -> str:
-    """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation without a
-    name have that of the pipeline's folder, in which the next start with these settings finds an unfinished one."""
+    """Curate a pool, train on it, evaluate the result. Returns the run directory. Pool, run and evaluation get the name
+    of the pipeline's folder unless named. The next start with these settings goes on with an unfinished one."""
     display = Display()
     async with suspended_in_outages(settings.train.suspend_hours):
         settings = await plan_pipeline(settings)

@@ -26,15 +26,15 @@ LIMITS = ["coderl-sampler", "coderl-sandbox"]
 async def profile_shard(
     problems: list[str], output: str, settings: CurateSettings, start: int = 0, count: int = -1
 ) -> int:
-    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many there are.
+    """Profile problems `start` to `start + count` (-1: to the end) of parquet files. Returns how many were profiled.
 
-    The folder `output` and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
-    as it goes, so that a killed run goes on there, on any machine; the result is its profile.parquet.
+    `output` (a folder) and `problems` are paths or addresses such as s3://bucket/name. The work is recorded in `output`
+    as it goes, so that any machine can resume a killed run; the result is profile.parquet there.
     """
     settings = await with_decided_model(for_this_machine(settings))
     display = Display()
     shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
-    # The slots first: a shard that waits for them must not hold the folder against the run that is to do it.
+    # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
     async with concurrency(LIMITS), recorded_at(output) as folder:
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:

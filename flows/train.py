@@ -85,9 +85,10 @@ async def train(settings: TrainSettings) -> str:
 
 
 async def _run(settings: TrainSettings) -> str:
+    """Makes a missing pool, creates or resumes the run, trains its remaining steps, reports. Returns the directory."""
     settings, pool, path = await plan_training(settings)
     if isinstance(pool, CurateSettings):
-        with services(settings.model_name, settings.model_reason):  # one set for both
+        with services(settings.model_name, settings.model_reason):  # the pool and the run share them
             with saying_what_next(Display(), command_line("train", settings)):
                 made = await _made(pool)
             return await _run(settings.with_changes(pool=made))
@@ -97,7 +98,7 @@ async def _run(settings: TrainSettings) -> str:
         display = Display()
         display.say(f"run directory: {directory.path} ({start_note(directory)})")
         await name_flow_run(directory.path.name, root=True)
-        if doubted is not None:  # and a deployment's run, else it would have been refused
+        if doubted is not None:  # a deployment's run: any other would have been refused
             display.say(f"warning: {doubted}")
         if directory.resumed and settings.log_path is None and deployed_name() is None:
             display.say("going on with the unfinished run that has these settings (resume=never starts another one)")
@@ -118,10 +119,10 @@ async def _run(settings: TrainSettings) -> str:
             display.say(warning)
         display.say(f"steps: {steps_note(settings, resumed=directory.resumed)}")
         display.say(f"to resume: {resume_command(directory)}")
-        # The log is still open while the servers end, and for what the run came to.
+        # Keep the log open while the servers stop and until the results are shown.
         with run_logger(settings, directory) as logger:
             await _trained(settings, directory, pool, path, logger, display)
-            directory.reconcile_metrics()  # rows of steps whose commits were already there
+            directory.reconcile_metrics()  # restores rows that an earlier start's crash left out
             await _finish(directory, settings, display)
     return str(directory.path)
 
@@ -134,12 +135,12 @@ async def _trained(
     logger: RunLogger,
     display: Display,
 ) -> None:
-    """Every step of the run in `directory`, on services that end with it."""
+    """Trains the remaining steps of the run in `directory`, on services that start and stop with this call."""
     with services(settings.model_name, settings.model_reason) as used:
         changes = [change.on_resume(directory.next_step) for change in directory.changes]
         lines: list[str | None] = [*changes]
         if used.tinker_is_embedded:
-            # Of a service the probe finds out what its log-probabilities are, and says what follows.
+            # Only for embedded servers: for another service the probe reports what its log-probabilities are.
             note = temperature_note(settings.temperature)
             lines = [states_line(settings), *changes, note, minutes_line(settings, pool, path)]
         else:
@@ -152,7 +153,7 @@ async def _trained(
                 async with open_run(settings, directory, used) as run:
                     await _train(run, logger, display, pool)
             except Exception as error:
-                # Here and not where it failed: which settings take less memory only a run knows.
+                # Caught here, where the run's settings are known: they decide what would take less memory.
                 if advice := memory_advice(error, directory.config):
                     display.say(f"warning: {advice}")
                 raise
@@ -189,11 +190,11 @@ def minutes_line(settings: TrainSettings, pool: FoundPool, path: Path | None) ->
 
 
 async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: FoundPool) -> None:
-    """Every step that is not committed yet, and what is due after each; all of it skips what is recorded."""
+    """Trains every step that is not committed, with checkpoints and evaluations as due. Skips all that is recorded."""
     if warning := size_warning(len(run.pool), run.settings):
         display.say(warning)
     await prepare(run, sample, score, probe_run, display.say)
-    if run.learner.outdated():  # of a run that kept more of them, or was stopped before it deleted them
+    if run.learner.outdated():  # if more were kept, or a stop came before the deletion
         await delete_old_states(run)
     evaluating = run.settings.eval.every > 0
     display.notices(logger.reminders())
@@ -203,7 +204,7 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                 display.say(f"act of step {commit.step}: {told}")
     if evaluating and run.directory.next_step == 0:
         await _evaluate(run, BASELINE, BEFORE_TRAINING, logger, display)
-    # From the last committed step on and not after it: its checkpoint or its evaluation may be what a crash left out.
+    # Start at the last committed step, not after it: a crash may have left out its checkpoint or evaluation.
     step = max(0, run.directory.last_committed_step)
     showing = display.steps(run.last_step, done=run.directory.next_step)
     sampling = SamplingAhead(
@@ -221,9 +222,10 @@ async def _train(run: TrainingRun, logger: RunLogger, display: Display, pool: Fo
                     display.say(line)
             if run.keeps(step) and not run.learner.is_saved(step):
                 await checkpoint(run, step)
+            # The final evaluation covers the last step, unless evaluations during the run use validation problems.
             if run.is_due(step, run.settings.eval.every) and (step != run.last_step or run.validation_problems):
                 await _evaluate(run, step_name(step), step, logger, display)
-            if is_new:  # of an earlier start's steps the first new one's history tells, and sampling need not wait
+            if is_new:  # for steps of an earlier start, the next new step publishes the history
                 await histories.after(step)
             forget_old_results()
             step += 1

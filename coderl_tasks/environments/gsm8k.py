@@ -74,12 +74,9 @@ def run_compute_group_normalized_rewards(
     advantage_eps: float,
     normalize_by_std: bool,
 ) -> "tuple[torch.Tensor, torch.Tensor, dict[str, float]]":
-    """Advantages, raw rewards (both float32, one per response, in order), and the rewards' mean, std, min and max.
-
-    `group_size` is the notebook's, responses per question, which are consecutive, not this project's setting of that
-    name. An advantage is the reward's deviation from its group's mean, divided by the group's standard deviation
-    (ddof 1) + `advantage_eps` where `normalize_by_std`. ValueError if the responses do not divide into groups.
-    """
+    """Returns advantages and raw rewards (float32, one per response, in order), and the rewards' mean, std, min, max.
+    A question has `group_size` consecutive responses. An advantage is reward - group mean; `normalize_by_std` divides
+    it by the group's std (ddof 1) + `advantage_eps`. Raises ValueError if the responses do not fill whole groups."""
     import torch  # seconds to import, which the reward alone does not need
 
     pairs = zip(rollout_responses, repeated_ground_truths, strict=True)

@@ -73,32 +73,32 @@ class Noise:
 
 
 def sampling_noise(rollouts: pl.DataFrame, compare: Mapping[str, Any] | None = None) -> Noise:
-    """The noise of an evaluation's completions (rollouts): measured where a problem has several, else by the problems
-    that changed both ways in its comparison (`compare` of its summary), else at its largest. Raises DataError where
-    nothing was graded."""
+    """Estimates how noisy an evaluation (`rollouts`) is: from problems with several completions if there are any, else
+    from `compare` of its summary (how many problems were gained and lost), else as the largest possible noise.
+    Raises DataError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise DataError("nothing of the evaluation was graded")
     is_right = pl.col("correctness_score") == 1.0
     by_problem = graded.group_by("split", "problem_id").agg(passed=is_right.sum(), n=pl.len())
-    several = by_problem.filter(pl.col("n") > 1)
-    if not several.is_empty():
+    repeated = by_problem.filter(pl.col("n") > 1)
+    if not repeated.is_empty():
         n, passed = pl.col("n"), pl.col("passed")
-        within = float(several.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
+        within = float(repeated.select((passed * (n - passed) / (n * (n - 1))).mean()).item())
         said = f"A problem's own chance was measured on several completions: their variance is {within:.3f}."
         return Noise(by_problem.height, within, None, said)
     if compare and {"gained", "lost", "n", "to"} <= compare.keys():
-        # Of single completions nothing says what of it is chance: none of it is taken to average out.
+        # Single completions do not show which changes were chance: assume that more completions average out none.
         losses = (min(compare["gained"], compare["lost"]) + 1) / (compare["n"] + 2)
         said = f"From the comparison with {compare['to']}: {compare['gained']} problems gained, {compare['lost']} lost."
         return Noise(by_problem.height, 0.0, losses, said)
-    # As if one more had passed and one failed: of ten that all did, an eleventh may not.
-    rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
+    # Add one pass and one failure: if ten of ten passed, the eleventh may still fail.
+    pass_rate = (int(by_problem["passed"].sum()) + 1) / (by_problem.height + 2)
     said = (
         "One completion per problem says nothing of a problem's own chance: its noise is taken to be the most it can "
         "be. An evaluation with n_samples=4 temperature=0.7, say, measures it."
     )
-    return Noise(by_problem.height, rate * (1 - rate), None, said)
+    return Noise(by_problem.height, pass_rate * (1 - pass_rate), None, said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ async def evaluate_policy(
     groups: GroupFiles | None = None,
     on_progress: Progress | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """`n_samples` completions per problem, graded: the rollouts (ROLLOUT_SCHEMA, in problem order) and their summary.
-    With `groups`, what an unfinished evaluation recorded there is not sampled again. Raises InfraError if sampling
-    fails or nothing at all could be graded, ValueError without problems."""
+    """Samples and grades `n_samples` completions per problem; returns rollouts (ROLLOUT_SCHEMA, in problem order) and
+    their summary. `groups` records them: completions that an unfinished evaluation recorded there are reused.
+    Raises InfraError if sampling fails or nothing could be graded, ValueError without problems."""
     if not problems:
         raise ValueError("there are no problems to evaluate on")
     plan = SamplingPlan(n_samples, n_samples)
@@ -52,8 +52,8 @@ async def evaluate_policy(
 
 
 def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> list[Problem]:
-    """`limit` of `problems` (-1, or more than there are: all), in their order, each split with its share, rounded by
-    the largest remainder. ValueError for a limit of 0 or below -1."""
+    """Returns `limit` of `problems` in their order, or all if `limit` is -1 or exceeds their number. Each split keeps
+    its share, rounded by largest remainder. Raises ValueError for a limit of 0 or below -1."""
     if limit == 0 or limit < -1:
         raise ValueError(f"limit must be positive, or -1 for all, got {limit}")
     if limit == -1 or limit >= len(problems):
@@ -68,7 +68,7 @@ def evaluation_subset(problems: Sequence[Problem], limit: int, *, seed: int) -> 
         counts[split] += 1
 
     def rank(problem_id: str) -> bytes:
-        # By a keyed hash: the choice changes little when problems are added.
+        # A hash, so that adding problems changes few choices.
         return hashlib.sha256(f"{seed}/{problem_id}".encode()).digest()
 
     chosen = {
@@ -109,8 +109,8 @@ async def evaluate_checkpoint(evaluation: Evaluation, on_progress: Progress) -> 
 
 
 def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, policy: str) -> dict[str, Any]:
-    """The summary of an evaluation's rollouts: over what was graded but for truncated_rate, which is over all. n counts
-    problems. A split without any graded completion is left out. InfraError if there is none at all."""
+    """Returns the summary of an evaluation's rollouts. Values cover graded completions; truncated_rate covers all. n
+    counts problems. Splits without graded completions are left out. Raises InfraError if nothing was graded."""
     graded = rollouts.filter(pl.col("correctness_score").is_not_null())
     if graded.is_empty():
         raise InfraError(f"none of {rollouts.height} completions could be graded: is the sandbox up?")
@@ -120,7 +120,7 @@ def summarize(rollouts: pl.DataFrame, *, temperature: float, max_tokens: int, po
         **_share(graded, n_samples),
         "by_split": {split: _share(graded.filter(pl.col("split") == split), n_samples) for split in splits},
         **({"n_samples": n_samples} if n_samples > 1 else {}),
-        # Of rewards that may never reach 1, as a custom function's, Pass@1 says nothing.
+        # Custom rewards may never reach 1: then Pass@1 says nothing about them.
         "mean_reward": math.fsum(graded["reward"]) / graded.height,
         "format_rate": _mean(graded["format_score"] >= 0),
         "truncated_rate": _mean(rollouts["stop_reason"] == TRUNCATED),

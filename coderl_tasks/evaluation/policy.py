@@ -31,21 +31,21 @@ class FoundPolicy:
 
 
 def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = None) -> FoundPolicy:
-    """The policy that `checkpoint` names. "latest" is the newest run under `root` with a checkpoint, of `model_name`
-    unless that is None. Of a run, the last checkpoint is taken; with a validation set the one that did best there.
-    Raises ConfigError, saying what to do, if there is none."""
+    """Returns the policy that `checkpoint` names: "latest" (the newest run under `root` with a checkpoint, of
+    `model_name` if given), a run, a tinker:// path or a base model. A run's policy is its last checkpoint, or with a
+    validation set the one that scores best on it. Raises ConfigError, saying what to do, if there is none."""
     if checkpoint == LATEST:
         root = Path(root or DEFAULT_ROOT).expanduser()
         files = root.glob(f"*/{CHECKPOINTS_FILE}")
-        for newest in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
+        for checkpoints_file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
             try:
-                config = recorded_config(newest.parent)
+                config = recorded_config(checkpoints_file.parent)
             except DataError:
-                continue  # naming it says what is wrong with it
+                continue  # damaged: a user who names this run is told so
             if config is None or (model_name is not None and config.get("model_name") != model_name):
                 continue
-            if any(row.get("sampler_path") for row in read_checkpoints(newest.parent)):
-                return _of_run(newest.parent)
+            if any(row.get("sampler_path") for row in read_checkpoints(checkpoints_file.parent)):
+                return _of_run(checkpoints_file.parent)
         made_with = f" made with {model_name}" if model_name else ""
         raise ConfigError(f"checkpoint=latest: no run{made_with} with a checkpoint in {root}: train first, or name one")
     if checkpoint.startswith(TINKER_SCHEME):
@@ -59,8 +59,8 @@ def find_policy(checkpoint: str, model_name: str | None, *, root: Path | None = 
     near = near_runs(run)
     if near and path is None and (is_name(checkpoint) or is_path):
         raise ConfigError(f"checkpoint={checkpoint}: there is no such run{did_you_mean(near)}")
-    is_on_a_service = path is None and not is_path and not is_name(checkpoint)  # models there have an owner: org/name
-    if local_model_folder(checkpoint) is not None or is_on_a_service:
+    is_hosted_model = path is None and not is_path and not is_name(checkpoint)  # hosted models are named org/name
+    if local_model_folder(checkpoint) is not None or is_hosted_model:
         return FoundPolicy(None, None, {"model_name": checkpoint}, -1)
     raise ConfigError(
         f"checkpoint={checkpoint}: neither a run with checkpoints (coderl runs lists them), nor a tinker:// path, "
@@ -105,16 +105,16 @@ class SavedPolicy:
 
 
 def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
-    """The policy of `run` that `wanted` means: a step's number, `last`, `best`, or None: what `coderl evaluate` takes.
-    Raises ConfigError, naming the steps that there are."""
+    """Returns the policy of `run` that `wanted` names: a step's number, `last`, `best`, or None for the one that
+    `coderl evaluate` takes. Raises ConfigError, naming the steps with a training state, if it has none."""
     config = recorded_config(run)
     if config is None:
         raise ConfigError(f"{run} is no run directory: it has no config.json")
     kept = {int(row["step"]): str(row["state_path"]) for row in read_checkpoints(run) if row.get("state_path")}
-    trained = {step: path for step, path in kept.items() if step >= 0}  # the one before any step is the base model
+    trained = {step: path for step, path in kept.items() if step >= 0}  # step -1 is the base model
     expiring = {state.step: state.path for state in expiring_states(run, config)}
     steps = ", ".join(map(str, sorted({*trained, *expiring})))
-    there = f" (there are: {steps})" if steps else ""
+    known = f" (there are: {steps})" if steps else ""
     if wanted not in (None, BEST, LAST):
         if not wanted.isdigit():
             raise ConfigError(f"--step {wanted}: give a step's number, {LAST} or {BEST}")
@@ -123,11 +123,11 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
         if step in expiring:
             return SavedPolicy(run, config, step, expiring[step], None, expires=True)
         raise ConfigError(
-            f"{run}: of step {step} there is no state to export{there}; sampler weights alone are not handed out by "
+            f"{run}: of step {step} there is no state to export{known}; sampler weights alone are not handed out by "
             "the service"
         )
     if not trained:
-        raise ConfigError(f"{run} has no checkpoint yet{there}")
+        raise ConfigError(f"{run} has no checkpoint yet{known}")
     if wanted == LAST:
         step = max(trained)
         return SavedPolicy(run, config, step, trained[step], "the last checkpoint")
@@ -140,7 +140,7 @@ def saved_policy(run: Path, wanted: str | None) -> SavedPolicy:
         )
     step = find_policy(str(run.resolve()), None).step
     if step not in trained:
-        raise ConfigError(f"{run}: of step {step} there is no state to export{there}")
+        raise ConfigError(f"{run}: of step {step} there is no state to export{known}")
     why = "the last checkpoint"
     if rates:
         among = f"of {len(rates)} checkpoints" if len(rates) > 1 else "of the only checkpoint that was evaluated there"

@@ -304,15 +304,15 @@ def _parse(path: Path) -> tuple[list[Row], bool]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            # A power cut can also leave zeros where the row should be, with the newline after them.
+            # A power cut can leave zeros before the final newline: that too is a torn line.
             if number == len(lines) and not tail:
                 return rows, True
             raise DamagedFileError(path, f"line {number} is not JSON ({error})") from error
         if not isinstance(row, dict):
             raise DamagedFileError(path, f"line {number} is not a JSON object")
         rows.append(row)
-    # A tail without its newline does not count even where it is whole: whoever wrote it was not told that it is on
-    # disk. So a reader needs no lock either.
+    # Drop a tail without its newline even if it is complete: `append_row` has not returned, so its caller does not rely
+    # on the row. This also lets readers work without the lock.
     return rows, bool(tail)
 
 
@@ -344,15 +344,15 @@ class DirectoryLock:
     """Exclusive right to write in `folder`, from construction to `release` or the end of the process."""
 
     def __init__(self, folder: Path, name: str = RUN_LOCK, instead: str = "choose another log_path") -> None:
-        """Take the lock, a file `name`, at once or raise DirectoryBusyError, which names the holder and ends with what
-        to do `instead`."""
+        """Take the lock on file `name` at once, or raise DirectoryBusyError. Its message names the holder and ends with
+        `instead`, which says what else to do."""
         self._key = folder.resolve() / name
         self._owner = os.getpid()
         with _held_guard:
-            # Opening the file a second time would end this process's lock on closing it again.
+            # Before opening the file: closing any descriptor of it would end this process's POSIX lock.
             if _is_held(self._key):
                 raise _busy(folder, "another run of this process", instead)
-            # "a+", not "w": a process that is refused the lock must not empty the file, which names the holder.
+            # "a+", not "w": a process that does not get the lock must not empty the file, which names the holder.
             self._file: IO[str] | None = self._key.open("a+")
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -393,20 +393,20 @@ def held_by(folder: Path, name: str = RUN_LOCK) -> str | None:
 
 
 def require_in_place(path: Path) -> None:
-    """Raise DirectoryMovedError if `path` lies in a folder that this process holds, and that has been moved, removed or
-    replaced since: no lock would cover what is written there."""
-    place = path.absolute()
-    # A copy, since other threads take and release locks meanwhile.
+    """Raise DirectoryMovedError if this process has locked a folder above `path` (or `path`) that was moved, removed or
+    replaced since. A lock follows its folder, not the path: what is written at `path` would be unprotected."""
+    written = path.absolute()
+    # Iterate over a copy: other threads take and release locks meanwhile.
     for key, hold in list(_held.items()):
         folder = key.parent
-        # Not those of the process that this one was forked from: it has inherited their table, and not their locks.
-        if hold.process != os.getpid() or not place.is_relative_to(folder):
+        # Skip the parent process's locks: a forked child inherits this table, but not the locks.
+        if hold.process != os.getpid() or not written.is_relative_to(folder):
             continue
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):  # then it was moved or removed
             if os.path.samestat(folder.stat(), hold.folder):
                 continue
-        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()
-        if now == key:  # of a file system that numbers its inodes anew
+        now = Path(f"/proc/self/fd/{hold.descriptor}").readlink()  # where the lock file is now
+        if now == key:  # still in place: some file systems renumber inodes
             continue
         gone = now.name.endswith(" (deleted)")
         raise DirectoryMovedError(

@@ -89,27 +89,27 @@ class ExpiringState:
 
 
 def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]:
-    """The states of the newest steps of `run`, whose settings are `config`, that a resume goes on from and that expire,
-    the newest first; not those of steps with a checkpoint, which stays. `expires` is an estimate: the time that was
-    asked of the service, counted from the commit."""
+    """Returns the newest expiring training states of `run` (`config`: its settings) from which a resume can go on,
+    newest first. A step with a checkpoint is omitted: its state stays. `expires` is an estimate: the commit's time
+    plus the lifetime that the service was asked for."""
     recorded = {key: config[key] for key in _EXPIRY if config.get(key) is not None}
     settings = TrainSettings().filled_from(recorded)
     hours, keep = settings.rolling_save.hours, settings.rolling_states
     staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
     states: list[ExpiringState] = []
-    found = 0
-    # No further back than what is kept: a long run has thousands of commits.
+    states_seen = 0
+    # Stop after the states that a run keeps: a long run has thousands of commits.
     for file in sorted(run.glob("steps/*/commit.json"), reverse=True):
         try:
             path = read_json(file).get("state_path")
         except DamagedFileError:
-            continue  # the next start sets it aside, and does the update again
+            continue  # the next start sets the file aside and repeats the update
         if path is not None:
-            found += 1
+            states_seen += 1
             step, saved = int(file.parent.name), datetime.fromtimestamp(file.stat().st_mtime, UTC)
             if step not in staying:
                 states.append(ExpiringState(step, str(path), saved + timedelta(hours=hours)))
-        if found == keep:
+        if states_seen == keep:
             break
     return states
 

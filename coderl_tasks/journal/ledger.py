@@ -120,9 +120,10 @@ class Budget:
 
     @asynccontextmanager
     async def room(self, request: "GroupRequest") -> AsyncIterator[Callable[[pl.DataFrame], None]]:
-        """Reserve what `request` costs at most, while the block lasts; called with the group that came, charge it.
-        Raises BudgetReachedError if it does not fit and nothing is in flight that could leave some."""
-        epochs = self.epochs if request.step >= 0 else 0
+        """Reserve the most that `request` can cost while the block lasts, and yield a function that charges a group's
+        real cost. Wait while it does not fit: a group in flight may cost less than it reserved. Raises
+        BudgetReachedError if it does not fit and none is in flight."""
+        epochs = self.epochs if request.step >= 0 else 0  # profiles and evaluations are not trained on
         n, prompt = request.num_samples, len(request.prompt_tokens)
         completion = n * request.max_tokens
         most = Tokens(prompt, prompt * max(0, n - 1), completion, epochs * (n * prompt + completion))
@@ -131,7 +132,7 @@ class Budget:
                 raise BudgetReachedError(*why, flow=self.flow)
             self._freed.clear()
             await self._freed.wait()
-        # From the question to here nothing is awaited: no other group can take the room in between.
+        # There is no await between the last check and this line: no other group can take the budget in between.
         self._in_flight.append(most)
 
         def charge(group: pl.DataFrame) -> None:
@@ -204,37 +205,37 @@ def is_capped(settings: FlowSettings) -> bool:
 
 
 def frame_tokens(rollouts: pl.DataFrame | pl.LazyFrame, epochs: int = 0) -> Tokens:
-    """The tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` those of training too: of what is
-    trained on, and of all where that is not decided yet."""
+    """Counts the tokens of `rollouts` (SAMPLED_SCHEMA or ROLLOUT_SCHEMA). With `epochs` also the training tokens: of
+    the rows that are `trained`, or of all rows before that is decided."""
     lazy = rollouts.lazy()
     columns = lazy.collect_schema()
-    decided = "trained" in columns
-    counted = (
+    is_decided = "trained" in columns
+    totals = (
         lazy.select(
             *(pl.col(name) if name in columns else pl.lit(0).alias(name) for name in _GROUP),
             first=pl.col("sample_index") == 0,
             prompt=pl.col("prompt_tokens").list.len().cast(pl.Int64),
             completion=pl.col("completion_tokens").list.len().cast(pl.Int64),
-            trained=pl.col("trained") if decided else pl.lit(True),
+            trained=pl.col("trained") if is_decided else pl.lit(True),
         )
         .group_by(_GROUP)
         .agg(
-            # Rounds of a profile are groups of their own; the rest of a group that was begun has its prompt cached.
-            begins=pl.col("first").any() | (pl.col("attempt").first() > 0),
+            # A group's later part has its prompt cached; a profile's later round (attempt > 0) pays for it again.
+            pays_prompt=pl.col("first").any() | (pl.col("attempt").first() > 0),
             prompt=pl.col("prompt").first(),
             n=pl.len(),
             completion=pl.col("completion").sum(),
             training=(pl.col("prompt") + pl.col("completion")).filter("trained").sum(),
         )
         .select(
-            prompt=pl.col("prompt").filter("begins").sum(),
-            cached=(pl.col("prompt") * (pl.col("n") - pl.col("begins").cast(pl.Int64))).sum(),
+            prompt=pl.col("prompt").filter("pays_prompt").sum(),
+            cached=(pl.col("prompt") * (pl.col("n") - pl.col("pays_prompt").cast(pl.Int64))).sum(),
             completion=pl.col("completion").sum(),
             training=epochs * pl.col("training").sum(),
         )
         .collect()
     )
-    return Tokens(*counted.row(0))
+    return Tokens(*totals.row(0))
 
 
 def files_tokens(files: Iterable[Path], epochs: int = 0) -> Tokens:

@@ -114,15 +114,15 @@ class RecordedFolder:
 
 @asynccontextmanager
 async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
-    """The folder at `address` to work in: itself where it is local, else a copy that is sent there as it changes. One
-    process at a time works in it (DirectoryBusyError); across machines the caller has to ensure that."""
-    here = local_path(address)
-    local = here or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
-    # The lock of a copy lies beside it, since `fetch` deletes the copy.
-    lock = DirectoryLock(make_folder(local) if here else make_folder(local.parent / f"{local.name}.lock"))
+    """Yields a folder to work in: the one at `address` if that is local, else a copy whose changes are sent there.
+    One process at a time may work in it (else DirectoryBusyError); across machines the caller must ensure that."""
+    original = local_path(address)
+    local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    # A copy's lock lies beside it: `fetch` deletes the copy.
+    lock = DirectoryLock(make_folder(local) if original else make_folder(local.parent / f"{local.name}.lock"))
     try:
-        if here is not None:
-            yield RecordedFolder(here)
+        if original is not None:
+            yield RecordedFolder(original)
             return
         mirror = Mirror(address, local)
         await asyncio.to_thread(mirror.fetch)
@@ -134,7 +134,7 @@ async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             await asyncio.to_thread(mirror.send)
-        shutil.rmtree(local)
+        shutil.rmtree(local)  # only if the block and the last send succeeded: else it holds what was not sent
     finally:
         lock.release()
 

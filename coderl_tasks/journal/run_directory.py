@@ -78,17 +78,17 @@ class RunDirectory:
         may_change: Iterable[str] = MAY_CHANGE,
         is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
-        """The run at `path` (None: a new default place), created with `config` or resumed.
+        """Opens the run at `path` (None: a new default folder): creates it with `config`, or resumes it.
 
-        Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows), and records the
-        new configuration, unless the run `is_finished`. Raises ConfigError if the directory is in use, holds something
-        else, or was started with settings that match none of the patterns `may_change`, and has sampled.
+        Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows). It records the new
+        configuration unless the run `is_finished`. Raises ConfigError if the directory is in use or holds other files,
+        or if the run has sampled and a changed setting matches none of the patterns `may_change`.
         """
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before the lock is taken, whose file would then lie in somebody else's folder.
+        # Before taking the lock: it would leave its file in somebody else's folder.
         if folder.is_dir() and not config_path.exists() and any(map(_is_visible, folder.iterdir())):
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
@@ -96,19 +96,19 @@ class RunDirectory:
         try:
             resumed = config_path.exists()
             recorded = recorded_config(folder) or {}
-            # Under the lock only: a file that another process is just writing looks like a leftover.
+            # Only under the lock: a file that another process is still writing looks like a leftover.
             remove_leftovers(folder)
-            # The new start's settings do not have them, and to find them out again costs a probe.
+            # Keep recorded findings: the new settings lack them, and finding them again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
             if changes and is_unstarted(folder):
-                (folder / "test_order.json").unlink(missing_ok=True)  # learned from what the settings then named
+                (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
                 recover(folder / name)
             complete = {"format": FORMAT, **config, **findings}
             run = cls(folder, complete, lock, changes=changes, resumed=resumed)
             run.finished = resumed and is_finished(run)
-            # After all that may refuse this start: a refused one leaves the recorded settings as they were.
+            # After every check that may refuse this start: a refused start must not change the recorded settings.
             if not resumed or (changes and not run.finished):
                 write_json(config_path, run.config)
             run._remove_recorded_groups()

@@ -112,9 +112,9 @@ def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[in
 
 
 class Adaptive:
-    """A `Selection` of the pool `problems`. `profiled` has (right, graded) by problem id, `completions` is the size of
-    a group, and `lag` how many steps before a step may be uncommitted when it is sampled, beside itself
-    (max_steps_off_policy). `outcomes` returns those of each committed step, in order."""
+    """Selects problems of the pool `problems` by their expected signal. `profiled` maps problem ids to (right, graded),
+    `completions` is a group's size. When a step is sampled, up to `lag` steps before it may be uncommitted
+    (max_steps_off_policy). `outcomes` returns the outcomes of each committed step, in order."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Adaptive:
         self._outcomes = outcomes
         self._completions = completions
         self._lag = lag
-        # A profile is of the policy before the first step.
+        # Rows are (step, place, right, graded). The profile counts as step -1: its policy is that before step 0.
         self._evidence = np.empty((0, 4))
         self._add([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
         self._steps_read = 0
@@ -140,21 +140,23 @@ class Adaptive:
     def __call__(
         self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
     ) -> list[str]:
-        """Raises as `places` does, and ValueError for other problems than the pool's, or while the steps that decide
-        are not committed."""
-        stretch = places(problem_ids, step=step, count=count)
+        """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
+        depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError for other
+        problems than the pool's or while a step whose outcomes count is not committed."""
+        slots = places(problem_ids, step=step, count=count)
         if list(problem_ids) != self._ids:
             raise ValueError("adaptive chooses of the pool that it was made with")
         beliefs = self.beliefs(step)
         weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
         weights[beliefs.resting] *= RESTING
-        # Of the bit generator itself, whose stream numpy keeps; that of a Generator's methods it may change.
+        # Raw bits: numpy keeps their stream in all versions, but may change that of Generator's methods.
         bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
         uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+        # Weighted draws without replacement: -log(u) / weight is an exponential variable, and the smallest ones win.
         drawn = self._first(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
         if taken:
             return others(drawn, taken, count)
-        # Of a step that takes fewer than EXPLORED problems, in some of the steps.
+        # One of EXPLORED problems goes to those with the least evidence. Small steps take one in some steps only.
         explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
         if explored:
             last = min(explored, len(weights)) - 1
@@ -162,7 +164,7 @@ class Adaptive:
             keys = np.where(beliefs.evidence < least, 0.0, np.where(beliefs.evidence == least, uniform[1], 1.0))
             least_known = self._first(keys, explored)
             drawn = [*others(drawn, least_known, count - explored), *least_known]
-        return [drawn[place % len(drawn)] for place in range(len(stretch))]
+        return [drawn[place % len(drawn)] for place in range(len(slots))]
 
     def beliefs(self, step: int) -> Beliefs:
         """What is known of the problems when `step` is sampled."""
@@ -171,8 +173,9 @@ class Adaptive:
         return self._last[1]
 
     def _beliefs(self, step: int) -> Beliefs:
+        """Each problem's pass rate as Beta(right, wrong): a prior from similar problems and its own fading outcomes."""
         n = len(self._ids)
-        when, where, right, graded = self._known(step)
+        when, where, right, graded = self._known(step)  # by group: its step, its problem's place, its completions
         fade = 1 / (1 + (step - when) / HALF_AGE)
         rights = _sums(where, fade * right, n)
         evidence = _sums(where, fade * graded, n)
@@ -180,19 +183,19 @@ class Adaptive:
         known = evidence / (evidence + KNOWN)
         pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
         mean = np.clip(pool + self._like(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
-        # Two completions of one group differ with the probability 2p(1-p): its mean over problems, against that of one
-        # pass rate for all, says how far from 0 and 1 pass rates are.
+        # Pairs of one group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its expectation is
+        # m(1-m) w / (w + 1): the ratio to m(1-m), `spread`, gives w (`worth`).
         pairs = graded >= 2
-        differ = np.where(pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
+        pair_variance = np.where(pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
         paired = _sums(where, fade * pairs, n)
         weight = np.where(paired > 0, known, 0.0)
-        within = _sums(where, fade * differ, n) / np.maximum(paired, 1e-12)
-        even = SPREAD_WORTH * pool * (1 - pool)
+        within = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
+        even = SPREAD_WORTH * pool * (1 - pool)  # pseudo-evidence for a spread of 1/2
         spread = (even / 2 + (weight * within).sum()) / (even + (weight * mean * (1 - mean)).sum())
         spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
         worth = spread / (1 - spread)
         seen = len(np.unique(where[when >= 0]))
-        # Of the steps that count: one step ahead nobody knows what the step before sampled.
+        # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
         resting = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
         return Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen, resting)
 

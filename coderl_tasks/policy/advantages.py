@@ -140,16 +140,15 @@ def should_skip(advantages: list[float]) -> bool:
 def with_advantages(
     graded: pl.DataFrame, estimate: Estimator = compute_advantages, count: CountedRewards = as_graded
 ) -> pl.DataFrame:
-    """`graded` with the advantages that `estimate` gives each group for the rewards that `count`, and `trained` on the
-    rows the update uses: not groups without a signal, which keep the deviations from their mean, and not empty
-    completions. Infra errors have no advantage, nor has a group with fewer than two members that count."""
+    """Adds `advantage` and `trained`. `count(group)` is each completion's reward, or None to leave it out; `estimate`
+    turns the others into advantages, if there are two. A group without a signal keeps its deviations from the mean.
+    The update skips it (`trained` is false), empty completions, and those without an advantage."""
     groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
     for group in split_groups(graded):
         rewards = count(group)
         gradable = [reward for reward in rewards if reward is not None]
         signal = _has_signal(rewards)
-        # Estimated only where rewards differ: equal ones deviate from their mean by rounding, which a division would
-        # blow up.
+        # Estimate only where rewards differ: equal ones deviate from the mean by rounding, which dividing amplifies.
         advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
         remaining = iter(advantages)
         column = [None if reward is None else next(remaining, None) for reward in rewards]

@@ -69,15 +69,16 @@ Kind = Literal["state", "sampler", "both"]
 
 
 async def connect(base_url: str | None = None, api_key: str | None = None) -> tinker.ServiceClient:
-    """A session with the service. None for either argument leaves it to the SDK (TINKER_BASE_URL, TINKER_API_KEY).
-    ConfigError for a key that is malformed or refused, InfraError if no answer comes for five minutes."""
+    """Opens a session with the service. The SDK fills in an argument that is None (TINKER_BASE_URL, TINKER_API_KEY).
+    Raises ConfigError for a key that is malformed or refused, InfraError if no answer comes for five minutes."""
     if api_key is not None and not api_key.startswith(KEY_PREFIX):
         raise ConfigError(f"a Tinker API key starts with {KEY_PREFIX}: check TINKER_API_KEY")
     service = tinker.ServiceClient(base_url=base_url, api_key=api_key)
     opened, abandoned = threading.Event(), threading.Event()
 
     def close_abandoned() -> None:
-        # Whichever comes last. A session that nobody closes sends heartbeats for as long as the process lives.
+        # The thread and a cancelled caller both come here, and the last one closes. A session that nobody closes sends
+        # heartbeats until the process ends.
         if opened.is_set() and abandoned.is_set():
             service.close("interrupted")
 
@@ -251,27 +252,27 @@ async def require_answer(base_url: str | None, *, patience_s: float = PATIENCE_S
 
 
 async def served_by(base_url: str | None, api_key: str | None, model_name: str) -> str:
-    """What answers for a model: of coderl's own server the engine and the weights, which another port does not change;
-    else the service's address. Raises InfraError if nothing answers."""
+    """Identifies what serves a model: for coderl's own server its engine and weights, which are the same on any port;
+    for any other service its address. Raises InfraError if nothing answers."""
     address = service_address(base_url)
     try:
         async with httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), verify=_certificates()
         ) as client:
-            # Not through the SDK, which drops what its own service does not say.
+            # Not through the SDK: it drops `served`, a field that only coderl's server sends.
             url = f"{resolve_base_url(base_url)}/api/v1/get_server_capabilities"
             answer = await client.get(url, headers={"X-API-Key": api_key or ""})
     except httpx.TransportError as error:
         raise InfraError(f"no answer from Tinker at {named_address(base_url)}: {error}") from error
     try:
         models = answer.json()["supported_models"] if answer.status_code == httpx.codes.OK else []
-        told = next((model.get("served") for model in models if model["model_name"] == model_name), None)
+        served = next((model.get("served") for model in models if model["model_name"] == model_name), None)
     except (ValueError, TypeError, KeyError, AttributeError):
         return address
-    if not isinstance(told, str):
+    if not isinstance(served, str):
         return address
     host = urlsplit(address).hostname
-    return told if host in LOOPBACK else f"{told}, at {host}"
+    return served if host in LOOPBACK else f"{served}, at {host}"
 
 
 async def lost(base_url: str | None, *, outage_s: float = OUTAGE_S, every_s: float = PROBE_EVERY_S) -> NoReturn:

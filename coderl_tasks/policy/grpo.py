@@ -121,11 +121,9 @@ def array_datum(
     advantage: Advantage,
     loss_fn: LossName = LOSS_FN,
 ) -> tinker.types.Datum:
-    """As `make_datum`, with an array in the place of the input's list of tokens, and what `loss_fn` reads besides.
-
-    A step's 24 million tokens take 0.1 GB as arrays, and 1 GB as Python's numbers. The SDK sends both as the same
-    bytes, but can neither compare nor dump the array.
-    """
+    """As `make_datum` (`tokens`: prompt + completion, `ob_len`: the prompt's length), but the input's tokens stay an
+    array, and what else `loss_fn` reads is added. A step's 24 million tokens take 0.1 GB as arrays, 1 GB as lists. The
+    SDK sends both as the same bytes, but can neither compare nor dump the array."""
     n = len(tokens)
     if ob_len < 1:
         raise ValueError(f"ob_len must be at least 1 (the prompt's length), got {ob_len}")
@@ -137,6 +135,7 @@ def array_datum(
             f"{n} (all tokens) or {n - 1} (targets)"
         )
     completion_logprobs = logprobs[len(logprobs) - (n - ob_len) :]
+    # Target i is token i + 1: the completion's targets begin at ob_len - 1, and the prompt's stay 0.
     sampler_logprobs = np.zeros(n - 1, dtype=np.float32)
     sampler_logprobs[ob_len - 1 :] = completion_logprobs
     advantages = np.zeros(n - 1, dtype=np.float32)

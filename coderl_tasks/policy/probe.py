@@ -90,7 +90,7 @@ class Probe:
         return "; ".join(parts)
 
     def warnings(self) -> list[str]:
-        """What a run on this service has to live with, one line each."""
+        """What the user should know of this service before training, one line each."""
         found = []
         if self.served is not None and not same_model(self.served, self.model):
             found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
@@ -157,9 +157,9 @@ async def probe_service(
     temperature: float,
     loss: PolicyLoss = IMPORTANCE_SAMPLING,
 ) -> Probe:
-    """Ask the service behind `sampler` and `trainer`, which hold the same policy; nothing is trained. `loss` is the
-    one that it is going to be trained with. CoderlError if all samples of a request are the same with and without a
-    seed, InfraError if none comes with log-probabilities, or the service fails."""
+    """Finds out by a few requests how the service samples and scores; trains nothing. `sampler` and `trainer` must hold
+    the same policy, and `loss` is the one to train with. Raises CoderlError if all samples of a request are the same
+    with and without a seed, InfraError if none has log-probabilities or the service fails."""
     prompt = renderer.prompt_tokens([{"role": "user", "content": QUESTION}])
     stop, seed = renderer.stop_tokens, seed_for("probe")
     draw = partial(sample_group, sampler, prompt)
@@ -182,31 +182,31 @@ async def probe_service(
         )
     draw_greedy = partial(draw, num_samples=1, max_tokens=GREEDY_TOKENS, temperature=0.0, seed=seed)
     (greedy,) = await draw_greedy(stop=stop)
-    # Greedy decoding is sent past a token that it is known to reach: in so few tokens no completion may meet its own
-    # stop token, and then nothing would show whether stop tokens are honoured.
-    earlier = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
-    (again,) = await draw_greedy(stop=[*stop, earlier])
-    ones, others = ([one for one in some if one.logprobs is not None] for some in (at_one, scaled))
-    if not ones or (scaled and not others):
+    # Decode again with a stop token that greedy decoding is known to reach: in so few tokens no completion may reach
+    # its own stop token, and then nothing would show whether the service honours stop tokens.
+    known_stop = greedy.tokens[len(greedy.tokens) // 2] if greedy.tokens else stop[0]
+    (stopped,) = await draw_greedy(stop=[*stop, known_stop])
+    usable, usable_scaled = ([one for one in some if one.logprobs is not None] for some in (at_one, scaled))
+    if not usable or (scaled and not usable_scaled):
         raise InfraError(f"no sample of the Tinker service at {service} has log-probabilities: none can be trained on")
-    trained = await _trained_logprobs(trainer, prompt, [*ones, *others], loss)
-    gap = _mean_gap(ones, trained[: len(ones)])
+    trained = await _trained_logprobs(trainer, prompt, [*usable, *usable_scaled], loss)
+    gap = _mean_gap(usable, trained[: len(usable)])
     logprobs_at: LogprobsAt | None = None
-    if others:
+    if usable_scaled:
         tolerance = max(LEAST_TOLERANCE, 3 * gap / min(1.0, temperature))  # scaling by 1 / T scales the noise too
-        logprobs_at = await _logprobs_at(sampler, prompt, others, trained[len(ones) :], temperature, tolerance)
+        logprobs_at = await _logprobs_at(sampler, prompt, usable_scaled, trained[len(usable) :], temperature, tolerance)
     # By identity: `at_one` is `first` unless seeds clone.
-    sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, again)}.values()
+    sampled = {id(c): c for c in (*first, *at_one, *scaled, greedy, stopped)}.values()
     return Probe(
         service=service,
         model=model,
         temperature=temperature,
         served=trainer.get_info().model_data.model_name,
         seeds_clone=seeds_clone,
-        greedy_repeats=again.tokens == greedy.tokens[: len(again.tokens)] and bool(again.tokens),
-        stops=_stops(sampled, {*stop, earlier}),
+        greedy_repeats=stopped.tokens == greedy.tokens[: len(stopped.tokens)] and bool(stopped.tokens),
+        stops=_stops(sampled, {*stop, known_stop}),
         gap=gap,
-        gap_at_temperature=_mean_gap(others, trained[len(ones) :]) if others else None,
+        gap_at_temperature=_mean_gap(usable_scaled, trained[len(usable) :]) if usable_scaled else None,
         logprobs_at=logprobs_at,
         duplicate_rate=excess_rate(_repeats(scaled or at_one)) or 0.0,
         tokens=sum(len(completion.tokens) for completion in sampled),
@@ -264,18 +264,20 @@ async def _logprobs_at(
     temperature: float,
     tolerance: float,
 ) -> LogprobsAt:
-    """Which distribution the log-probabilities of `completions`, sampled at `temperature`, are of."""
+    """Returns which distribution the log-probabilities of `completions`, sampled at `temperature`, belong to. `trained`
+    are the trainer's at temperature 1. Mean gaps per token up to `tolerance` count as equal."""
     unscaled = _mean_gap(completions, trained)
     nearest, farthest = [], []
     for completion, scores in zip(completions, trained, strict=True):
         top = await _top_logprobs(sampler, prompt, completion.tokens)
         if top is None:
             return "unscaled" if unscaled <= tolerance else "unknown"
+        # At `temperature` a log-probability is only known to lie between bounds: note the least and greatest gap.
         low, high = scaled_bounds(scores, top, temperature)
         sampled = np.asarray(completion.logprobs, dtype=np.float64)
         nearest.append(np.maximum(0.0, np.maximum(low - sampled, sampled - high)))
         farthest.append(np.maximum(np.abs(sampled - low), np.abs(sampled - high)))
-    # Near 1, or where one token takes nearly all, both fit: then the closer one, against the scaled one's worst case.
+    # Near 1, or if one token has nearly all probability, both fit: "unscaled" must beat the scaled one's greatest gap.
     if unscaled <= min(tolerance, float(np.concatenate(farthest).mean())):
         return "unscaled"
     return "scaled" if float(np.concatenate(nearest).mean()) <= tolerance else "neither"

@@ -89,11 +89,9 @@ async def sample_group(
     stop: Stop = None,
     top_p: float = 1.0,
 ) -> list[Completion]:
-    """`num_samples` completions of one prompt, in one `sample` call. `stop` None means the model's own end token.
-
-    Where fewer come, the rest is MISSING. Raises InfraError if the service fails or sends too many, ConfigError if it
-    refuses for good, ValueError for nothing to sample or an empty `stop`, which would disable all stopping.
-    """
+    """Samples `num_samples` completions of one prompt in one request. `stop` None means the model's own end token. If
+    fewer come, the rest are MISSING. Raises InfraError if the service fails or sends too many, ConfigError if it
+    refuses for good, ValueError if there is nothing to sample or `stop` is empty, which would disable stopping."""
     if not prompt_tokens or max_tokens < 1 or num_samples < 1:
         raise ValueError(f"nothing to sample: {len(prompt_tokens)=}, {max_tokens=}, {num_samples=}")
     if stop is not None and not len(stop):
@@ -104,33 +102,30 @@ async def sample_group(
     try:
         with tinker_errors("sampling"):
             response = await sampling_client.sample(prompt=prompt, num_samples=num_samples, sampling_params=params)
-    except AssertionError as error:  # how the SDK says that not as many sequences came as the service had promised
+    except AssertionError as error:  # the SDK asserts that the service sends as many sequences as it promised
         raise InfraError(f"Tinker, sampling: {error}") from error
     if len(response.sequences) > num_samples:
         raise InfraError(f"Tinker, sampling: {num_samples} completions asked for, {len(response.sequences)} came")
-    came = []
+    completions = []
     for sequence in response.sequences:
-        # Of the arrays: lists that the sequence makes stay with it, and the SDK lets go of its answers late.
+        # Read the arrays: a sequence keeps the lists that it makes, and the SDK keeps its answers for long.
         if sequence.tokens_np is None:
             tokens, logprobs = list(sequence.tokens), list(sequence.logprobs or ())
         else:
             tokens = sequence.tokens_np.tolist()
             logprobs = [] if sequence.logprobs_np is None else sequence.logprobs_np.tolist()
-        # One log-probability that is not finite would make the loss of the whole step so, and the gradient.
+        # One non-finite log-probability would make the whole step's loss and gradient non-finite.
         usable = bool(tokens) and len(logprobs) == len(tokens) and bool(np.isfinite(logprobs).all())
-        came.append(Completion(tokens, logprobs if usable else None, str(sequence.stop_reason)))
-    return came + [MISSING] * (num_samples - len(came))
+        completions.append(Completion(tokens, logprobs if usable else None, str(sequence.stop_reason)))
+    return completions + [MISSING] * (num_samples - len(completions))
 
 
 async def try_all(
     work: Callable[[ItemT], Awaitable[ResultT]], items: Sequence[ItemT], what: str = "groups"
 ) -> list[ResultT]:
-    """What `work` gives for each of `items`, all worked on together, in order; `what` they are.
-
-    An InfraError leaves the others their try, since what they sample is paid for: the first in order is raised once all
-    are through. So does a BudgetReachedError, which is raised where there is no InfraError, as that is worth another
-    try. Any other error stops the others at once.
-    """
+    """Runs `work` on all `items` concurrently and returns the results in order; `what` names the items in errors. After
+    an InfraError or a BudgetReachedError the others finish, since what they sample is paid for. Then the first
+    InfraError is raised, as a retry may help, else the BudgetReachedError. Any other error cancels the rest at once."""
     tasks = [asyncio.ensure_future(work(item)) for item in items]
     running = set(tasks)
     try:
@@ -147,7 +142,7 @@ async def try_all(
     failures = [error for task in tasks if isinstance(error := task.exception(), InfraError)]
     if failures:
         raise InfraError(f"{len(failures)} of {len(items)} {what} failed; first: {failures[0]}") from failures[0]
-    return [task.result() for task in tasks]  # of what is left only a BudgetReachedError is raised
+    return [task.result() for task in tasks]  # raises the BudgetReachedError, if there is one
 
 
 def group_frame(
@@ -217,11 +212,11 @@ def require_sampled(sampled: pl.DataFrame, what: str) -> None:
 
 
 def require_graded(rollouts: pl.DataFrame, what: str) -> None:
-    """Raises SandboxDownError, which names `what`, if over MOST_LOST of the programs met an outage, not a verdict: what
-    an outage leaves is mostly completions without a program, which need no sandbox, and no fair sample.
+    """Raises SandboxDownError if over MOST_LOST of the programs met an outage instead of a verdict. Most other graded
+    completions then have no program, so they are no fair sample. `what` names the rollouts in the message.
 
-    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions: no
-    retry can help, but a mended function, for which what was sampled stays recorded.
+    Raises CoderlError, with a traceback, if compute_reward failed on over MOST_REWARD_ERRORS of the completions. Only a
+    corrected function helps; the samples stay recorded for it.
     """
     programs = rollouts.filter(pl.col("verdict") != Verdict.FORMAT_ERROR)["verdict"]
     lost = int((programs == Verdict.INFRA_ERROR).sum())

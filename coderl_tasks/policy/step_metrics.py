@@ -76,33 +76,31 @@ class UpdatedStep:
 
 
 def group_repeats(sampled: pl.DataFrame) -> pl.DataFrame:
-    """How many completions of each group of `sampled` (SAMPLED_SCHEMA) repeat another one token for token, and how many
-    chance explains: one row per group, over its `n` completions that have log-probabilities.
+    """Counts the completions of each group of `sampled` (SAMPLED_SCHEMA) that repeat another one token for token: one
+    row per group (REPEATS_SCHEMA), over its `n` completions that have log-probabilities.
 
-    `repeated` of them another one equals, `expected` would for independent draws, and they are `clones` where all are
-    the same and that is improbable. A service that draws all samples of a request with one seed, or caches answers,
-    hands out one completion many times: such a group has no signal. Short or nearly certain completions repeat by
-    themselves: of n - 1 independent draws at least one is the same as a completion of probability p, which its
-    log-probabilities give, with probability 1 - (1 - p)^(n - 1); summed over the group that is an unbiased estimate of
-    how many completions repeat another.
+    `repeated` completions equal another one; with independent draws `expected` of them would. `clones`: all are equal,
+    and that is improbable. A service that draws all samples of a request with one seed, or caches answers, returns
+    clones: such a group has no signal. Short or nearly certain completions also repeat by chance. A completion of
+    probability p, the product over its tokens, equals one of n - 1 independent draws with probability
+    1 - (1 - p)^(n - 1); the sum over the group is an unbiased estimate.
 
-    Not covered: log-probabilities at another temperature than the completions were sampled at. Below 1 they understate
-    how often independent draws repeat.
+    Not covered: log-probabilities at another temperature than that of sampling. Below 1 they understate chance.
     """
     known = sampled.select("completion_tokens", "logprobs")
     rows = []
-    for index in sampled["group_index"].unique().sort():  # one after the other: a step's tokens can be gigabytes
+    for index in sampled["group_index"].unique().sort():  # one group at a time: a step's tokens can be gigabytes
         group = known.filter((sampled["group_index"] == index) & sampled["logprobs"].is_not_null())
         n = group.height
         if not n:
             continue
-        # With exact sums: those of polars have other last bits where a frame lies in memory in other pieces, and a run
-        # that was killed would commit another rate than one that was not.
+        # Exact sums: the last bits of polars' sums depend on how a frame is split in memory, so a run that was killed
+        # would commit another rate than one that was not.
         probabilities = [min(1.0, math.exp(math.fsum(each))) for each in group["logprobs"]]
         times = Counter(each.to_numpy().tobytes() for each in group["completion_tokens"])
         repeated = sum(count for count in times.values() if count > 1)
         expected = math.fsum(1 - (1 - p) ** (n - 1) for p in probabilities)
-        # The same tokens can come with other log-probabilities: improbable is what all of them say.
+        # Equal tokens can have different log-probabilities: by all of them the repeats must be improbable.
         clones = n > 1 and len(times) == 1 and all(p ** (n - 1) < IMPROBABLE for p in probabilities)
         rows.append((index, n, repeated, expected, clones))
     return pl.DataFrame(rows, schema=REPEATS_SCHEMA, orient="row")
@@ -271,8 +269,8 @@ METRICS: tuple[Metric[Any], ...] = (*ROLLOUT_METRICS, *UPDATE_METRICS)
 
 
 def rollout_metrics(rollouts: pl.DataFrame, own_groups: int | None = None, epochs: int = 1) -> dict[str, Any]:
-    """ROLLOUT_METRICS of a step by name, from its scored rollouts (ROLLOUT_SCHEMA), of which so many groups are its own
-    and not in place of others; None where none is. They are trained on `epochs` times."""
+    """Returns ROLLOUT_METRICS by name of a step's scored rollouts (ROLLOUT_SCHEMA). Groups from index `own_groups` on
+    replaced others; None if none can. The update goes over the trained rows `epochs` times."""
     about = rollouts.select("stop_reason", tokens=pl.col("completion_tokens").list.len().cast(pl.Int64))
     low, high = pl.col("reward").min(), pl.col("reward").max()
     groups = rollouts.group_by("group_index").agg(

@@ -172,21 +172,21 @@ def observed(scored: pl.DataFrame, seed: int) -> pl.Series:
 async def with_base_logprobs(
     base: tinker.SamplingClient, scored: pl.DataFrame, concurrency: int, which: pl.Series
 ) -> pl.DataFrame:
-    """`scored` (ROLLOUT_SCHEMA) with `base_logprobs` on the rows that `which` says, by up to `concurrency` requests at
-    a time. Raises InfraError if the service fails, or leaves out a token."""
+    """Adds `base_logprobs` to the rows of `scored` (ROLLOUT_SCHEMA) where `which` is true, by up to `concurrency`
+    concurrent requests. Raises InfraError if the service fails or leaves out a token."""
     slots = asyncio.Semaphore(concurrency)
 
-    async def of(row: int) -> pl.Series:
+    async def logprobs_of(row: int) -> pl.Series:
         prompt, completion = scored["prompt_tokens"][row], scored["completion_tokens"][row]
         async with slots:
             with tinker_errors("computing the base model's log-probabilities"):
                 scores = await base.compute_logprobs(tinker.ModelInput.from_ints([*prompt, *completion]))
-        ours = [value for value in scores[len(prompt) :] if value is not None and math.isfinite(value)]
-        if len(ours) != len(completion):
+        base_logprobs = [value for value in scores[len(prompt) :] if value is not None and math.isfinite(value)]
+        if len(base_logprobs) != len(completion):
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
-        return pl.Series(ours, dtype=pl.Float32)
+        return pl.Series(base_logprobs, dtype=pl.Float32)
 
-    found = iter(await try_all(of, which.arg_true().to_list(), "completions"))
+    found = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
     column = [next(found) if is_asked else None for is_asked in which]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
@@ -238,15 +238,12 @@ async def update_policy(
     method: UpdateMethod | None = None,
     seed: int = 0,
 ) -> UpdateResult:
-    """Train on the `trained` rows of `scored` as `method` says (by default one optimizer step on all); no step if
-    there are none. `seed` draws the batches.
-
-    It can be cancelled; steps may be applied all the same. Raises as `train_step` does, UpdateFailedError if the
-    service answers without log-probabilities, UpdateRefusedError if they are not finite: the client is then lost.
-    """
+    """Trains on the `trained` rows of `scored`, if any, as `method` says (default: one optimizer step on all of them).
+    `seed` draws the batches. After an error or a cancellation do not use the client: steps may have been applied.
+    Raises as `train_step` does, UpdateFailedError without log-probabilities, UpdateRefusedError for non-finite ones."""
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
-    # Worked out once, for the datums and for the loss that is reported: both must be of the same numbers.
+    # Computed once: the datums and the reported loss must use the same numbers.
     advantages: Sequence[Advantage] = list(rows["advantage"])
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
@@ -254,20 +251,20 @@ async def update_policy(
     kl_base = None if scored["base_logprobs"].null_count() == scored.height else kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
-    # dro's penalty is on every target, and would pull on a prompt that has zeros there.
+    # dro penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt.
     if method.loss.name == "dro":
         datums = await _with_prompt_logprobs(training_client, datums, rows["prompt_tokens"].list.len().to_list())
     steps: list[OptimizerStep] = []
-    # One at a time: a policy that has diverged is not trained on, and the answer to each says whether it has.
+    # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
         forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
-        # Both, even if one fails: what forward_backward failed with is the cause, whichever comes back first.
+        # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
         output = finish_train_step(*answers)
         steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
     tokens = sum(step.n_tokens for step in steps)
-    cut = [step.clipped for step in steps if step.clipped is not None]
+    clipped = [step.clipped for step in steps if step.clipped is not None]
     return UpdateResult(
         n_datums=len(datums),
         n_tokens=sum(step.n_tokens for step in steps if step.epoch == 0),
@@ -277,7 +274,7 @@ async def update_policy(
         kl_sample_train=math.fsum(step.gap for step in steps) / tokens,
         ratio_mean=math.fsum(step.ratio_sum for step in steps) / tokens,
         ratio_max=max(step.ratio_max for step in steps),
-        clipped_share=math.fsum(cut) / tokens if cut else None,
+        clipped_share=math.fsum(clipped) / tokens if clipped else None,
         grad_norm=max((step.grad_norm for step in steps if step.grad_norm is not None), default=None),
     )
 
@@ -312,11 +309,12 @@ def _step(
     loss: PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
-    """What one optimizer step was made on: the datums number `batch` of `rows`, with all rows' `advantages`."""
+    """Sums up one optimizer step. `batch` indexes `rows` and `advantages`; `output` has the trainer's log-probabilities
+    before the step. Raises UpdateRefusedError if they show that training has diverged."""
     answers = output.forward_backward.loss_fn_outputs
     _require_logprobs(answers, len(batch))
     prompts = rows["prompt_tokens"].list.len()
-    # In float64: both sides come in float32, too coarse to add up a step's tokens in.
+    # Sum in float64: both sides come in float32, too coarse for a sum over a step's tokens.
     gap, total, tokens, ratio_sum, ratio_max = 0.0, 0.0, 0, 0.0, 0.0
     clipped: int | None = None
     for answer, index in zip(answers, batch, strict=True):

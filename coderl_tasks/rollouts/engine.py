@@ -108,8 +108,8 @@ class RolloutEngine:
         first_sample: int = 0,
         temperature: float | None = None,
     ) -> GroupRequest:
-        """The request for `num_samples` completions of `problem`, numbered from `first_sample`. `sampler_step` and
-        `temperature` are those of the settings unless given."""
+        """Builds the request for `num_samples` completions of `problem`, numbered from `first_sample`. Without a `seed`
+        the service draws freely. `sampler_step` and `temperature` default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
         return GroupRequest(
             group_index=group_index,
@@ -129,14 +129,13 @@ class RolloutEngine:
     async def sample(
         self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
     ) -> pl.DataFrame:
-        """One sampled group (SAMPLED_SCHEMA), with which `record` is called. A prompt that leaves no room counts as
-        empty, truncated completions. Raises as `sample_group` does, and BudgetReachedError before it could pass the
-        cap."""
+        """Samples a group (SAMPLED_SCHEMA) and passes it to `record`. If the prompt leaves no room, its completions are
+        empty and truncated. Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
             group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
         else:
-            # Held for the request alone: who records or grades keeps no other group from being sampled.
+            # Hold a slot only for the request: recording and grading must not delay other groups.
             async with self._slots, self._budget.room(request) as charge:
                 completions = await sample_group(
                     sampler,
@@ -207,11 +206,11 @@ class GradedAhead:
 
 
 class Session:
-    """Open clients of the services in use. `context` is the model's context length in tokens, `service_address` that of
-    the Tinker service, None for a server that this process started; `served_by` says what answers there for the model;
-    `current` is the open session with it: the clients of any other one end soon.
+    """Open clients of the services in use. `context` is the model's context length in tokens. `service_address` is the
+    Tinker service's, None for a server that this process started; `served_by` says what serves the model there.
+    `current` is the open Tinker session: clients of any other session end soon.
 
-    With `model_name`, a session with Tinker that takes the place of another is opened only if the service still has it.
+    With `model_name`, a new Tinker session replaces a released one only if the service still has the model.
     """
 
     def __init__(
@@ -234,28 +233,27 @@ class Session:
         self.budget = budget or Budget()
         self._used = used
         self._model_name = model_name
-        self._reopens = False
+        self._reopens = False  # whether a session was released before
         self.current: tinker.ServiceClient | None = None
-        # Sampling ahead and training may both find no session: the second waits for the first one's.
+        # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
         self._opening = asyncio.Lock()
         self._released: list[tinker.ServiceClient] = []
-        self._working = 0
+        self._working = 0  # calls of `supervise` under way: released sessions are closed when there are none
 
     async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which uses these services; it is cancelled when one of them is gone.
+        """Returns the result of `work`, and cancels it when a service is gone: the SDK itself would wait forever.
 
-        The SDK waits without end for a server that is gone. An embedded one is started again by its supervisor, and
-        CoderlError raised if it stays down; a service that is silent for ten minutes is an InfraError. On InfraError,
-        unless it is the sandbox's, the session with Tinker is released, since a restarted server does not know it: the
-        retry opens a new one. What else is under way may go on with the old one, which is closed when nothing is.
+        Raises CoderlError if an embedded server stays down although its supervisor restarts it, InfraError if a service
+        is silent for ten minutes. An InfraError, unless it is the sandbox's, releases the Tinker session, which a
+        restarted server does not know: the retry opens a new one. Other work may go on with the released session.
         """
-        before = self.current
+        session_before = self.current
         task = asyncio.ensure_future(work)
         silence = asyncio.ensure_future(lost(self._used.tinker_url))
         self._working += 1
         try:
             while not task.done():
-                # Polled, as `down` is set by a supervisor's thread, which no event loop wakes up for.
+                # Poll: a supervisor's thread sets `down`, which does not wake the event loop.
                 await asyncio.wait((task, silence), timeout=SUPERVISION_S, return_when=asyncio.FIRST_COMPLETED)
                 for server in self._used.embedded:
                     if server.down.is_set():
@@ -267,16 +265,16 @@ class Session:
             # Nothing is wrong with Tinker here, and a new session would restore the policy for nothing.
             raise
         except InfraError:
-            if before is None or before is self.current:  # else other work has released it, and this one is new
+            if session_before is None or session_before is self.current:  # otherwise other work has already replaced it
                 self._release()
             raise
         finally:
             silence.cancel()
             if not task.done():
-                # A cancelled SDK call may hang on a server that is gone, so that it is waited for only so long.
+                # A cancelled SDK call may hang on a server that is gone: do not wait for it longer than this.
                 task.cancel()
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
-            # Closing ends a session's models and samplers, and other work may still use those of a released one.
+            # Only when no other work is left: closing ends the models and samplers of a released session.
             self._working -= 1
             if not self._working and self._released:
                 await self._close_released()

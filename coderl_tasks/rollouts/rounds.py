@@ -92,7 +92,7 @@ async def sample_in_rounds(
     recorded: pl.DataFrame | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Graded completions of each problem, as many as `plan` wants: ROLLOUT_SCHEMA in problem and sample order.
+    """Samples and grades the completions that `plan` wants of each problem: ROLLOUT_SCHEMA in problem and sample order.
 
     group_index is the problem's place in `problems`, attempt the round. With `groups`, rounds recorded there by an
     earlier, unfinished call with the same `fingerprint` are used; recorded ones of any other call are deleted.
@@ -103,7 +103,7 @@ async def sample_in_rounds(
     unclear = [index for index, name in enumerate(ids) if plan.sampled is None or name in plan.sampled]
     rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear))
     rounds.take(recorded)
-    # Twice: what the sandbox failed to grade is graded again once all others are through, by when it may be back.
+    # Twice: after all others, completions that the sandbox failed to grade are graded again; it may be back by then.
     for _ in range(GRADING_PASSES):
         clear = await try_all(rounds.of_problem, unclear)
         unclear = [index for index, is_clear in zip(unclear, clear, strict=True) if not is_clear]

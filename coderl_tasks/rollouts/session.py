@@ -36,31 +36,31 @@ def first_error() -> Iterator[None]:
 
 @asynccontextmanager
 async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
-    """The services `used`, opened for a run of `settings` with that budget; closed when the block ends.
+    """Opens the services `used` for `settings` and `budget`, and closes them when the block ends.
 
     Raises ConfigError if the service lacks the model, the chat format does not fit it, or rewards cannot be computed as
     `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
     """
-    # Before the SDK is used, which tries a mistyped address for five minutes without a word.
+    # Before the SDK is used: it silently retries a mistyped address for five minutes.
     await require_answer(used.tinker_url)
     model = settings.model_name
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
-        # Side by side: a start waits for the slowest of them. The first that fails ends the others.
+        # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
         with first_error():
             async with asyncio.TaskGroup() as tasks:
                 address = used.tinker_url, used.tinker_api_key
-                # A thread, since reading a tokenizer takes seconds in which nothing else would go on.
+                # In a thread: reading a tokenizer would block the event loop for seconds.
                 read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
                 rendering = tasks.create_task(read)
                 asking = tasks.create_task(context_length(*address, model))
                 identifying = tasks.create_task(served_by(*address, model))
                 trying = tasks.create_task(try_programs(used.sandbox_urls))
-                # Before anything is sampled: with a sandbox that cannot grade it would be paid for in vain.
+                # Before anything is sampled: without a sandbox to grade them, samples would be paid for in vain.
                 tasks.create_task(require_sandbox(client))
         renderer, context = rendering.result(), asking.result()
         if context is None:
             logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
-        # Said and no more: programs of these kinds may not be in the data at all.
+        # Only logged: the data may not have programs of these kinds.
         for trial in trying.result():
             logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
         judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)

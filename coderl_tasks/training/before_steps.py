@@ -26,11 +26,11 @@ COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 
 
 def lost_scores(run: TrainingRun) -> list[int]:
-    """The committed steps whose update may have to be replayed (those since the last state that does not expire, of the
-    states from which the next step can be sampled) and whose scored rollouts are missing or damaged. DataError for a
-    step whose samples are lost too, and whose update is in no saved state."""
+    """Returns the committed steps whose scored rollouts are missing or damaged, and whose update may need a replay:
+    those since the newest saved state that does not expire. Raises DataError for a step whose samples are lost too, if
+    no saved state holds its update."""
     committed = run.directory.next_step
-    # From an older state than the newest the next step may have to be sampled, where the policy lags.
+    # With max_steps_off_policy the next step is sampled from an older policy: count only states up to that one.
     states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
     saved = max((state.updates for state in states), default=0)
     kept = max((state.updates for state in states if state.kept), default=0)
@@ -57,7 +57,8 @@ async def prepare(
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Score again what `lost_scores` names and probe an unknown service, by the phases as the caller retries them."""
+    """Re-scores the steps of `lost_scores` and probes an unknown service. `sample`, `score` and `probe` are the phases,
+    with the caller's retries; `say` tells the user a line."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)

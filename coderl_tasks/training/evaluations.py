@@ -20,14 +20,14 @@ BEFORE_TRAINING = -1
 @task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
 @supervised
 async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Progress | None = None) -> dict[str, Any]:
-    """Evaluate the policy after `step` (-1: before training) as `name`; its summary, recorded or new."""
+    """Returns the summary of evaluation `name` of the policy after `step` (-1: before training), recorded or new."""
     journal = run.directory.evaluation(name)
     recorded = journal.read_summary()
-    # The step too: the final one of a run that was given more steps is of another policy.
+    # Compare the step too: once a run gets more steps, its recorded final evaluation is of an earlier policy.
     if recorded is not None and recorded.get("step") == step:
         return recorded
-    # Renamed, not replaced: it is paid for, and `compare_to` may name it.
-    if recorded is not None:  # the final one of a run that goes on with more steps
+    # Rename that one, do not replace it: it is paid for, and `compare_to` may name it.
+    if recorded is not None:
         journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
     rollouts, summary = await evaluate_policy(
         evaluated_problems(run, name),
@@ -43,8 +43,8 @@ async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Prog
     )
     summary["step"] = step
     baseline = run.directory.evaluation(BASELINE)
-    if name != BASELINE and (before := baseline.read_summary()) is not None:
-        summary |= compared(baseline.read_rollouts(), rollouts, to=BASELINE, sides=(before, summary))
+    if name != BASELINE and (baseline_summary := baseline.read_summary()) is not None:
+        summary |= compared(baseline.read_rollouts(), rollouts, to=BASELINE, sides=(baseline_summary, summary))
     journal.write(rollouts, summary)
     return summary
 

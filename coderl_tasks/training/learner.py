@@ -158,8 +158,8 @@ class Learner:
         return [path for path in (*states[:-keep], *samplers[:-keep]) if path not in deleted]
 
     async def delete_outdated(self) -> None:
-        """Delete what `outdated` names. A service that fails is asked again after the next step, one that refuses is
-        not, and the log says so: what stays expires, and no step depends on it."""
+        """Delete what `outdated` names. After a failure or time-out the next step tries again, after a refusal none
+        does. Both are only logged: no step depends on it, since all outdated states expire."""
         if not self._deletes or not (paths := self.outdated()):
             return
         try:
@@ -171,7 +171,7 @@ class Learner:
                     async with asyncio.timeout(DELETE_TIMEOUT_S):
                         stored |= await stored_checkpoints(rest, training_run)
                 self._deleted = set(paths) - stored
-            # Asked again: without those that an earlier start is now known to have deleted.
+            # Call `outdated` again: it now leaves out what an earlier start has deleted.
             for path in self.outdated():
                 async with asyncio.timeout(DELETE_TIMEOUT_S):
                     await delete_checkpoint(rest, path)
@@ -198,8 +198,8 @@ class Learner:
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
     async def _sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
-        """A sampler of the policy after so many updates: of the weights that the last of them saved, or where it saved
-        none, or they are gone, of the policy in training, brought there."""
+        """Opens a sampler of the policy after so many updates, and returns both it and its session. Uses the weights
+        that the last update saved. If there are none, or they are gone, it restores the policy to that point."""
         if updates == 0:
             rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
             path = rows[-1].get("sampler_path") if rows else None
@@ -221,7 +221,8 @@ class Learner:
                 return trained.opened_by, await trained.client.save_weights_and_get_sampling_client()
 
     async def _after(self, updates: int) -> _Trained:
-        """The policy in training, brought to exactly the updates of the first so many steps."""
+        """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
+        Raises ConfigError or DataError if an update cannot be replayed."""
         trained = self._trained
         # A client that is ahead cannot go back: updates are not undone, only repeated from a saved state.
         if trained is None or trained.updates > updates or trained.opened_by is not self._session.current:
@@ -239,7 +240,7 @@ class Learner:
                     "start the run again to score its samples again; where they are lost too, remove the folders of "
                     f"the steps from {trained.updates:06d} on, to train these steps anew"
                 )
-            # As it was done then: a resume may have changed the settings since.
+            # Use the recorded parameters: a resume may have changed the settings since.
             adam, method = tinker.AdamParams(**commit.adam), UpdateMethod.recorded(commit.method)
             await self._apply(trained, trained.updates, scored, adam, method)
         return trained
@@ -258,8 +259,8 @@ class Learner:
         return result
 
     async def _restore(self, updates: int) -> _Trained:
-        """The policy at the newest state with at most so many updates, a new adapter without any. A state that is gone,
-        or cannot be used, is skipped for an older one, and logged; the last one's error is raised."""
+        """Loads the newest saved state with at most so many updates; if there is none, starts a new adapter (or that of
+        `init_from`) and saves it. If a state fails, it is logged, and an older one tried; the last error is raised."""
         service = await self._session.service()
         states = self.saved_states(updates)
         if self._directory.next_step and not read_checkpoints(self._directory.path):

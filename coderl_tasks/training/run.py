@@ -103,22 +103,22 @@ class Steering:
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
-        self._first = 0  # step that what is judged begins with
+        self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
     def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:
-        """What to do after `step`, whose row is `metrics`: at most one act, with what people are told of it."""
+        """Returns at most one act, with its message, after `step` (whose row is `metrics`). Rows must come in step
+        order. A second call for the same step returns the same result."""
         if self._settings.steer != "act":
             return []
         commits = self._directory.commits()[:step]
         earlier = acts_of(commits)
         first = max((act.from_step for act in earlier), default=0)
-        # What stood before an act is no reason for another one: the signs are looked for anew in the steps that it has
-        # changed.
+        # Signs from before an act are no reason for another one: watch anew from the first step that it changed.
         if first != self._first:
             self._first, self._watch = first, Watch(self._directory.config)
         judged = first + len(self._watch.history.steps)
-        # Of a commit that failed, and is tried again, the row has been taken.
+        # If an update is retried, its row was already added, so skip it.
         rows = [*(commit.metrics for commit in commits), metrics]
         for row in rows[judged:]:
             self._watch.add(row)
@@ -130,38 +130,37 @@ class Steering:
     def _decided(
         self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool
     ) -> tuple[Act, str] | None:
+        """The act due after `step`, if any, with its message. Instability comes first, then too little exploration,
+        then convergence. Only signs that have stood for STANDS steps count."""
         standing = {
             episode.rule.name: episode
             for episode in self._watch.episodes
             if episode.over is None and episode.seen == step and step - episode.begun + 1 >= STANDS
         }
-        start = step + 1 + self._settings.max_steps_off_policy
+        start = step + 1 + self._settings.max_steps_off_policy  # earlier ones may already be sampled
         temperature = temperature_at(self._settings, commits, start)
-        # Another temperature than 1 makes a gap between sampler and trainer by itself.
+        # At another temperature than 1 KL_spike is expected, so it is ignored.
         of_lr = ACTED_ON["learning_rate"]
         slower = [name for name in of_lr if name in standing and (name != "KL_spike" or temperature == 1)]
+        hotter = [name for name in ACTED_ON["temperature"] if name in standing]
         unstable = any(episode.over is None and episode.rule.name in of_lr for episode in self._watch.episodes)
         converged = next((name for name in ACTED_ON[STOP] if name in standing), None)
         if slower and sum(act.setting == "learning_rate" for act in earlier) < MOST_HALVINGS:
             act = Act("learning_rate", LR_FACTOR, start, slower[0])
             so_far = math.prod(act.by for act in _in_effect(self._settings, commits, "learning_rate", start))
             factor = so_far * LR_FACTOR
-            told = f"the learning rate is {factor:g} of what the settings say"
-        elif (
-            (hotter := [name for name in ACTED_ON["temperature"] if name in standing])
-            and may_be_hotter
-            # The epsilon is for the same: the last act up to HOTTEST is allowed.
-            and temperature + WARMER <= HOTTEST + 1e-9
-        ):
+            effect = f"the learning rate is {factor:g} of what the settings say"
+        # The epsilon absorbs rounding: the last act, to exactly HOTTEST, is allowed.
+        elif hotter and may_be_hotter and temperature + WARMER <= HOTTEST + 1e-9:
             act = Act("temperature", WARMER, start, hotter[0])
-            told = f"temperature {temperature + WARMER:.3g}"
+            effect = f"temperature {temperature + WARMER:.3g}"
         elif converged and not unstable and self._at_its_height(step, standing[converged].begun):
             act = Act(STOP, 0.0, start, converged)
-            told = "the run ends: it has converged, and Pass@1 is at its height"
+            effect = "the run ends: it has converged, and Pass@1 is at its height"
         else:
             return None
         sign = standing[act.why].sign.what
-        return act, f"from step {start} on {told} (steer=advise takes it back), since {act.why}: {sign}"
+        return act, f"from step {start} on {effect} (steer=advise takes it back), since {act.why}: {sign}"
 
     def _at_its_height(self, step: int, since: int) -> bool:
         """Whether the newest evaluation was after `since`, and neither it nor the one before it is off the highest
@@ -203,7 +202,7 @@ class TrainingRun:
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory)
-        # The run's own evaluations keep the session's: their rewards are those of any other evaluation.
+        # For training only: the run's own evaluations use the session's environment, as any other evaluation does.
         environment = session.environment
         if environment is CODE:
             is_fraction = settings.reward == "fraction"
@@ -217,8 +216,8 @@ class TrainingRun:
             context=session.context,
             overlong_tokens=settings.truncation.overlong_tokens,
         )
-        # Where a step needs room: the run directory, and the place of the embedded servers' states. What it saves there
-        # at most: a state, of three times the weights, and weights to sample from. A service has its own disks.
+        # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
+        # saves at most a state (three times the weights) and sampler weights. A remote service has its own disks.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
@@ -277,14 +276,14 @@ class TrainingRun:
 
 @asynccontextmanager
 async def open_run(settings: TrainSettings, directory: RunDirectory, used: Services) -> AsyncIterator[TrainingRun]:
-    """The run in `directory`, ready to work on. `settings.pool` is the pool's file.
+    """Yields the run in `directory`, ready to train, with its services open. `settings.pool` is the pool's file.
 
     Raises ConfigError if the pool is empty, no prompt of it leaves room for a completion, there is nothing to evaluate
     on, or programs could read the run or the pool.
     """
     pool_file = Path(settings.pool)
     used.require_hidden(directory.path, pool_file)
-    # First what lies on this machine: a pool or a data set that cannot be used costs no session.
+    # Local files first: a pool or a data set that cannot be used then costs no session.
     problems = read_pool(pool_file)
     orders = frozen_orders(directory, problems, pool_file)
     test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
@@ -298,7 +297,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
         try:
             yield run
         finally:
-            # While the session is open: what is being graded uses its sandbox client.
+            # Before the session closes: grading uses its sandbox client.
             await run.graded_ahead.close()
 
 

@@ -75,12 +75,12 @@ class Phase:
 @task(name="sample", task_run_name="step-{step}-sample", **PHASE)
 @supervised
 async def sample(run: TrainingRun, step: int) -> Phase:
-    """The sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled now and recorded. Raises
-    InfraError if too many came without log-probabilities to train on; their groups are then discarded, for the task's
-    retry to sample again. With `refill` also as `score` does."""
+    """Returns the sampled rollouts of `step` (SAMPLED_SCHEMA): those recorded, and the rest sampled and recorded now.
+    Raises InfraError if too many lack log-probabilities; their groups are discarded, and the task's retry samples them
+    again. With `refill` or `first_completions` it grades each round, and raises as `score` does."""
     journal = run.directory.step(step)
     recorded = journal.read("sampled")
-    if recorded is None and (scored := journal.read("scored")) is not None:  # which holds the samples too
+    if recorded is None and (scored := journal.read("scored")) is not None:  # it holds the samples too
         recorded = scored.select(list(SAMPLED_SCHEMA))
         journal.write("sampled", recorded)
     if recorded is not None:
@@ -90,9 +90,9 @@ async def sample(run: TrainingRun, step: int) -> Phase:
     if problems is None:
         problems = StepProblems(run.select_problems(step, run.settings.problems_per_step), decided=0)
         if run.adaptive is not None or run.settings.first_completions:
-            # Once: another version or machine might round otherwise.
+            # Record the selection: another version or machine might round differently and select others.
             problems = _record_problems(run, step, problems.ids, [])
-    # What an earlier process sampled goes on as if it had just arrived, graded with the others.
+    # Groups that an earlier process sampled are graded as if they had just arrived.
     groups = journal.groups.read()
     for group in groups.values():
         run.graded_ahead.start(group)
@@ -100,7 +100,7 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
     def record(arrived: pl.DataFrame) -> None:
         nonlocal garbage
-        # First on disk: a crash after this line does not pay for it again.
+        # Write it first: after a crash it need not be sampled, and paid for, again.
         index = arrived["group_index"][0]
         group = pl.concat([groups[index], arrived]) if index in groups else arrived
         journal.groups.write(index, group)
@@ -113,29 +113,29 @@ async def sample(run: TrainingRun, step: int) -> Phase:
 
     sampler: tinker.SamplingClient | None = None  # one policy for all rounds
     while True:
-        # Again and again: a group may lack its first completions and the rest.
+        # In a loop: a group may lack its first completions, and then the rest.
         while requests := group_requests(run, step, problems, {index: group.height for index, group in groups.items()}):
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
-            # Recorded in each group's own task: what has arrived is on disk while the slowest is still being sampled.
+            # Each group's own task records it, so it is on disk while slower groups are still being sampled.
             await try_all(partial(run.engine.sample, sampler, record=record), requests)
         sampled = in_order(groups.values(), SAMPLED_SCHEMA)
         try:
             require_sampled(sampled, f"step {step}")
         except InfraError:
-            await run.graded_ahead.release(step)  # what it graded ahead of these groups is not theirs any more
+            await run.graded_ahead.release(step)  # grades of groups that are discarded are void
             for index, group in groups.items():
-                # Only these: the other groups are paid for, and stay recorded.
+                # Discard only these: the other groups are paid for, and stay recorded.
                 if group["logprobs"].has_nulls():
-                    # First: a crash after this line may count it twice, and none not at all.
+                    # Count before discarding: a crash in between may count the tokens twice, but never drops them.
                     add_lost(journal.folder, frame_tokens(group))
                     journal.groups.discard(index)
             raise
-        further = await _another_round(run, step, problems, sampled)
-        if further is None:
+        next_problems = await _another_round(run, step, problems, sampled)
+        if next_problems is None:
             break
-        problems = further
-    free_garbage(sampled.estimated_size())  # before writing takes more
+        problems = next_problems
+    free_garbage(sampled.estimated_size())  # writing needs memory too
     journal.write("sampled", sampled)
     return Phase(sampled, time.monotonic() - started)
 
@@ -156,40 +156,41 @@ def free_garbage(size: float) -> None:
 async def _another_round(
     run: TrainingRun, step: int, problems: StepProblems, sampled: pl.DataFrame
 ) -> StepProblems | None:
-    """Record what `step` is sampled on next: the rest of each group whose first completions have a signal, and problems
-    in place of those of `sampled` whose group has none. None if it has enough groups, or may not sample more. Raises as
-    `_graded` does: in an outage nobody knows which groups have a signal."""
-    settings, taken, recorded = run.settings, problems.ids, _sizes(run, problems)
+    """Records and returns what `step` samples next: the rest of each group whose first completions have a signal, and
+    new problems in place of those whose group has none. Returns None if it has enough groups or may not sample more.
+    Raises as `_graded` does: during an outage nobody knows which groups have a signal."""
+    settings, problem_ids, recorded = run.settings, problems.ids, _sizes(run, problems)
     first, whole = settings.first_completions, settings.completions_per_problem
     final = problems.decided if first else 0
-    decided = final or 0
-    # Without waiting for grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
-    if decided == len(taken) if first else settings.refill == 1 or settings.most_groups <= len(taken):
+    n_final = final or 0  # the first so many groups have their final size
+    # Needs no grades. (A caller's own step may have fewer problems than problems_per_step: none are added.)
+    is_done = n_final == len(problem_ids) if first else settings.refill == 1 or settings.most_groups <= len(problem_ids)
+    if is_done:
         return None
     try:
         graded = await _graded(run, step, sampled)
     except Exception:
-        await run.graded_ahead.release(step)  # a retry is to grade anew
+        await run.graded_ahead.release(step)  # so that a retry grades again
         raise
-    without = set(groups_without_signal(graded, run.count))
+    without_signal = set(groups_without_signal(graded, run.count))
     sizes = recorded
     if first:
-        # Once only: graded anew after a kill, a group that ended could go on, and its completions are spent.
-        ended = {index for index, size in enumerate(recorded[:decided]) if size == first}
-        without = ended | {index for index in without if index >= decided}
-        sizes = [size if index in without else whole for index, size in enumerate(recorded)]
-    # With first completions what is bounded is completions: a further problem may come to have a whole group.
-    room = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(taken)
-    missing = min(settings.problems_per_step - (len(taken) - len(without)), room)
-    # Of a caller's own step (final None) the problems stay.
-    further = run.select_problems(step, missing, taken) if missing > 0 and final is not None else []
+        # A group that ended stays ended: graded anew after a kill it could go on, but others have its completions.
+        ended = {index for index, size in enumerate(recorded[:n_final]) if size == first}
+        without_signal = ended | {index for index in without_signal if index >= n_final}
+        sizes = [size if index in without_signal else whole for index, size in enumerate(recorded)]
+    # `first_completions` bounds completions, not groups: count each further problem as a whole group, which it may get.
+    limit = (settings.most_completions - sum(sizes)) // whole if first else settings.most_groups - len(problem_ids)
+    missing = min(settings.problems_per_step - (len(problem_ids) - len(without_signal)), limit)
+    # A caller's own step (final None) keeps its problems.
+    further = run.select_problems(step, missing, problem_ids) if missing > 0 and final is not None else []
     if not first and not further:
         return None
-    counts = len(without), len(taken), len(further)
+    counts = len(without_signal), len(problem_ids), len(further)
     logger.info("step %d: %d of %d groups without a signal: sampling %d more", step, *counts)
-    # Before any of them is sampled: grading anew could decide otherwise (a program at the edge of its time limit).
-    # With first completions also where nothing follows, which is decided then.
-    return _record_problems(run, step, [*taken, *further], sizes)
+    # Record before sampling: grading anew could decide otherwise (a program at the edge of its time limit). With first
+    # completions also if nothing follows: that is a decision too.
+    return _record_problems(run, step, [*problem_ids, *further], sizes)
 
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
@@ -215,23 +216,23 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
 def group_requests(
     run: TrainingRun, step: int, problems: StepProblems, sampled: Mapping[int, int]
 ) -> list[GroupRequest]:
-    """What `step` samples next, in group order: one request per problem whose group lacks completions, `sampled` by
-    group how many there are. Of a group that is begun with `first_completions` these come first, and by themselves:
-    however often a step is begun again, the same requests are made of it."""
+    """Returns what `step` samples next, in group order: one request per problem whose group lacks completions.
+    `sampled` has the number of completions by group. A group's `first_completions` are always a request of their own: a
+    step that is resumed makes the same requests."""
     settings, requests = run.settings, []
     temperature = temperature_at(settings, run.directory.commits(), step)
     for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
-        there = sampled.get(index, 0)
-        if there >= size:
+        present = sampled.get(index, 0)
+        if present >= size:
             continue
-        part = (there,) if there else ()
-        wanted = size if there else min(size, settings.first_completions or size)
+        seed_suffix = (present,) if present else ()
+        until = size if present else min(size, settings.first_completions or size)
         request = run.engine.request(
-            *(run.pool[problem_id], index, wanted - there),
-            seed=seed_for(settings.seed, "train", step, index, problem_id, *part) if run.sends_seeds else None,
+            *(run.pool[problem_id], index, until - present),
+            seed=seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix) if run.sends_seeds else None,
             step=step,
             sampler_step=run.sampler_step(step),
-            first_sample=there,
+            first_sample=present,
             temperature=temperature,
         )
         requests.append(request)
@@ -248,22 +249,22 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         return Phase(recorded)
     started = time.monotonic()
     try:
-        # Raises before anything is written: the samples are scored anew once a reward function is mended.
+        # If this raises, nothing is written: the samples are scored again once the reward function is corrected.
         graded = await _graded(run, step, sampled.rollouts)
     finally:
-        await run.graded_ahead.release(step)  # a retry is to grade anew
+        await run.graded_ahead.release(step)  # so that a retry grades again
     settings = run.settings
     scored = with_advantages(graded, run.estimate, run.count)
-    asked: pl.Series | None = None
-    if settings.kl.penalty_coef:  # of all that is trained on, where leaving the base model is penalised
-        asked = scored["trained"]
+    base_rows: pl.Series | None = None
+    if settings.kl.penalty_coef:  # the penalty needs all rows that are trained on
+        base_rows = scored["trained"]
     elif run.is_due(step, settings.kl.base_every) and temperature_at(settings, run.directory.commits(), step) == 1:
-        # At a higher temperature, to which an act may have gone, the log-probabilities are not of the policy itself.
-        asked = observed(scored, seed_for(settings.seed, "kl_base", step))
-    if asked is not None and asked.any():
+        # Only at temperature 1, which an act may have raised: else log-probabilities are not the policy's own.
+        base_rows = observed(scored, seed_for(settings.seed, "kl_base", step))
+    if base_rows is not None and base_rows.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
-        base = await run.learner.base_client()
-        scored = await with_base_logprobs(base, scored, settings.sample_concurrency, asked)
+        base_client = await run.learner.base_client()
+        scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, base_rows)
     journal.write("scored", scored)
     return Phase(scored, time.monotonic() - started)
 
@@ -271,36 +272,36 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
 @task(name="update", task_run_name="step-{step}-update", **PHASE)
 @supervised
 async def update(run: TrainingRun, step: int, scored: Phase, begun: float, seconds: dict[str, float]) -> Commit:
-    """Apply the update of `step`, from its scored rollouts, and commit it. `begun` (time.monotonic) is when the step
-    began to hold up the run, `seconds` what its phases took until now."""
+    """Applies the update of `step`, from its scored rollouts, and commits it; a recorded commit is returned as it is.
+    `begun` (time.monotonic) is when the run began to wait for the step, `seconds` what its phases took until now."""
     journal = run.directory.step(step)
     recorded = journal.read_commit()
     if recorded is not None:
         return recorded
     settings, rollouts = run.settings, scored.rollouts
     adam = adam_params_at(settings, run.directory.commits(), step)
-    # Saved before the commit: a state where one is due and none is kept, and with overlap weights to sample from.
+    # The commit names what is saved here: a state if one is due and no checkpoint is, and with overlap sampler weights.
     save: Kind | None = "sampler" if settings.max_steps_off_policy else None
     if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
         save = "both" if settings.max_steps_off_policy else "state"
     applied = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
     steps = applied.result.steps
-    of_service = steps[-1].service_metrics if steps else {}
-    answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(of_service.items()))
+    service_metrics = steps[-1].service_metrics if steps else {}
+    answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
     metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
-    # In the commit, and so once: decided again after a kill it could fall out otherwise.
+    # Decide once, and record it in the commit: decided again after a kill, the result could differ.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
     if decided:
         metrics["act"] = "; ".join(told for _, told in decided)
     commit = Commit(
         step=step,
         metrics=metrics,
-        # As it was done: a replay takes these, whatever a resume has made of the settings since.
+        # A replay uses these parameters, whatever a resume has changed in the settings since.
         adam=adam.model_dump(),
         method=run.learner.method.record(),
-        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # of one, the metrics say all
+        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # a single one is in the metrics
         acts=[asdict(act) for act, _ in decided],
         outcomes=[] if run.adaptive is None else group_outcomes(rollouts, run.count),
         **applied.saved,
@@ -309,7 +310,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     journal.write_commit(commit)
     run.directory.index_rollouts(step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"])
-    await run.learner.delete_outdated()  # after the commit, which makes an older state one that nothing needs
+    await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
     return commit
 
 
@@ -322,23 +323,23 @@ def step_metrics(
     begun: float,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """The row of metrics.jsonl: the rollouts, the update, and the seconds of each phase done by this process."""
+    """The step's row of metrics.jsonl: its rollouts, its update, and the seconds of each phase done by this process."""
     spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
     settings = run.settings
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
-    # Before the clock is read: they are part of the step.
+    # Computed before the clock is read: this time is part of the step.
     of_rollouts = rollout_metrics(scored, own_groups, settings.epochs_per_rollout_batch)
     spent["step"] = time.monotonic() - begun
-    known = None
+    forecast = None
     if run.adaptive is not None:
-        # What was expected of the first completions: whether a group has more says how they came out.
+        # Forecast for first completions only: a group's final size already tells whether they had a signal.
         recorded = run.directory.step(step).read_problems()
         problems = recorded or StepProblems(run.select_problems(step, settings.problems_per_step))
         first, sizes = settings.first_completions, _sizes(run, problems)
-        known = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
+        forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, known, cost)
+    updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, forecast, cost)
     return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 
@@ -368,10 +369,10 @@ async def run_step(
     log: RunLogger,
     on_phase: Callable[[str], object] = lambda phase: None,
 ) -> tuple[Commit, list[Notice]]:
-    """Sample, score, update and log `step`, by the phases as the caller retries them; the commit, and what is off since
-    it. Raises InfraError if too little is free on the disk."""
+    """Samples, scores, updates and logs `step`, by phases that have the caller's retries; `on_phase` shows the current
+    one. Returns the commit and new warning signs. Raises InfraError if a disk is nearly full."""
     require_room(run.folders, run.state_bytes)
-    begun = time.monotonic()  # with overlap the step was sampled before: from here on it holds up the run
+    begun = time.monotonic()  # from here on the run waits for the step, part of which may be sampled already
     on_phase("sampling")
     sampled = await sample(step)
     on_phase("scoring")
@@ -380,7 +381,7 @@ async def run_step(
     commit = await update(run, step, scored, begun, {"sample": sampled.seconds, "score": scored.seconds})
     log.log_groups(scored.rollouts, commit.metrics["clone_groups"])
     notices = log.log_metrics(commit.metrics, step)
-    # Before the next step is sampled: of long completions a step is most of what the run takes.
+    # Free memory before the next step is sampled: a step of long completions takes most of the run's.
     size = scored.rollouts.estimated_size()
     sampled.release()
     scored.release()
