@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 class SandboxClient:
     """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`).
 
-    At most `max_concurrency` requests are under way at a time, over all servers. A request is tried `attempts` times,
-    with pauses from `backoff_s` on, doubling, with jitter. In each it may take its own time limit and `grace_s`, which
-    doubles too, for servers that others use. A full server is asked for up to `busy_patience_s`. While no server is up,
-    requests wait until the outage has lasted for `outage_patience_s`, which is long enough for an embedded server that
-    hangs to be noticed and restarted (5 s where none has ever answered: it may be the wrong address). The log says
-    after `notice_s`, once per outage, that they wait, and when a server answers again. A server that has not answered
-    for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An answer over
-    `max_answer_bytes` is the program's doing and is reported as such.
+    At most `max_concurrency` requests are in flight, over all servers. A request gets `attempts` attempts, with pauses
+    that start at `backoff_s` and double, with jitter. An attempt may take the request's time limit and `grace_s`, which
+    doubles too, because others may use the server. A full server is asked again for up to `busy_patience_s`. While no
+    server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an embedded
+    server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After `notice_s` the
+    log says, once per outage, that requests wait, and later that a server answers again. A server that is silent for
+    `watch_every_s` is pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds
+    `max_answer_bytes` is the program's doing, and its result says so.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SandboxClient:
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
         self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
-        self._notice_s, self._outage_said = notice_s, False
+        self._notice_s, self._outage_logged = notice_s, False
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
@@ -124,8 +124,8 @@ class SandboxClient:
                     exhausted, pause = not links, 0.0
             if exhausted:
                 how = f"failed {failures} times, the last time" if failures > 1 else "failed"
-                said = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
-                raise InfraError(said) from problem
+                message = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
+                raise InfraError(message) from problem
             await asyncio.sleep(pause)
 
     def quarantine(self, url: str, fault: str) -> bool:
@@ -153,13 +153,13 @@ class SandboxClient:
             if left <= 0:
                 why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"
                 raise InfraError(f"{why}. Check SANDBOX_URL, or its log")
-            if not self._outage_said and until_notice <= 0:
-                self._outage_said = True
+            if not self._outage_logged and until_notice <= 0:
+                self._outage_logged = True
                 logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
-            pause = left if self._outage_said else min(left, until_notice)
+            pause = left if self._outage_logged else min(left, until_notice)
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        if self._outage_said:
-            self._outage_said = False
+        if self._outage_logged:
+            self._outage_logged = False
             answering = ", ".join(link.url for link in links if not link.is_open)
             logger.warning("the sandbox answers again: %s", answering)

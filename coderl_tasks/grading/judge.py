@@ -346,8 +346,8 @@ async def driver_fault(client: SandboxClient, server: str) -> str | None:
     results = reported_tests(parse_report(result, limits), [0], limits)
     if results is not None and results[0].answer == b"well\n":
         return None
-    said = results[0].stderr if results is not None else result.stderr
-    last_line = said.strip().rpartition("\n")[2][:200]
+    stderr = results[0].stderr if results is not None else result.stderr
+    last_line = stderr.strip().rpartition("\n")[2][:200]
     return f"the sandbox at {server} cannot run the grading driver: {last_line or 'no result'}"
 
 
