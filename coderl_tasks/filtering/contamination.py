@@ -42,14 +42,13 @@ def known_windows(evaluation: Iterable[Entry]) -> Hashes:
 
 
 def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules: OverlapRules) -> list[Fault]:
-    """The entries of `train` that give one of `evaluation` away, in order."""
+    """The entries of `train` that overlap with an entry of `evaluation`, in order, at most one Fault per entry."""
     overlaps = _Overlaps(train, evaluation, rules)
     index = NearDuplicateIndex(rules.resemblance)
-    # Short statements are not in the index, where any two of them may look alike. One that is the same word for word is
-    # found by its hash.
-    same: dict[int, int] = {}
+    # Any two short statements may look alike, so the index leaves them out. Their hash still finds identical ones.
+    by_statement: dict[int, int] = {}
     for number, entry in enumerate(evaluation):
-        same.setdefault(entry.signature.statement, number)
+        by_statement.setdefault(entry.signature.statement, number)
         if entry.signature.words >= FEWEST_WORDS:
             index.add(number, entry.signature)
     faults = []
@@ -58,9 +57,9 @@ def find_contaminated(train: Sequence[Entry], evaluation: Sequence[Entry], rules
             faults.append(Fault(number, "ngram_overlap", detail))
             continue
         candidates = index.query(entry.signature) if entry.signature.words else []
-        # First: what is the same word for word is to be named rather than what resembles it.
-        if entry.signature.statement in same:
-            candidates.insert(0, same[entry.signature.statement])
+        # An identical statement comes first, so that `detail` names it rather than a similar one.
+        if entry.signature.statement in by_statement:
+            candidates.insert(0, by_statement[entry.signature.statement])
         if (detail := _near_duplicate(entry, [evaluation[other] for other in candidates], rules)) is not None:
             faults.append(Fault(number, "near_duplicate_statement", detail))
     return faults

@@ -47,7 +47,7 @@ class Fault:
 
 
 def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fault]:
-    """The entries that an earlier one already is, in order."""
+    """The entries that repeat an earlier kept entry, in order, at most one Fault per entry."""
     by_id: dict[str, int] = {}
     by_content: dict[tuple[int, int], int] = {}
     index = NearDuplicateIndex(rules.resemblance)
@@ -55,7 +55,7 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
     for number, entry in enumerate(entries):
         content = (entry.signature.statement, entry.signature.tests)
         earlier = by_id.get(entry.problem_id)
-        # Before the content: an id that means two problems must not be kept for the second, whatever that is like.
+        # The id is compared before the content, because one id must never stand for two problems.
         if earlier is not None and entries[earlier].signature.tests != entry.signature.tests:
             faults.append(Fault(number, SAME_ID_OTHER_TESTS, f"the id of {entries[earlier].place}"))
             continue
@@ -68,8 +68,7 @@ def find_duplicates(entries: Sequence[Entry], rules: DuplicateRules) -> list[Fau
             if near is not None:
                 faults.append(Fault(number, "near_duplicate", near))
                 continue
-            # Only what is kept is in the index: of a chain of edits, each near the one before, the first stays and what
-            # has drifted too far from it.
+            # Only kept entries are indexed: of a chain of small edits, the first stays, and each that is far from it.
             index.add(number, entry.signature)
         by_id[entry.problem_id] = number
         by_content[content] = number

@@ -112,8 +112,7 @@ class KeptProblems:
         return self.table.height
 
     def shards(self, size: int, max_bytes: int = SHARD_BYTES) -> list["KeptProblems"]:
-        """All of them in turn, cut so that no shard has more than `size` problems, or more than `max_bytes` of tests
-        unless it is one problem."""
+        """Consecutive shards of at most `size` problems, and `max_bytes` of tests unless it is a single problem."""
         if not len(self):
             return []
         starts: list[int] = []

@@ -27,8 +27,7 @@ LONG_STATEMENT_CHARS = 4000  # how much is recorded of a statement that was drop
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What a row needs to become a problem, and how many tests it keeps (`max_tests`, -1: all). `min_tests` counts
-    different tests."""
+    """What a row needs to become a problem (`min_tests` distinct tests), and how many tests it keeps (-1: all)."""
 
     max_tests: int = 15
     min_tests: int = 5
@@ -64,26 +63,26 @@ def filter_problem(whole: Problem, rules: RowRules | None) -> KeptRow | Drop:
 
 
 def sanity(problem: Problem, rules: RowRules) -> tuple[str, str] | None:
-    """(reason, detail) of what makes `problem` unfit to be graded; None if nothing does."""
+    """Why `problem` cannot be used for grading, as (reason, detail); None if it can."""
     if len(problem.statement) > rules.max_statement_chars:
         return "statement_too_long", f"{len(problem.statement)} characters, at most {rules.max_statement_chars}"
-    different = len({(test.input, test.expected) for test in problem.tests})
-    if different < rules.min_tests:
-        return "too_few_tests", f"{different} different test{'s' if different != 1 else ''}, at least {rules.min_tests}"
+    distinct = len({(test.input, test.expected) for test in problem.tests})
+    if distinct < rules.min_tests:
+        return "too_few_tests", f"{distinct} different test{'s' if distinct != 1 else ''}, at least {rules.min_tests}"
     if problem.kind == "stdin" and not any(test.expected.strip() for test in problem.tests):
         return "no_expected_output", f"all {len(problem.tests)} tests expect an empty output"
-    # By hash: a copy of every input without the white space at its end can be as large as the row.
-    first: dict[int, int] = {}
+    # Keyed by hash, because stripped copies of all inputs can be as large as the row. Equal hashes are checked below.
+    first_with_input: dict[int, int] = {}
     for number, test in enumerate(problem.tests):
-        given = test.input.rstrip()
-        other = first.setdefault(hash(given), number)
-        earlier = problem.tests[other]
+        stripped = test.input.rstrip()
+        first = first_with_input.setdefault(hash(stripped), number)
+        earlier = problem.tests[first]
         if (
             earlier.expected != test.expected
-            and earlier.input.rstrip() == given
+            and earlier.input.rstrip() == stripped
             and not _agree(problem, earlier.expected, test.expected)
         ):
-            return "contradictory_tests", f"tests {other} and {number} have one input and different answers"
+            return "contradictory_tests", f"tests {first} and {number} have one input and different answers"
     return None
 
 

@@ -42,9 +42,8 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """One problem's hashes; arrays are sorted and without repeats, `test_outputs` follows `test_inputs`. `statement` is
-    of the statement and the starter code as they are but for case and white space, `tests` of all tests, in any
-    order."""
+    """One problem's hashes. Arrays are sorted, without repeats; `test_outputs` is in the order of `test_inputs`.
+    `statement` covers the starter code too and ignores case and white space; `tests` covers all tests, in any order."""
 
     statement: int
     tests: int

@@ -111,16 +111,17 @@ class FilterResult:
 
 
 def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None = None) -> FilterResult:
-    """Put the problems of a data set through all stages, in `folder`, which is theirs alone. Raises DataError for what
-    cannot be read, InfraError if a worker dies."""
+    """Read, check, de-duplicate and decontaminate a data set. `folder` belongs to this work alone: an interrupted start
+    is resumed there, and parts of another request are deleted. Raises DataError for unreadable data, InfraError if a
+    worker dies."""
     train = _Side("train", open_source(request.source, request.splits, "train"), request.rows, request.limit)
     evaluation = _Side("evaluation", _evaluation_sources(request), None, -1, request.test_share)
-    # Both sides may have the same files.
+    # Both sides may share files: each is hashed once.
     files = list(dict.fromkeys(file for source in train.sources + evaluation.sources for file in source.files))
     size = sum(file.path.stat().st_size for file in files)
     if on_rows is not None:
         on_rows(RowsProgress(0, 0, 0, "hashing"))
-    # Hashed each time, also where all parts are there: a file that was changed under its name is other data.
+    # Hash the files even if all parts exist: a file may have changed under the same name.
     indices = dict(zip(files, run_jobs(index_file, files, workers_for(size, request.workers)), strict=True))
     described = {
         "format": FORMAT,
@@ -135,11 +136,11 @@ def filter_dataset(folder: Path, request: FilterRequest, on_rows: OnRows | None 
     }
     if request.test_share is not None:
         described["test_share"] = request.test_share
-    # Before anything is made: the folder says what its parts are of.
+    # The request is recorded before its parts: part files do not say which request they belong to.
     _begin(folder, described)
-    done = _finished(folder, described, request)
-    if done is not None:
-        return done
+    finished = _finished(folder, described, request)
+    if finished is not None:
+        return finished
     jobs = [replace(job, reader=request.reader) for side in (evaluation, train) for job in _jobs(side, indices, folder)]
     _make_parts(jobs, request.workers, on_rows)
     return _decide(folder, request, described)
@@ -177,8 +178,7 @@ def _describe(side: _Side, indices: dict[RawFile, FileIndex]) -> list[dict[str, 
 
 def _begin(folder: Path, described: dict[str, Any]) -> None:
     """Keep what is in `folder` if it is of the same request, else empty it."""
-    # Parts have numbers for names and do not say what they are of: those of another request must be gone before this
-    # one is recorded.
+    # Delete another request's parts before recording this request: their names are only numbers.
     file = folder / "request.json"
     if not file.is_file() or read_json(file) != described:
         if folder.exists():
@@ -190,25 +190,26 @@ def _begin(folder: Path, described: dict[str, Any]) -> None:
 
 
 def _jobs(side: _Side, indices: dict[RawFile, FileIndex], folder: Path) -> list[PartJob]:
-    left = _rows_of_each(side, indices)
+    """One job per file segment, in order; a part's number is its job's. Segments past the side's row limit get none."""
+    rows_left = _rows_of_each(side, indices)
     jobs: list[PartJob] = []
     for source in side.sources:
-        number = 0
+        first_row = 0  # of the file, within its split
         for file in source.files:
             index = indices[file]
-            # How many rows of such a file are of this split shows only as it is read: its limit cannot be shared out.
+            # With `only`, reading decides which rows count, so one job reads the whole file with the whole limit.
             whole = side.limit != -1 and source.only is not None
             for segment in (whole_file(file),) if whole else index.segments:
                 part = folder / side.name / f"{len(jobs):05d}.parquet"
-                limit = left[source.split]
+                limit = rows_left[source.split]
                 rows = segment.rows if limit is None else min(segment.rows, limit)
-                numbered = replace(segment, first_row=segment.first_row + number)
+                numbered = replace(segment, first_row=segment.first_row + first_row)
                 if limit is None or whole:
                     jobs.append(PartJob(source, numbered, part, side.rules, limit, side.held_out))
                 elif rows:
                     jobs.append(PartJob(source, numbered, part, side.rules, rows))
-                    left[source.split] = limit - rows
-            number += index.numbers
+                    rows_left[source.split] = limit - rows
+            first_row += index.numbers
     return jobs
 
 
@@ -229,7 +230,7 @@ def _rows_of_each(side: _Side, indices: dict[RawFile, FileIndex]) -> dict[str, i
 
 
 def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None) -> None:
-    # A part that is there is whole (`parts`): nothing in it is looked at again.
+    # A part that exists is complete (see `parts`).
     missing = [job for job in jobs if not job.part.is_file()]
     total = sum(job.segment.size for job in jobs)
     rows_read = 0
@@ -249,42 +250,43 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 
 
 def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
-    """De-duplicate and decontaminate what the parts hold, and write the outcome."""
+    """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files."""
     evaluation, _ = _entries(folder, "evaluation", None)
-    # Of the train problems' windows only those that the evaluation has too stay in memory: no others can overlap.
-    train, kept = _entries(folder, "train", known_windows(evaluation))
-    faults: dict[int, tuple[str, str, str]] = {}  # stage, reason and detail, by number
+    # To save memory, keep only the windows that the evaluation has too: no others can overlap.
+    train, table = _entries(folder, "train", known_windows(evaluation))
+    faults: dict[int, tuple[str, str, str]] = {}  # (stage, reason, detail), by index in `train`
     if request.test_share is not None:
         held_out = ("test_side", "held_out", f"one of test_share={request.test_share:g}")
-        ids = kept["problem_id"]
-        faults = {n: held_out for n, name in enumerate(ids) if is_held_out(name, request.test_share)}
-    # In this order each row has one reason, and a passage of a problem that comes twice counts once.
-    left = [number for number in range(len(train)) if number not in faults]
-    for fault in find_duplicates([train[number] for number in left], request.duplicates):
+        ids = table["problem_id"]
+        faults = {index: held_out for index, name in enumerate(ids) if is_held_out(name, request.test_share)}
+    # Each stage sees only what the stages before it kept: a row has one reason, and decontamination counts a window
+    # once per problem, not once per duplicate.
+    left = [index for index in range(len(train)) if index not in faults]
+    for fault in find_duplicates([train[index] for index in left], request.duplicates):
         faults[left[fault.index]] = ("dedup", fault.reason, fault.detail)
-    left = [number for number in left if number not in faults]
-    for fault in find_contaminated([train[number] for number in left], evaluation, request.overlap):
+    left = [index for index in left if index not in faults]
+    for fault in find_contaminated([train[index] for index in left], evaluation, request.overlap):
         faults[left[fault.index]] = ("decontaminate", fault.reason, fault.detail)
-    numbered, is_out = kept.with_row_index("index"), pl.col("index").is_in(list(faults))
-    out, through = numbered.filter(is_out), numbered.filter(~is_out).drop("index")
-    problems = KeptProblems(folder, out.drop("index")).outlines()
-    drops = [Drop.of(problem, *faults[index]) for index, problem in zip(out["index"], problems, strict=True)]
-    earlier = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
-    dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *earlier, dropped_frame(drops)])
+    indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
+    faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
+    problems = KeptProblems(folder, faulty.drop("index")).outlines()
+    drops = [Drop.of(problem, *faults[index]) for index, problem in zip(faulty["index"], problems, strict=True)]
+    from_parts = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
+    dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *from_parts, dropped_frame(drops)])
     if request.test_share is not None:
         dropped = _with_held_out(dropped, request.test_share)
     manifest = described | _rules(request)
     manifest |= {
-        "read": through.height + dropped.height,
-        "kept": through.height,
+        "read": kept.height + dropped.height,
+        "kept": kept.height,
         "evaluation_problems": len(evaluation),
         "dropped": count_drops(dropped),
     }
-    # The manifest comes last: where it is, the two tables are whole and of this request (`_finished`).
-    write_parquet(folder / "kept.parquet", through)
+    # The manifest comes last: `_finished` takes it as proof that both tables are complete.
+    write_parquet(folder / "kept.parquet", kept)
     write_parquet(folder / "dropped.parquet", dropped)
     write_json(folder / "screening.json", manifest)
-    return FilterResult(KeptProblems(folder, through), dropped, manifest["read"], manifest)
+    return FilterResult(KeptProblems(folder, kept), dropped, manifest["read"], manifest)
 
 
 def _with_held_out(dropped: pl.DataFrame, share: float) -> pl.DataFrame:
@@ -307,8 +309,7 @@ def _finished(folder: Path, described: dict[str, Any], request: FilterRequest) -
         return None
     manifest = read_json(file)
     expected = described | _rules(request)
-    # Parts are of the rows' rules alone: with other rules for duplicates or overlap they serve, and only the end is
-    # done again.
+    # Parts do not depend on the rules for duplicates and overlap: if only those differ, `_decide` alone runs again.
     if {name: manifest.get(name) for name in expected} != expected:
         return None
     dropped = read_parquet(folder / "dropped.parquet", DROPPED_SCHEMA)

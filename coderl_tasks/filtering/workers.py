@@ -104,7 +104,7 @@ _counter: _LocalCounter | _SharedCounter = _LocalCounter()
 
 
 def make_part(job: PartJob) -> int:
-    """Do `job`; how many rows were read. Raises DataError if the segment cannot be read."""
+    """Make the part of `job` from its segment. Returns how many rows it read. Raises DataError for unreadable data."""
     drops: list[Drop] = []
     read = 0
     with writing(job.part, PART_SCHEMA) as table:
@@ -114,8 +114,7 @@ def make_part(job: PartJob) -> int:
             read += 1
             size = row.size
             parsed = parse(row, job.reader)
-            # A row may be hundreds of MB: each form of it goes when the next one is there, the last before the next
-            # row is read.
+            # A row may be hundreds of MB: each form of it is freed as soon as the next form exists.
             del row
             _counter.count(size)
             filtered = parsed if isinstance(parsed, Drop) else filter_problem(parsed, job.rules)
@@ -125,7 +124,7 @@ def make_part(job: PartJob) -> int:
             elif job.held_out is None or is_held_out(filtered.problem.problem_id, job.held_out):
                 table.add(*part_row(filtered.problem, signature_of(filtered.whole)))
             del filtered
-        # Before the part appears, which says that the segment is done.
+        # Write the drops before the part appears: an existing part says that the segment is done.
         write_parquet(dropped_file(job.part), dropped_frame(drops))
     return read
 
@@ -145,28 +144,28 @@ def run_jobs(
     is_heavy: Callable[[JobT], bool] = lambda job: False,
     on_progress: OnCount | None = None,
 ) -> list[DoneT]:
-    """What `work`, a function of a module, gives for each job, in order. Of heavy jobs one runs at a time.
-    `on_progress(rows, bytes)` is called as they go. Raises what a job raises, and InfraError if a worker dies."""
+    """The results of `work(job)`, in the order of `jobs`; `work` must be picklable. Heavy jobs run one at a time.
+    Calls `on_progress` with the rows and bytes read so far. Raises what a job raises, InfraError if a worker dies."""
     global _counter
     if workers == 1 or len(jobs) < 2:
         _counter = _LocalCounter(on_progress)
         return [work(job) for job in jobs]
-    # Not fork: Arrow's allocator is chosen by the environment when a process starts, and a fork of a process with other
-    # threads (polars has some) may wait for a lock that none of its own threads holds.
+    # Spawn, not fork: Arrow chooses its allocator by the environment at start, and a fork of a process with threads
+    # (polars has some) may wait forever for a lock that none of its own threads holds.
     context = multiprocessing.get_context("spawn")
     shared = _SharedCounter(context)
     executor = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (shared,))
     waiting = {heavy: deque(n for n, job in enumerate(jobs) if is_heavy(job) is heavy) for heavy in (True, False)}
-    running: dict[Future[DoneT], tuple[int, bool]] = {}
+    running: dict[Future[DoneT], tuple[int, bool]] = {}  # index in `jobs`, and whether it is heavy
     done: dict[int, DoneT] = {}
     try:
         while len(done) < len(jobs):
             while len(running) < workers:
-                # Heavy ones first: alone they take longest, and light ones fill the time beside them.
+                # Start heavy jobs first: they run one after the other, and light jobs fill the other workers meanwhile.
                 heavy = bool(waiting[True]) and not any(heavy for _, heavy in running.values())
                 if not waiting[heavy]:
                     break
-                # Submitted one by one: a queue in the pool would let two heavy ones meet.
+                # Submit only what a worker is free for: the pool's own queue could run two heavy jobs at once.
                 number = waiting[heavy].popleft()
                 with _environment(WORKER_ENVIRONMENT):  # the first jobs start the workers
                     running[executor.submit(work, jobs[number])] = (number, heavy)
@@ -178,7 +177,7 @@ def run_jobs(
     except BrokenProcessPool as error:
         raise InfraError("a process that reads the data was killed, perhaps for want of memory") from error
     finally:
-        # Waited for: a worker that goes on would write a part while the next start makes it.
+        # Wait for the workers: one that goes on could write a part while the next start writes the same part.
         executor.shutdown(cancel_futures=True)
     return [done[number] for number in range(len(jobs))]
 

@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 class SandboxClient:
     """An async context manager around one pooled session to the servers at `urls` (any form of `sandbox_addresses`).
 
-    At most `max_concurrency` requests are under way at a time, over all servers. A request is tried `attempts` times,
-    with pauses from `backoff_s` on, doubling, with jitter. In each it may take its own time limit and `grace_s`, which
-    doubles too, for servers that others use. A full server is asked for up to `busy_patience_s`. While no server is up,
-    requests wait until the outage has lasted for `outage_patience_s`, which is long enough for an embedded server that
-    hangs to be noticed and restarted (5 s where none has ever answered: it may be the wrong address). The log says
-    after `notice_s`, once per outage, that they wait, and when a server answers again. A server that has not answered
-    for `watch_every_s` is pinged, and given up if it does not answer that in half the time. An answer over
-    `max_answer_bytes` is the program's doing and is reported as such.
+    At most `max_concurrency` requests are in flight, over all servers. A request gets `attempts` attempts, with pauses
+    that start at `backoff_s` and double, with jitter. An attempt may take the request's time limit and `grace_s`, which
+    doubles too, because others may use the server. A full server is asked again for up to `busy_patience_s`. While no
+    server is up, requests wait until the outage has lasted `outage_patience_s`: long enough to restart an embedded
+    server that hangs, but only 5 s if no server has ever answered, as the address may be wrong. After `notice_s` the
+    log says, once per outage, that requests wait, and later that a server answers again. A server that is silent for
+    `watch_every_s` is pinged, and the attempt fails if it does not answer in half that time. An answer that exceeds
+    `max_answer_bytes` is the program's doing, and its result says so.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SandboxClient:
         self._attempts, self._backoff_s, self._grace_s = attempts, backoff_s, grace_s
         self._busy_patience_s, self._outage_patience_s = busy_patience_s, outage_patience_s
         self._watch_every_s, self._max_answer_bytes = watch_every_s, max_answer_bytes
-        self._notice_s, self._outage_said = notice_s, False
+        self._notice_s, self._outage_logged = notice_s, False
         self._session: aiohttp.ClientSession | None = None
         self._links: list[ServerLink] = []
 
@@ -87,15 +87,15 @@ class SandboxClient:
             self._session = None
 
     async def run_code(self, request: RunRequest, *, at: str | None = None) -> RunResult:
-        """Run a program, on the server `at` this address where one is given. Raises InfraError when no server has given
-        an answer of its own after all attempts, or if the one named is quarantined."""
+        """Run a program on the least loaded server, or on the one at the address `at`. Raises InfraError if every
+        attempt fails, every server refuses the program, or those that may run it are quarantined."""
         if not self._links:
             raise RuntimeError("SandboxClient is used as `async with SandboxClient(...) as client`")
         body = request.to_json()
         links = [link for link in self._links if at in (None, link.url)]
         failures, avoid, full_since = 0, None, None
         while True:
-            # Outside the slots, as is the pause below: who waits for a server keeps no other request from running.
+            # Wait without a slot, here and in the pause below: a waiting request must not keep others from running.
             await self._some_server(links)
             async with self._slots:
                 link = min(links, key=lambda one: one.cost(avoided=one is avoid))
@@ -108,7 +108,7 @@ class SandboxClient:
                     problem: Exception = busy
                     full_since = full_since or time.monotonic()
                     exhausted = time.monotonic() - full_since > self._busy_patience_s
-                    # Until one of those that are up takes requests again, and a little, not to come all at once.
+                    # Pause until the first server that is up takes requests again, with jitter.
                     up = [one for one in links if not one.is_open] or links
                     full_for_s = min(one.retry_at for one in up) - time.monotonic()
                     pause = max(0.0, full_for_s) * random.uniform(1.0, 1.2)
@@ -116,16 +116,16 @@ class SandboxClient:
                     problem = failure
                     failures, avoid, full_since = failures + 1, link, None
                     exhausted = failures >= self._attempts
-                    # With jitter: requests that failed together would come back together, to a server full of them.
+                    # With jitter, because requests that failed together would all come back at the same time.
                     pause = min(_LONGEST_PAUSE_S, self._backoff_s * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
-                except Refused as refusal:  # by this server, for good, and perhaps not by another
+                except Refused as refusal:  # this server will never take it, but another one may
                     problem = refusal
                     links.remove(link)
                     exhausted, pause = not links, 0.0
             if exhausted:
                 how = f"failed {failures} times, the last time" if failures > 1 else "failed"
-                said = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
-                raise InfraError(said) from problem
+                message = f"the sandbox at {link.url} {how}: {problem}. Check SANDBOX_URL, or the server's log"
+                raise InfraError(message) from problem
             await asyncio.sleep(pause)
 
     def quarantine(self, url: str, fault: str) -> bool:
@@ -140,27 +140,26 @@ class SandboxClient:
         return True
 
     async def _some_server(self, links: Sequence[ServerLink]) -> None:
-        """Wait until one of these is up. Raises InfraError if all have been down for too long or are quarantined."""
+        """Wait until one of these is up. Raises InfraError if all are quarantined, or the outage lasts too long."""
         while all(link.is_open for link in links):
             if all(link.is_quarantined for link in links):
                 raise InfraError(f"the sandbox at {links[0].url} is quarantined: {links[0].fault}")
-            # When the last of them went, whenever this request came: all that wait give up at the same time.
-            began = max(link.open_since for link in links)
-            known = any(link.has_answered for link in links)
-            patience_s = self._outage_patience_s if known else min(_FIRST_ANSWER_S, self._outage_patience_s)
-            gone_s = time.monotonic() - began
-            left, until_notice = patience_s - gone_s, self._notice_s - gone_s
+            # The outage began when the last server went down, so all waiting requests give up at the same time.
+            outage_s = time.monotonic() - max(link.open_since for link in links)
+            ever_answered = any(link.has_answered for link in links)
+            patience_s = self._outage_patience_s if ever_answered else min(_FIRST_ANSWER_S, self._outage_patience_s)
+            left, until_notice = patience_s - outage_s, self._notice_s - outage_s
             faults = "; ".join(f"{link.url}: {link.fault}" for link in links)
             if left <= 0:
-                why = f"no sandbox has answered for {gone_s:.0f} s ({faults})"
+                why = f"no sandbox has answered for {outage_s:.0f} s ({faults})"
                 raise InfraError(f"{why}. Check SANDBOX_URL, or its log")
-            if not self._outage_said and until_notice <= 0:
-                self._outage_said = True
+            if not self._outage_logged and until_notice <= 0:
+                self._outage_logged = True
                 logger.warning("no answer from the sandbox (%s): waiting, for up to %.0f s more", faults, left)
-            pause = left if self._outage_said else min(left, until_notice)
+            pause = left if self._outage_logged else min(left, until_notice)
             probes = [link.probe for link in links if link.probe is not None]
             await asyncio.wait(probes, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-        if self._outage_said:
-            self._outage_said = False
+        if self._outage_logged:
+            self._outage_logged = False
             answering = ", ".join(link.url for link in links if not link.is_open)
             logger.warning("the sandbox answers again: %s", answering)

@@ -75,6 +75,8 @@ def _add(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) ->
 
 
 def _text(name: str, value: Any, user: Any, parts: dict[str, tuple[Any, str]]) -> str:
+    """Source that binds `name` to `value`: an import, a literal or a definition, whose own needs go to `parts`. Raises
+    ConfigError, about `user`, the function that uses it, if there is none."""
     if isinstance(value, ModuleType):
         if not _is_installed(value.__name__):
             why = f"its module {value.__name__} is not an installed package: import the functions that it uses by name"
@@ -106,7 +108,8 @@ def _is_literal(value: Any) -> bool:
 
 
 def _definition(value: Any, parts: dict[str, tuple[Any, str]]) -> str:
-    """The source of a function or class, whose globals are added to `parts`."""
+    """The source of a function or class. Adds the globals that it uses to `parts`. Raises ConfigError for source that
+    cannot be read, and for a global that is undefined or cannot be sent."""
     try:
         source = textwrap.dedent(inspect.getsource(value))
         tree = ast.parse(source)

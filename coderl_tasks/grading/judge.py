@@ -9,9 +9,9 @@
 4. Before a program is blamed for missing results, a known one has to get through on the same server. One on which the
    driver does not work (an old Python, a full disk, no room for processes) is quarantined and the test run elsewhere;
    without another server it is an infra error, as is what the client could not get done at all.
-5. Tests may share a process of the sandbox (`isolation_per_test="failures"`). What counts of a test that was not the
-   first in its process is a pass. From one that did not pass there, tests are run again, it being the first in a
-   process; a program that passes it then answers differently in company, and is graded anew without any.
+5. Tests may share a process of the sandbox (`isolation_per_test="failures"`). Of a test that was not the first in its
+   process, only a pass counts. One that fails there runs again, first in its process. If it then passes, the program
+   depends on sharing, and is graded anew with one process per test.
 6. Every request has an id, which its report names. A server that answers with another request's result is quarantined
    in the same way.
 
@@ -85,7 +85,7 @@ class TestResult:
     rss_kb: int = 0
     answer: bytes = b""  # standard output, or for a call the JSON of {"value": ...}
     stderr: str = ""  # its end
-    in_company: bool = False  # its process had run another test before, so that only a pass counts
+    in_company: bool = False  # its process had run another test before, so only a pass counts
     verdict: Verdict = Verdict.RUNTIME_ERROR
     reason: str = ""
 
@@ -117,29 +117,29 @@ class Judge:
     async def grade(
         self, problem: Problem, code: str, *, priority: Sequence[int] | None = None, run_all: bool = False
     ) -> Grade:
-        """The grade of a program on a problem's tests, run in the order `priority`, a permutation of their indices; all
-        of them with `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception; a problem
-        without tests, a bad priority or time limit raises DataError."""
+        """Grade a program on a problem's tests in the order `priority`, a permutation of their indices. Stops at the
+        first failure unless `run_all` (for partial credit). An outage is the verdict `infra_error`, not an exception.
+        Raises DataError for a problem without tests, a bad priority or a bad time limit."""
         every = list(range(len(problem.tests)))
         indices = every if priority is None else list(priority)
-        # Said before anything runs: tests left out would pass a program unseen.
+        # A priority that left out tests would let a wrong program pass.
         if not every or sorted(indices) != every:
             raise DataError(f"problem {problem.problem_id}: no tests, or the test priority is no permutation of them")
         cpu_s = problem.time_limit_s or self.timeout_s
         if not 0 < cpu_s < math.inf:
             raise DataError(f"problem {problem.problem_id}: a time limit of {cpu_s} s")
         longest = max(len(test.expected.encode("utf-8", "surrogatepass")) for test in problem.tests)
-        # In steps of powers of two, and never below the least, so that the limit says next to nothing of the answer.
+        # A power of two with a minimum: the sandbox learns the limit, which must not reveal the length of the answer.
         output_bytes = max(_LEAST_OUTPUT_LIMIT, 1 << (2 * longest).bit_length())
         limits = Limits(cpu_s, cpu_s + 1.0, self._memory_mb, output_bytes)
-        company = self._isolation_per_test == "failures" and len(every) > 1
-        run = _Run(self.client, problem, code, limits, run_all, company)
+        shared_process = self._isolation_per_test == "failures" and len(every) > 1
+        run = _Run(self.client, problem, code, limits, run_all, shared_process)
         verdict, reason = Verdict.PASSED, ""
         try:
             try:
                 await run.all(indices)
-            except _OtherwiseInCompany:
-                run = _Run(self.client, problem, code, limits, run_all, company=False)
+            except _DependsOnSharing:  # so its earlier passes do not count: start again, one process per test
+                run = _Run(self.client, problem, code, limits, run_all, shared_process=False)
                 await run.all(indices)
         except InfraError as error:
             verdict, reason = Verdict.INFRA_ERROR, str(error)
@@ -150,13 +150,13 @@ class Judge:
         if output is not None and problem.kind == "call":
             value = output.removeprefix(b'{"value": ')
             output = value.removesuffix(b"}") if value != output else None
-        reason, said = f"test {failed.index}: {failed.reason}", shortened(failed.error)
+        reason, error_line = f"test {failed.index}: {failed.reason}", shortened(failed.error)
         shown = None if output is None else shortened(output)
-        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, said, run.python)
+        return Grade(failed.verdict, *counts, failed.index, run.cpu_s, reason, shown, error_line, run.python)
 
 
-class _OtherwiseInCompany(Exception):
-    """A program has passed a test that it had not passed in a process that had run another one."""
+class _DependsOnSharing(Exception):
+    """A program has passed a test alone that it had failed in a process that had run another test before."""
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ class _Run:
     code: str
     limits: Limits
     run_all: bool
-    company: bool
+    shared_process: bool  # several tests may run in one process
     server: str = ""  # the one that answered last
     python: str = ""  # its version there
     tests_run: int = 0
@@ -177,11 +177,11 @@ class _Run:
     failed: TestResult | None = None  # the first
 
     async def all(self, indices: Sequence[int]) -> None:
-        """Run these tests, as far as need be. Raises _OtherwiseInCompany and InfraError."""
+        """Run these tests until grading is over. Raises _DependsOnSharing and InfraError."""
         first, rest = _LARGEST_CHUNK if self.run_all else _FIRST_CHUNK, list(indices)
-        if self.company and not self.run_all:
-            # In one request with the first test go those that its process may run as well. Where it does not, a wrong
-            # program has cost no more than without.
+        if self.shared_process and not self.run_all:
+            # The first request holds all tests that its first process may run. If that process cannot be shared, only
+            # the first test runs, and a wrong program costs no more than otherwise.
             chunk = next(_chunks(self.problem, rest, self.limits.cpu_s, _LARGEST_CHUNK, _FIRST_CHUNK_BYTES))
             n_done = await self._tests(chunk, one_process=True)
             if n_done is None:
@@ -192,13 +192,13 @@ class _Run:
                 return
 
     async def _tests(self, chunk: Sequence[int], *, one_process: bool = False) -> int | None:
-        """Run these tests, or with `one_process` as many as the first process does; how many that were, None when
-        grading is over."""
+        """Run these tests and count their results; with `one_process`, only those that the first process runs. Returns
+        how many have run, or None when grading is over."""
         left = list(chunk)
-        doubtful: int | None = None  # a test that failed in company
+        failed_shared: int | None = None  # a test that failed in a process that had run another one
         while left:
             results = await self._send(left, self.limits, one_process=one_process)
-            if results is None:
+            if results is None:  # the program may have killed the driver, so each test gets its own request
                 alone = left[:1] if one_process else left
                 for index in alone:
                     if not self._goes_on_after(await self._alone(index, self.limits)):
@@ -206,28 +206,28 @@ class _Run:
                 return len(alone)
             n_settled = 0
             for result in map(self._judged, results):
-                if self.company and result.in_company and result.verdict is not Verdict.PASSED:
-                    # Alone again, and the others too. One is enough where the first failure ends it all.
-                    self.company, doubtful = False, result.index
+                if self.shared_process and result.in_company and result.verdict is not Verdict.PASSED:
+                    # Run this test again in its own process, and with `run_all` the later ones too.
+                    self.shared_process, failed_shared = False, result.index
                     break
                 if result.reason.startswith(_DRIVER_FAILED) and not await self._driver_works():
                     result = await self._alone(result.index, self.limits)
-                # Stopped by the wall clock, with CPU time to spare: alone it has the machine to itself.
+                # It used little CPU time before the wall-clock limit: perhaps the machine was busy, so it runs alone.
                 if result.ended == "wall":
                     limits = replace(self.limits, wall_s=2 * self.limits.wall_s)
                     result = await self._alone(result.index, limits, _PATIENCE)
-                if result.index == doubtful and result.verdict is Verdict.PASSED:
-                    raise _OtherwiseInCompany
-                # What does not compile fails every test, so it is not run on another one even where all are to run.
+                if result.index == failed_shared and result.verdict is Verdict.PASSED:
+                    raise _DependsOnSharing
+                # A program that does not compile fails every test: stop, even with `run_all`.
                 if not self._goes_on_after(result) or result.ended == "compile":
                     return None
                 n_settled += 1
             if one_process and n_settled == len(results):
                 return n_settled
-            # The driver stops early at a limit of all tests together (time, output): the rest goes out again.
+            # Send the rest again: the driver also stops at the time and output limits of the whole request.
             del left[:n_settled]
-            if doubtful is not None and not self.run_all:
-                del left[1:]
+            if failed_shared is not None and not self.run_all:
+                del left[1:]  # its repetition decides: it ends grading, or a new run begins
         return len(chunk)
 
     async def _alone(self, index: int, limits: Limits, patience: int = 1) -> TestResult:
@@ -243,8 +243,7 @@ class _Run:
                 return result
 
     async def _driver_works(self) -> bool:
-        """Whether the driver works on the server that answered last; else it is quarantined, InfraError if it is the
-        only one."""
+        """Whether the driver works on the last server; if not, quarantines it. InfraError if it is the only one."""
         fault = await driver_fault(self.client, self.server)
         if fault is not None and not self.client.quarantine(self.server, fault):
             raise InfraError(fault)
@@ -263,14 +262,14 @@ class _Run:
     async def _send(
         self, indices: Sequence[int], limits: Limits, patience: int = 1, *, one_process: bool = False
     ) -> list[TestResult] | None:
-        """The results of the first of these tests (at least one), not judged yet; None where there is no report."""
-        # For all of its tests in turn, and the interpreter's start: the driver stops before that and reports what it
-        # has. A process that runs several has the time of one, and the first of them may have to run again.
+        """Run tests in one request. Returns unjudged results of at least the first, None without a valid report."""
+        # Time for all tests in turn and the interpreter's start: before it is over, the driver reports what it has. A
+        # process with several tests has the time of one, and the first may run again. `patience` is for busy servers.
         run_timeout_s = patience * (limits.cpu_s + 1) * (min(2, len(indices)) if one_process else len(indices)) + 5
         while True:
             request_id = secrets.token_hex(8)
             _ISSUED.append(request_id)
-            sharing = {"company": self.company, "one_process": one_process}
+            sharing = {"shared_process": self.shared_process, "one_process": one_process}
             request = build_request(
                 self.problem, self.code, indices, limits, run_timeout_s, request_id, stop=not self.run_all, **sharing
             )
@@ -278,7 +277,7 @@ class _Run:
             self.server = result.server
             report = result.report(8 * limits.output_bytes + _MIB)  # the driver writes no more
             answered = report.get("id")
-            # Another id than those issued here is the program's own invention, and gains it nothing.
+            # Only another issued id proves a mix-up. Any other id is the program's invention, and its report is read.
             if answered == request_id or answered not in _ISSUED:
                 results = reported_tests(report, indices, limits)
                 python = report.get("python")
@@ -290,9 +289,10 @@ class _Run:
                 raise InfraError(fault)
 
     def _judged(self, result: TestResult) -> TestResult:
+        """`result` with its verdict and, unless it passed, the reason: by how the program ended, then by its output."""
         limits, expected = self.limits, self.problem.tests[result.index].expected
         verdict = Verdict.RUNTIME_ERROR
-        # In this order: a limit that was broken explains the exit status, and an exit status the missing output.
+        # Causes come before effects: a broken limit explains the exit status, and the exit status a missing output.
         if result.ended == "compile":
             reason = result.stderr
         elif result.ended == "output":
@@ -346,8 +346,8 @@ async def driver_fault(client: SandboxClient, server: str) -> str | None:
     results = reported_tests(result.report(), [0], limits)
     if results is not None and results[0].answer == b"well\n":
         return None
-    said = results[0].stderr if results is not None else result.stderr
-    last_line = said.strip().rpartition("\n")[2][:200]
+    stderr = results[0].stderr if results is not None else result.stderr
+    last_line = stderr.strip().rpartition("\n")[2][:200]
     return f"the sandbox at {server} cannot run the grading driver: {last_line or 'no result'}"
 
 
@@ -360,12 +360,12 @@ def build_request(
     request_id: str = "",
     *,
     stop: bool,
-    company: bool = False,
+    shared_process: bool = False,
     one_process: bool = False,
 ) -> RunRequest:
-    """The request that runs a program on these tests of a problem, in this order; with `stop`, up to the first that
-    does not end well. With `company` a process may run several, and with `one_process` no other follows it. The report
-    names `request_id`, by which the answer to another request is told."""
+    """The request that runs a program on the tests `indices`, in this order; with `stop`, up to the first that crashes
+    or breaks a limit. With `shared_process` a process may run several tests; with `one_process` only the first process
+    runs. The report repeats `request_id`, so that a mixed-up answer is noticed."""
     tests = {
         "id": request_id,
         "kind": problem.kind,
@@ -379,7 +379,7 @@ def build_request(
         "output_limit": limits.output_bytes,
         "total_output_limit": 2 * limits.output_bytes,
         "stop_on_failure": stop,
-        "company": company,
+        "company": shared_process,
         "one_process": one_process,
     }
     return RunRequest(
@@ -392,8 +392,8 @@ def build_request(
 
 
 def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limits) -> list[TestResult] | None:
-    """The results of the first of the tests `indices` (at least one), not judged yet; None for anything that is not
-    what the driver writes. A program that does not compile has one result for all tests."""
+    """The results in a driver's report, not judged yet, for the first tests of `indices` (at least one); None if the
+    driver would not write such a report. A program that does not compile has one result for all tests."""
     compile_error = report.get("compile_error")
     if isinstance(compile_error, str):
         return [TestResult(indices[0], "compile", stderr=compile_error[:300])]
@@ -405,7 +405,7 @@ def reported_tests(report: dict[str, Any], indices: Sequence[int], limits: Limit
         for index, test in zip(indices, tests, strict=False):
             ended, code, cpu_s, rss_kb = test["ended"], test["code"], test["cpu_s"], test["rss_kb"]
             answer = base64.b64decode(test["answer"], validate=True)
-            # The type itself, as True is an int to isinstance, and JSON's true no exit status.
+            # Compare the type itself: to isinstance, True is an int.
             if ended not in _ENDINGS or type(code) is not int or type(rss_kb) is not int:
                 return None
             if type(test["in_company"]) is not bool or len(answer) > limits.output_bytes:
@@ -434,8 +434,7 @@ def _call_difference(expected: str, answer: bytes) -> str | None:
 def _chunks(
     problem: Problem, indices: Sequence[int], cpu_s: float, first: int, most_bytes: int = _MAX_INPUT_BYTES
 ) -> Iterator[list[int]]:
-    """The indices in growing chunks, the first of `first` tests, each of bounded input size and time; the last takes
-    what is not worth another."""
+    """The indices in chunks of bounded input size and time, growing from `first` tests; the last takes a remainder."""
     most = min(_LARGEST_CHUNK, max(1, int(_LONGEST_CHUNK_S / (cpu_s + 1))))
     start, size = 0, first
     while start < len(indices):

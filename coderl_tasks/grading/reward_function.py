@@ -46,7 +46,7 @@ class RewardFunction:
 
     @classmethod
     def read(cls, file: str) -> "RewardFunction":
-        """Read and check `file` without running it. Raises ConfigError, which names the line."""
+        """Read `file` and check, without running it, that it can define compute_reward. Raises ConfigError if not."""
         try:
             source = Path(file).read_text()
             tree = ast.parse(source)
@@ -57,7 +57,7 @@ class RewardFunction:
         except ValueError as error:
             raise ConfigError(f"reward_file={file} is not Python in UTF-8: {error}") from error
         defined = [node for node in _of_the_module(tree) if getattr(node, "name", None) == FUNCTION]
-        # An assignment or an import may bring it too: the sandbox finds out whether it does.
+        # An assignment or an import may define it too, which only running the file in the sandbox can show.
         if not defined and FUNCTION not in source and "import *" not in source:
             raise ConfigError(f"reward_file={file} defines no function {FUNCTION}({', '.join(ARGUMENTS)})")
         for function in defined:
@@ -106,7 +106,8 @@ class RewardFunction:
     async def _run(
         self, client: SandboxClient, ground_truth: str, texts: Sequence[str], timeout_s: float
     ) -> dict[str, Any]:
-        """The runner's report, empty where the function left none on a server that works."""
+        """Run the function on `texts` in one request. Returns the runner's report; empty if the function prevented one.
+        A faulty server is quarantined and another one asked. Raises InfraError if there is no other one."""
         while True:
             request_id, wall_s = secrets.token_hex(8), _wall_s(timeout_s)
             texts_given = {"ground_truth": ground_truth, "completions": list(texts)}
@@ -118,7 +119,7 @@ class RewardFunction:
             report = result.report()
             if report.get("id") == request_id:
                 return report
-            # Before the function is blamed for a missing report, a known program has to get through on that server.
+            # A missing report is the function's fault only if a known program works on the same server.
             fault = await driver_fault(client, result.server)
             if fault is None and not report:
                 return {}

@@ -80,10 +80,10 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
                 block.lines.append(line)
             continue
         indent, marks, tag = len(fence["indent"]), fence["marks"], fence["tag"].strip()
-        fits = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
-        if block is None or (tag and fits):
+        same_kind = block is not None and marks[0] == block.marks[0] and len(marks) >= len(block.marks)
+        if block is None or (tag and same_kind):  # a new block; an open one was never closed
             block = _Block(marks, indent)
-        elif not tag and fits and indent <= block.indent + 3:
+        elif not tag and same_kind and indent <= block.indent + 3:
             closed = block.text()
             if closed.strip():
                 code, end = closed, index + 1
@@ -94,12 +94,12 @@ def _closed_by_a_line(lines: Sequence[str]) -> tuple[str | None, int]:
 
 
 def _closed_within_a_line(lines: Sequence[str]) -> str | None:
-    """The last block by rule 4."""
+    """The last block by rule 4 in `lines`, or None: its fences may share their line with text."""
     code: str | None = None
     block: _Block | None = None
     for line in lines:
-        # The line's last backticks open a block if they have no partner and at most a tag follows. By a list of runs,
-        # not one pattern with the text before in it: that would take time quadratic in a line of backticks.
+        # The line's last backticks open a block if they have no partner and at most a tag follows. One pattern that
+        # matched the text before them too would take time quadratic in a line of backticks.
         runs = list(_BACKTICKS.finditer(line))
         opened: _Block | None = None
         if len(runs) % 2 == 1 and not line.lstrip().startswith(">"):
@@ -111,8 +111,8 @@ def _closed_within_a_line(lines: Sequence[str]) -> str | None:
         before, closing, _ = line.partition(block.marks)
         block.lines.append(before)
         if closing:
-            first = next((line for line in block.lines if line.strip()), "")
-            block.indent = len(first) - len(first.lstrip(" \t"))
+            first_line = next((line for line in block.lines if line.strip()), "")
+            block.indent = len(first_line) - len(first_line.lstrip(" \t"))
             code = block.text().rstrip() or code
             block = opened if opened is not None and opened.tag == block.tag != "" else None
     return code
@@ -161,11 +161,10 @@ async def score_group(
 ) -> list[ScoredCompletion]:
     """Score the completions of one problem (G texts, G scored completions in the same order).
 
-    Identical code is graded once. `priority` as in `Judge.grade`; with `fraction` every test is run, and a program that
-    passes some has that share of the reward. An outage is the verdict `infra_error` and no reward. Raises DataError as
-    `Judge.grade` does.
+    Identical code is graded once. `priority` as in `Judge.grade`; with `fraction` every test is run, and correctness is
+    the share passed. An outage is the verdict `infra_error` and the reward None. Raises DataError as `Judge.grade`.
     """
-    # Here and not in the sandbox: what counts as an answer is decided in one place, for every sandbox.
+    # Code is extracted here, not in the sandbox, so that every sandbox grades the same program.
     codes = [extract_code(text) for text in texts]
     distinct = list(dict.fromkeys(code for code in codes if code is not None))
     graded = await asyncio.gather(*(judge.grade(problem, one, priority=priority, run_all=fraction) for one in distinct))

@@ -160,7 +160,8 @@ class ServerLink:
         return (self.is_open, is_full, is_tried, avoided, len(self.turns), random.random())
 
     async def run(self, body: bytes, takes_s: float) -> RunResult:
-        """POST /run_code, which may take `takes_s` once it is its turn. Raises Failed, Busy or Refused."""
+        """POST /run_code and wait for the result: at most `takes_s` after the time that earlier requests may take, and
+        only while the server answers pings. Raises Failed, Busy or Refused."""
         left = self.retry_at - time.monotonic()
         if left > 0:
             raise Busy(f"full, retry after {left:.2g} s")
@@ -170,24 +171,24 @@ class ServerLink:
         try:
             while True:
                 earlier = self.turns[: self.turns.index(turn)]
-                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])
+                its_turn = max([turn.since, *(other.since + other.takes_s for other in earlier)])  # at the latest
                 left = its_turn + takes_s - time.monotonic()
                 if (await asyncio.wait({post}, timeout=max(0.0, min(left, self._watch_every_s))))[0]:
                     break
                 if left <= 0:
                     raise self._failed(f"no answer within {takes_s:g} s")
-                # The answer may come while the ping is waited for: a busy server answers both late.
+                # The result may arrive during the ping, so `post` is checked once more.
                 if not await self._answers_ping() and not post.done():
                     raise self._failed("it stopped answering")
             result = post.result()
         finally:
             position = self.turns.index(turn)
             del self.turns[position]
-            # Awaited, so that a connection is closed before the caller goes on, a cancelled caller too.
+            # Await the cancelled post, so that its connection is closed before the caller goes on, even if cancelled.
             if not post.done():
                 post.cancel()
                 await asyncio.gather(post, return_exceptions=True)
-        # Only an answer moves the queue on. A failure says nothing of how far the server has got.
+        # Only a result restarts the later requests' time: a failure does not show how far the server has got.
         for later in self.turns[position:]:
             later.since = time.monotonic()
         self.failures = self._errors = 0
@@ -211,7 +212,8 @@ class ServerLink:
             await asyncio.gather(self.probe, return_exceptions=True)
 
     async def _post(self, body: bytes) -> RunResult:
-        # No total: `run` says how long, by whose turn it is. A connection that does not come up has no turn.
+        """POST /run_code, without a time limit once it is connected. Raises Failed, Busy or Refused."""
+        # `run` enforces the limit, which depends on the queue here. Only connecting has a limit of its own.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         url, headers = f"{self._address}/run_code", {"Content-Type": "application/json"}
         answer = bytearray()
@@ -226,7 +228,7 @@ class ServerLink:
                 if response.status != 200:
                     text = f"HTTP {response.status} {(await response.text(errors='replace'))[:200]}"
                     raise Refused(f"it refused a request: {text}. Is it a Sandbox Fusion server?")
-                # Part by part: what a program printed must not fill this process's memory.
+                # Read in parts: a program's output must not fill this process's memory.
                 async for part in response.content.iter_any():
                     answer += part
                     if len(answer) > self._max_answer_bytes:
@@ -237,7 +239,7 @@ class ServerLink:
         try:
             return parse_answer(answer, self.url)
         except Failed as error:
-            # One may be its program's doing; only several in a row open the circuit for everybody.
+            # The program may have caused one such answer. Only several in a row open the server's circuit.
             self._errors += 1
             if self._errors >= _ERRORS_IN_A_ROW:
                 raise self._failed(str(error)) from error

@@ -67,7 +67,7 @@ def grade_files(
     """
     client = SandboxClient(urls, max_concurrency)
     judge = Judge(client, timeout_s)
-    # Before anything is read or run: grading may take hours, and is nothing without a place for it.
+    # Check this first: grading may take hours, and would be lost without a place to write it.
     _require_writable(out_path, problems_path, completions_path)
     console = Console(stderr=True)
     loaded = load_problems(str(problems_path), role="test")
@@ -104,12 +104,13 @@ async def _grade_rows(
     judge: Judge,
     progressed: Progressed,
 ) -> pl.DataFrame:
-    """The grades, one row per completion, in order. Identical code of one problem is graded once."""
+    """A frame of `GRADES_SCHEMA`, one row per completion, in order. Completion i has the problem `ids[i]` and the code
+    `codes[i]`, or None. Identical code for one problem is graded once; `progressed` is called for each row."""
     rows_of: dict[tuple[str, str | None], list[int]] = {}
     for row, key in enumerate(zip(ids, codes, strict=True)):
         rows_of.setdefault(key, []).append(row)
     grades: dict[int, Grade] = {}
-    # One iterator for all: nobody is idle while another still has a queue.
+    # All workers take from one iterator, so none is idle while jobs are left.
     jobs = iter(rows_of.items())
 
     async def work() -> None:
@@ -172,7 +173,8 @@ def _write(out_path: Path, grades: pl.DataFrame) -> None:
 
 
 def _read_completions(path: Path) -> dict[str, list[Any]]:
-    """The columns of the completions that count, all of one length. Raises DataError."""
+    """Columns by name, all of one length: those of problem_id, source_row, split, code and completion that the file has
+    (see `_wanted`). Raises DataError if the file cannot be read, or identifies no problem or no program."""
     form = format_of(path)
     if form is not None and form != "parquet":
         if not path.is_file():
@@ -219,25 +221,26 @@ def _codes(columns: Mapping[str, list[Any]]) -> list[str | None]:
 
 
 def _problem_ids(loaded: LoadResult, columns: Mapping[str, list[Any]]) -> list[str]:
-    """The id of each completion's problem: its `problem_id`, else that of the problem at its `source_row`."""
+    """The id of each completion's problem: its `problem_id`, or the problem's id at its `source_row` (and `split`, if
+    given). Raises DataError if a completion has neither, or no problem matches."""
     height = max(map(len, columns.values()), default=0)
     given = [columns.get(name, [None] * height) for name in ("problem_id", "source_row", "split")]
     ids: list[str] = []
-    nameless: list[int] = []
+    unidentified: list[int] = []
     places = _Places(loaded)
     known = dict.fromkeys(problem.problem_id for problem in loaded.problems)
     for row, (own_id, source_row, split) in enumerate(zip(*given, strict=True)):
         if own_id is None and source_row is None:
-            nameless.append(row)
+            unidentified.append(row)
         elif own_id is None:
             ids.append(places.find(row, source_row, split))
         elif isinstance(own_id, str) or (isinstance(own_id, int) and not isinstance(own_id, bool)):
             ids.append(str(own_id))
         else:
             raise DataError(f"the column problem_id of the completions is neither text nor a number in row {row}")
-    if nameless:
-        first = f"the first is row {nameless[0]}"
-        raise DataError(f"{len(nameless)} completions have no problem_id and no source_row, {first}")
+    if unidentified:
+        first = f"the first is row {unidentified[0]}"
+        raise DataError(f"{len(unidentified)} completions have no problem_id and no source_row, {first}")
     if missing := set(ids) - known.keys():
         shown = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise DataError(

@@ -86,8 +86,7 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCompletion:
-    """A completion's grade, and its scores by the table in `grading.scoring`: all None where grading failed for a
-    reason that is ours."""
+    """A completion's grade and its scores by the table in `grading.scoring`, all None for the verdict `infra_error`."""
 
     code: str | None  # None if the format was wrong: then the verdict is `format_error`
     grade: Grade
@@ -146,7 +145,8 @@ def values_match(expected: Any, actual: Any) -> bool:
 
 
 def value_difference(expected: Any, actual: Any, where: str = "value") -> str | None:
-    """None where `values_match`, else one line for people that names the first element that differs."""
+    """None if the values match by rules 6 to 8, else one line that names the first difference. `where` is the path of
+    `expected` inside the whole value, such as `value[0]['a']`; it grows with each level of nesting."""
     if expected == actual:
         return None
     pairs: Iterable[tuple[str, Any, Any]]

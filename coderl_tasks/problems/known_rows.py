@@ -65,7 +65,6 @@ def known_rows(row: Mapping[str, Any]) -> str | None:
 
 
 def holds_assertions(row: Mapping[str, Any]) -> bool:
-    """Whether a column `test` of `row` has a program of assertions (HumanEval, LeetCode): its other tests are examples
-    for people, in whatever notation."""
+    """Whether the column `test` of `row` holds assertions (HumanEval, LeetCode): its other tests are examples."""
     test = row.get("test")
     return isinstance(test, str) and "assert" in test

@@ -134,11 +134,10 @@ def load_problems(
 ) -> LoadResult:
     """The problems of `source`: raw rows normalised, or already normalised ones (a pool) as they are.
 
-    `role` says which side of a data set is read, `rows` how a row is; `limit` counts rows read (None or -1: all); each
-    problem is cut to `max_tests` (see `trim_tests`). A row with the identity of an earlier one is dropped. With
-    `dates`, rows of other days are skipped. What `keep` makes of each problem is kept in its place, as soon as it is
-    read (`SpilledTests.keep`).
-    Raises DataError if the source cannot be read, or with `dates` a row has none.
+    `role` is the side of a data set to read, `rows` its row format; `limit` counts rows read (None or -1: all); each
+    problem is cut to `max_tests` (see `trim_tests`). A row with an earlier row's identity is dropped. Rows outside
+    `dates` are skipped. `keep` replaces each problem as soon as it is read, as `SpilledTests.keep` does.
+    Raises DataError if the source cannot be read, or with `dates` if a row has no date.
     """
     problems: dict[str, Problem] = {}
     drops: list[Drop] = []
@@ -148,26 +147,25 @@ def load_problems(
             continue
         read += 1
         try:
-            # Trimmed after parsing, since the identity is of all tests, and row by row: the tests of a whole data set
-            # are gigabytes.
+            # Trim after parsing, since all tests decide the identity, and row by row, since all tests are gigabytes.
             problem = trim_tests(parse_row(row, rows), max_tests)
         except RowDropped as drop:
             drops.append(Drop("parse", drop.reason, drop.detail, None, row.split, row.source_row))
             continue
-        # Whatever is recorded of a problem is found by its id, so two rows cannot share one; the first keeps it.
+        # Records are looked up by problem id, so two problems cannot share one: the first row keeps it.
         first = problems.get(problem.problem_id)
         if first is None:
             problems[problem.problem_id] = problem if keep is None else keep(problem)
         else:
-            of_first = (first.kind, first.entry_point, tuple(first.tests))
-            same = of_first == (problem.kind, problem.entry_point, tuple(problem.tests))
-            reason = "same_identity" if same else SAME_ID_OTHER_TESTS
+            first_tests = (first.kind, first.entry_point, tuple(first.tests))
+            has_same_tests = first_tests == (problem.kind, problem.entry_point, tuple(problem.tests))
+            reason = "same_identity" if has_same_tests else SAME_ID_OTHER_TESTS
             drops.append(Drop.of(problem, "dedup", reason, f"same as row {first.source_row} of {first.split}"))
     return LoadResult(list(problems.values()), dropped_frame(drops), read)
 
 
 def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
-    """The problem in a raw row, or in one of a pool. Raises RowDropped."""
+    """The problem in `row`: read by `rows.read`, or, of a pool (it has PROBLEM_SCHEMA), checked. Raises RowDropped."""
     if isinstance(row.values, Oversized):
         raise RowDropped("row_too_large", f"{row.values.size / 2**20:.0f} MiB")
     if isinstance(row.values, Misread):
@@ -176,12 +174,12 @@ def parse_row(row: RawRow, rows: RowReader = CODE_ROWS) -> Problem:
         return rows.read(row.values, split=row.split, source_row=row.source_row)
     if row.values["kind"] is not None and row.values["kind"] not in rows.kinds:
         raise RowDropped("other_environment", f"a problem of kind {row.values['kind']}, from another environment")
-    # Only these two may be null, where the data has none; any other null is damage.
-    needed = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
-    missing = [name for name in PROBLEM_SCHEMA if name in needed and row.values[name] is None]
+    # These two may be null, if the data set has none; any other null is damage.
+    required = PROBLEM_SCHEMA.keys() - {"time_limit_s", "solutions"}
+    missing = [name for name in PROBLEM_SCHEMA if name in required and row.values[name] is None]
     if missing or not row.values["tests"]:
         raise RowDropped("damaged_problem", f"no {', '.join(missing) or 'tests'}")
-    # A pool may be another's, or not be a pool: what it says is checked as what a row says is.
+    # Anyone may have written the file, so its values are checked like those of a raw row.
     wrong = [name for name, is_right in _PROBLEM_VALUES.items() if not is_right(row.values[name])]
     if row.values["kind"] == "call" and not str(row.values["entry_point"]).isidentifier():
         wrong.append("entry_point")
@@ -223,15 +221,16 @@ def _in_turn(sources: Iterable[Iterator[ItemT]]) -> Iterator[ItemT]:
 
 
 def answer_problem(row: Any, text_column: str, truth_column: str, *, split: str, source_row: int) -> Problem:
-    """The problem in a row with these two columns; its id is its own `problem_id`, else a hash of both. A ground truth
-    that is no text is taken as its JSON. Raises RowDropped: row_not_object, no_prompt, no_ground_truth, not_utf8."""
+    """The problem whose prompt and ground truth are in these two columns. Its id is the row's `problem_id`, else a hash
+    of both. A ground truth other than text becomes JSON text. Raises RowDropped: row_not_object, no_prompt,
+    no_ground_truth, not_utf8, id_too_long."""
     if not isinstance(row, Mapping):
         raise RowDropped("row_not_object", f"not a JSON object: {row}")
     text, truth = row.get(text_column), row.get(truth_column)
     columns = ", ".join(map(str, row)) or "none"
-    other = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
-    if other is not None and "--environment=" in other:
-        columns += f"; {other}"
+    other_format = "these have tests: --environment=code" if row.get("tests") else known_rows(row)
+    if other_format is not None and "--environment=" in other_format:
+        columns += f"; {other_format}"
     if not isinstance(text, str) or not text.strip():
         raise RowDropped("no_prompt", f"no text in {text_column}; columns: {columns}")
     if truth is None:

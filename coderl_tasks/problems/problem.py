@@ -118,11 +118,11 @@ def trim_tests(problem: Problem, max_tests: int) -> Problem:
 
 
 def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1) -> list[Problem]:
-    """Problems `start` to `start + count` (-1: to the end) of the files at `addresses`, counted over all, in order.
-    Columns that are not in PROBLEM_SCHEMA are ignored; only row groups in the range are read. Raises DataError for a
-    file that is missing or is none of problems, ConfigError for an address that will not do."""
+    """Problems `start` to `start + count` (-1: to the end) of the parquet files at `addresses`, numbered across files.
+    Columns outside PROBLEM_SCHEMA and row groups outside the range are not read. Raises DataError for a missing file or
+    one without problems' columns, ConfigError for an unusable address."""
     problems: list[Problem] = []
-    place = 0
+    group_start = 0
     for address in addresses:
         fs, path = filesystem(address)
         with explained(address), fs.open(path, "rb") as file:
@@ -135,9 +135,9 @@ def read_problem_rows(addresses: Sequence[str], start: int = 0, count: int = -1)
                 raise DataError(f"{address} holds no problems: it has no column {', '.join(sorted(missing))}")
             for group in range(table.num_row_groups):
                 rows = table.metadata.row_group(group).num_rows
-                low = max(0, start - place)
-                high = rows if count < 0 else min(rows, start + count - place)
-                place += rows
+                low = max(0, start - group_start)
+                high = rows if count < 0 else min(rows, start + count - group_start)
+                group_start += rows
                 if low < high:
                     frame = pl.DataFrame(table.read_row_group(group, columns=list(PROBLEM_SCHEMA)))
                     problems += problems_from_frame(frame.slice(low, high - low))
@@ -185,8 +185,8 @@ class PoolFile:
         self._lock = Lock()  # a reader has one place in the file, and groups are graded in several threads
 
     def problems(self) -> list[Problem]:
-        """All problems without their solutions, their tests left in the file. Tests in row groups too large to be read
-        for a single problem are kept in memory: those of a file that something else wrote."""
+        """All problems, without solutions, with their tests left in the file. Tests of large row groups of several
+        problems, which other programs write, stay in memory: reading a group per problem would be slow."""
         found: list[Problem] = []
         for group in range(self._file.num_row_groups):
             about = self._file.metadata.row_group(group)
@@ -197,14 +197,14 @@ class PoolFile:
                 continue
             counts: list[int] = frame["tests_total"].to_list()
             firsts: list[Test | None] = [None] * frame.height
-            # A program's tests are only run; of the others prompts are made, or they are the answer.
+            # Read tests only to count them, or if the first one is needed: for a prompt, or as the ground truth.
             if not (frame["kind"] == "stdin").all() or not self._has_tests(group, frame["tests_total"]):
                 tests = self._read(group, ["tests"])["tests"]
                 counts = tests.list.len().to_list()
                 first = [Test(**each[0]) if each else None for each in tests.list.head(1).to_list()]
                 firsts = [None if kind == "stdin" else one for kind, one in zip(frame["kind"], first, strict=True)]
-            bare = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
-            for row, problem in enumerate(problems_from_frame(bare)):
+            without_tests = frame.with_columns(tests=pl.lit([], PROBLEM_SCHEMA["tests"]))
+            for row, problem in enumerate(problems_from_frame(without_tests)):
                 stored = StoredTests(self, (group, row), problem.problem_id, counts[row], firsts[row])
                 found.append(replace(problem, tests=stored))
         return found
@@ -275,7 +275,7 @@ def check_pool(path: Path) -> None:
     if path.suffix == ".jsonl":
         raise ConfigError(f"pool={path} is a data set, not a pool: make one of it (coderl curate dataset={path})")
     with _pool_errors(path):
-        # From the footer: the tests of a pool can be gigabytes, and are read when all else is known to be right.
+        # Read only the footer: the tests of a pool can be gigabytes.
         schema = pl.read_parquet_schema(path)
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()
     needed = "it has to be one that `coderl curate` wrote"

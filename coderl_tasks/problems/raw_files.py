@@ -69,8 +69,7 @@ class Misread:
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row as it was read from about `size` bytes. `values` is a mapping, the line's text where that is not a JSON
-    object, `Oversized` or `Misread`."""
+    """One row of about `size` bytes. `values` is a mapping, `Oversized`, `Misread`, or text that is no JSON object."""
 
     split: str
     source_row: int
@@ -103,8 +102,7 @@ def format_of(path: Path) -> Format | None:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`rows` rows in row groups or bytes `start` to `stop` of a file, the first being number `first_row` of its split.
-    `size` are their bytes, uncompressed; `block` is the most of these that have to be held at once: the largest row
-    group, or the longest line."""
+    `size` is their uncompressed bytes; `block` is the bytes of the largest row group or longest line, held at once."""
 
     file: RawFile
     start: int
@@ -117,8 +115,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """The hash of a file, its segments, numbered from row 0, and one more than the number of its last row: blank lines
-    count, and are no rows."""
+    """A file's hash, its segments, and its last row's number plus one: blank lines are numbered, but are no rows."""
 
     sha256: str
     segments: tuple[Segment, ...]
@@ -218,60 +215,60 @@ def _opened(file: RawFile) -> IO[bytes]:
 
 
 def _index_lines(file: RawFile, segment_bytes: int) -> FileIndex:
+    """Hash a file of lines and cut it into segments of whole lines. Blank lines are numbered, but are no rows."""
     segments: list[Segment] = []
     digest = hashlib.sha256()
-    line = last = first_row = start = position = rows = length = longest = 0
+    line = numbers = first_row = start = position = rows = line_bytes = longest_line = 0  # `numbers`: of FileIndex
     blank = True
     with _readable(file), _opened(file) as handle:
-        # In pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
+        # Read in pieces: a line may be hundreds of megabytes, and is only hashed and measured here.
         while piece := handle.readline(CHUNK_BYTES):
             digest.update(piece)
             position += len(piece)
-            length += len(piece)
-            longest = max(longest, length)
+            line_bytes += len(piece)
+            longest_line = max(longest_line, line_bytes)
             blank = blank and not piece.strip()
             if not piece.endswith(b"\n"):
                 continue
-            length = 0
+            line_bytes = 0
             if not blank:
-                rows, last = rows + 1, line + 1
-            # A blank line is no row, but it has a number: `source_row` is the line's place in the file.
+                rows, numbers = rows + 1, line + 1
             line, blank = line + 1, True
-            # Only where a line ends: whoever reads a segment sees nothing of its neighbours.
+            # Cut only at a line end, so that a segment can be read without its neighbours.
             if position - start >= segment_bytes:
-                segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
-                start, first_row, rows, longest = position, line, 0, 0
+                segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
+                start, first_row, rows, longest_line = position, line, 0, 0
     if not blank:
-        rows, last = rows + 1, line + 1
+        rows, numbers = rows + 1, line + 1
     if position > start:
-        segments.append(Segment(file, start, position, first_row, rows, position - start, longest))
+        segments.append(Segment(file, start, position, first_row, rows, position - start, longest_line))
     sha256 = digest.hexdigest() if file.compression is None else file_sha256(file.path)
-    return FileIndex(sha256, tuple(segments), last)
+    return FileIndex(sha256, tuple(segments), numbers)
 
 
 def _parquet_rows(segment: Segment, split: str, max_row_bytes: int, scratch: Path | None) -> Iterator[RawRow]:
+    """The rows of a segment of row groups, with little memory: a row over `max_row_bytes` is `Oversized`."""
     import pyarrow.parquet as pq
 
     number = segment.first_row
-    # With a buffer size pages are read as they are needed, instead of whole column chunks.
+    # With a buffer size, pages are read as needed instead of whole column chunks.
     with _readable(segment.file), pq.ParquetFile(segment.file.path, pre_buffer=False, buffer_size=CHUNK_BYTES) as file:
         _require_different(segment.file, file.schema_arrow.names)
         for group in range(segment.start, segment.stop):
             group_bytes = file.metadata.row_group(group).total_byte_size
             small = group_bytes <= SMALL_GROUP_BYTES
-            # In a large group each row may have 200 MB, and a batch is held as a whole. A dictionary counts once there,
-            # and each row may be as large as all of it.
+            # A batch is held whole, so batches of a large group are small. Each row may be as large as the whole group:
+            # the group's size counts a dictionary once, and every row may repeat it.
             rows_per_batch = min(max(SMALL_GROUP_BYTES // max(group_bytes, 1), 1), ROWS_PER_BATCH)
             batches = file.iter_batches(batch_size=rows_per_batch, row_groups=[group], use_threads=False)
             for batch in batches if small else _by_way_of_a_file(batches, file.schema_arrow, scratch):
-                # Sizes are taken in Arrow, before a row becomes Python objects: one over the limit never does.
+                # Measured in Arrow, so that a row over the limit never becomes Python objects.
                 sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
                 rows = [
                     Oversized(size) if size > max_row_bytes else _row_values(batch.slice(index, 1))
                     for index, size in enumerate(sizes)
                 ]
-                # From here on only `rows` holds them, and a row leaves it before its taker gets it: what the taker
-                # lets go of is free while the next row is made.
+                # Now only `rows` holds the values. Each row is removed before it is yielded, so the caller can free it.
                 del batch
                 while rows:
                     yield RawRow(split, number, rows.pop(0), sizes.pop(0))
@@ -341,7 +338,7 @@ def _csv_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[RawR
     """The rows below a header, all values text; separated by whichever of comma, semicolon and tab the header has most.
     A row with more or fewer cells than the header is `Misread`: a comma without quotes has moved them."""
     file = segment.file
-    # Of the whole process, and 128 KB where nobody sets it. A quote that is not closed takes the rest of the file.
+    # A setting of the whole process; the default of 128 KB is too low. An unclosed quote takes the rest of the file.
     csv.field_size_limit(min(max_row_bytes, MAX_CELL_CHARS))
     with _readable(file), _opened(file) as handle:
         text = io.TextIOWrapper(handle, "utf-8-sig", errors="surrogateescape", newline="")
@@ -390,7 +387,8 @@ def _json_rows(segment: Segment, split: str, max_row_bytes: int) -> Iterator[Raw
 
 
 def _document_rows(file: RawFile, text: bytes, max_row_bytes: int) -> list[Any] | None:
-    """The rows of a JSON document; None where `text` does not look like one."""
+    """The rows of a JSON document: an array, the one array that an object has under a known name, or else the object.
+    None if `text` does not look like JSON. Raises DataError if it is too large, broken or has several such arrays."""
     if len(text) > max_row_bytes:
         raise DataError(
             f"{file.path}: a JSON document of more than {max_row_bytes / 2**20:.0f} MiB, which would be held as a "

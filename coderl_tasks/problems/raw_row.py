@@ -42,13 +42,13 @@ def problem_from_row(row: Any, *, split: str, source_row: int) -> Problem:
         raise RowDropped("row_not_object", _no_object(row))
     if (statement := statement_of(row)) is None:
         raise _no_statement(row)
-    # Decoded once: the tests may be among them, and have 200 MB.
+    # Decode these columns once: they may hold the tests, up to 200 MB.
     row = {**row, **{name: as_mapping(row[name]) for name in (*METADATA_COLUMNS, "reward_model") if name in row}}
     language = row.get("verification_info", {}).get("language")
     if isinstance(language, str) and language.strip().lower() not in PYTHON_NAMES:
         raise RowDropped("not_python", f"verification_info.language is {language}")
     for place, values in (("", row), *((f"{name}.", row.get(name, {})) for name in ("metadata", "extra_info"))):
-        language = values.get("language")  # of a program, or of the statement
+        language = values.get("language")  # a programming language, or the statement's (such as "en")
         if isinstance(language, str) and language.strip().lower() in OTHER_LANGUAGES:
             raise RowDropped("not_python", f"{place}language is {language}")
     test_set = _tests_of(row)
@@ -136,7 +136,7 @@ def _columns_found(row: Mapping[str, Any]) -> str:
 
 
 def _tests_of(row: Mapping[str, Any]) -> TestSet:
-    """The tests of `row`. All columns that hold tests must be readable and mean the same."""
+    """The tests in TEST_COLUMNS. Raises RowDropped if none hold any, one is unreadable, or two hold different ones."""
     metadata = [row.get(name) for name in METADATA_COLUMNS]
     found: dict[str, TestSet] = {}
     for name, value in _test_values(row):
@@ -148,8 +148,8 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
             if drop.reason != "no_tests":
                 raise RowDropped(drop.reason, drop.detail if name == "tests" else f"{name}: {drop.detail}") from None
     if not found:
-        held = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
-        reasons = [f"no tests are in {' and '.join(held)}" if held else None, known_rows(row)]
+        cells = [f"{name}, which is {str(value)[:SHOWN_CHARS]!r}" for name, value in _test_cells(row) if value]
+        reasons = [f"no tests are in {' and '.join(cells)}" if cells else None, known_rows(row)]
         missing = f"none in {', '.join(TEST_COLUMNS)}; columns: {_columns_found(row)}"
         raise RowDropped("no_tests", "; ".join(filter(None, reasons)) or missing)
     first, *others = found
@@ -160,8 +160,7 @@ def _tests_of(row: Mapping[str, Any]) -> TestSet:
 
 
 def _test_values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What TEST_COLUMNS hold, by name. In all but the first, only a list or an object are taken for tests: others may
-    hold an answer as text."""
+    """What TEST_COLUMNS hold, by name. Except in the first, only a list or an object counts: text may be an answer."""
     for name, value in _test_cells(row):
         if name == "tests":
             yield name, value

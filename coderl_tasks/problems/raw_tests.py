@@ -79,7 +79,7 @@ def parse_tests(raw_tests: Any, *metadata: Any) -> TestSet:
         raise RowDropped("no_tests")
     own_names = {test.function for test in raw if test.function}
     names = own_names or {name for mapping in metadata for name in _named_functions(as_mapping(mapping))}
-    # Where tests name their functions themselves, one that names none is not of a function.
+    # If some tests name their function themselves, a test that names none is a stdin test.
     kinds = {_kind(test, has_function=bool(test.function if own_names else names)) for test in raw}
     if len(kinds) > 1:
         raise RowDropped("mixed_test_kinds", "some tests are of standard input, others of a function")
@@ -107,8 +107,7 @@ def as_mapping(metadata: Any) -> Mapping[str, Any]:
 
 
 def decode_json(raw_tests: Any) -> Any:
-    """The value that `raw_tests` holds, None for blank text; JSON text is decoded, also where it was encoded twice.
-    Raises RowDropped (tests_not_json)."""
+    """`raw_tests` with JSON text decoded, even if encoded twice; None for blank text. Raises RowDropped."""
     for _ in range(2):
         if not isinstance(raw_tests, str):
             break
@@ -198,8 +197,7 @@ def _call_tests(raw: list[_RawTest]) -> tuple[Test, ...]:
     # As text at once, test by test: numbers take ten times the memory that their digits take.
     inputs = [_to_json(_arguments(test.input, as_text=text_inputs, by_line=by_line)) for test in raw]
     outputs = _return_values([test.output for test in raw], text_inputs=text_inputs, must_be_json=by_line)
-    # APPS wraps every returned value in a list; LiveCodeBench does not. One output that is no such list shows that
-    # none is wrapped.
+    # APPS wraps every returned value in a list; LiveCodeBench does not. One unwrapped output shows that none is.
     if not by_line and all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
     return tuple(Test(arguments, _to_json(output)) for arguments, output in zip(inputs, outputs, strict=True))

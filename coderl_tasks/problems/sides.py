@@ -45,21 +45,21 @@ class EvaluationSide:
         dates: Dates | None = None,
         keep: Callable[[Problem], Problem] | None = None,
     ) -> LoadResult:
-        """Read them as `load_problems` does; raises as it does."""
+        """Load these problems; arguments and errors are those of `load_problems`. With a `share`, the result leaves out
+        the train problems, and counts as dropped only rows that gave no problem."""
         share = self.share
         if share is None:
             return load_problems(self.source, splits, role="test", rows=rows, dates=dates, keep=keep)
 
         def keep_held_out(problem: Problem) -> Problem:
-            # The others are left out below: their tests need no place.
+            # Train problems are left out below, so their tests are freed at once.
             if not is_held_out(problem.problem_id, share):
                 return replace(problem, tests=(), solutions=())
             return problem if keep is None else keep(problem)
 
         loaded = load_problems(self.source, splits, role="train", rows=rows, dates=dates, keep=keep_held_out)
         problems = [problem for problem in loaded.problems if is_held_out(problem.problem_id, share)]
-        # A row that never became a problem has no id that could put it on a side: it is counted, so that `unusable`
-        # names it.
+        # A row without a problem has no id to decide its side. It is counted, so that `unusable` reports it.
         dropped = loaded.dropped.filter(pl.col("problem_id").is_null())
         return LoadResult(problems, dropped, len(problems) + dropped.height)
 

@@ -65,12 +65,12 @@ class RowSource:
 
 
 def open_source(source: str, splits: Sequence[str] | None, role: Role) -> list[RowSource]:
-    """The splits of `source`, their rows still to be read.
+    """The splits of `source`, whose rows are not read yet.
 
-    A file, or a pool by its folder or its name, is one source; each row names its split in a column `split`, else the
-    file's name does; `splits` keeps the rows of these. Anything else is a data set for `datasets`, config by config:
-    those in `splits`, by default those of `TRAIN_SPLITS` or `TEST_SPLITS` that there are, or else all.
-    Raises DataError; NoSplitsError where nothing was named and there is nothing on the side `role`.
+    A file, or a pool's folder or name, is one RowSource; a row's split is its column `split`, or else the file's name,
+    and `splits` selects rows by it. Any other source is a data set for `datasets`, whose configs are its splits: those
+    in `splits`, by default those of TRAIN_SPLITS or TEST_SPLITS that exist, or else all.
+    Raises DataError, and NoSplitsError if no split was named and none has the side `role`.
     """
     path = find_source(source)
     if path is not None and path.is_file():
@@ -155,7 +155,8 @@ def _wanted(source: str, available: Sequence[str], splits: Sequence[str] | None,
 
 
 def _raw_file(source: str, folder: Path | None, address: str) -> RawFile:
-    """The file at `address`, one of the data set's; a hub file is downloaded first, unless it was before."""
+    """The file at `address`: a path below `folder`, or without a `folder` a hub address, which is downloaded unless it
+    is cached. Raises DataError, which names `source`, for an unknown format or a failed download."""
     file_format = format_of(Path(address))
     if file_format is None:
         raise DataError(f"{source}: the name of {Path(address).name} does not end as those that are read: {READ}")
@@ -183,7 +184,7 @@ def _files_in(folder: Path) -> str:
 
 
 def _named(row: RawRow) -> RawRow:
-    """`row` in the split that its own column names, where that can be one."""
+    """`row` in the split that its own column `split` names, if that can be a split's name."""
     name = row.values.get("split") if isinstance(row.values, dict) else None
     if isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_SPLIT_CHARS:
         return replace(row, split=name)

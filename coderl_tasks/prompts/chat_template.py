@@ -65,32 +65,31 @@ class ChatTemplate:
     """The chat template of `tokenizer`, with thinking on, off or (None) as the template has it.
 
     `markers` are the thinking markers in the template's source. `opens_thinking`: its prompts end inside a block of
-    thinking. `turn_end` is what it writes behind an assistant's message: at the end, and then before a user's message.
+    thinking. `turn_end` is what it writes after an assistant's message: first at the end, then before a user's message.
     Raises ConfigError if there is no template, no way to render a plain conversation, or no switch for `thinking`.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
         self._tokenizer = tokenizer
-        # Rendered with nothing folded and no switch set, until probes have told which of them this template needs.
+        # Probes are rendered with neither, until they have shown which of them this template needs.
         self._folds_system = False
         self._switches: dict[str, Any] = {}
-        # With PROMPT_DATE in place of the day on which it is rendered.
+        # A fixed date in place of today's, so that a resumed run builds the same prompts.
         self.source = DATE_CALL.sub(
             lambda call: f"{call['quote']}{PROMPT_DATE.strftime(call['format'])}{call['quote']}", _source(tokenizer)
         )
         try:
             self._folds_system = SYSTEM_PROBE not in self.render([SYSTEM, USER], add_generation_prompt=True)
-        except ConfigError:  # it refuses a system message, where others leave it out
+        except ConfigError:  # some templates refuse a system message, others leave it out
             self._folds_system = True
         if thinking is not None:
             self._switches = {self._thinking_switch(thinking): thinking}
         self.markers = find_markers(self.source)
         opening = self._behind(USER_PROBE, [SYSTEM, USER], add_generation_prompt=True)
-        # The last marker counts: where thinking is off, some templates open a block and close it at once.
+        # The last marker decides: with thinking off, some templates open a block and close it at once.
         self.opens_thinking = any(opening.rfind(pair.open) > opening.rfind(pair.close) for pair in self.markers)
         between = self._behind(ANSWER_PROBE, [USER, ANSWER, USER]).partition(USER_PROBE)[0]
-        # The end of a conversation comes first. Some templates write nothing there: then the opening of the next turn
-        # is all that ends one.
+        # First what ends a conversation; some templates write nothing there, so then what opens the next turn.
         self.turn_end = f"{self._behind(ANSWER_PROBE, [USER, ANSWER])}\n{between}"
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:

@@ -20,8 +20,7 @@ logger = logging.getLogger(__name__)
 
 @lru_cache(maxsize=4)
 def load_tokenizer(model_name: str) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a local model folder if `model_name` means one, else of that model on the hub. Raises
-    ConfigError if neither has it."""
+    """The tokenizer of a local model folder, or else of a model on the hub. Raises ConfigError if neither has it."""
     from transformers import AutoTokenizer  # seconds to import, and only needed here
 
     folder = local_model_folder(model_name)
@@ -52,9 +51,9 @@ def get_renderer(
 ) -> Renderer:
     """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`.
 
-    `thinking` and `end_tokens` as in `ChatTemplateRenderer`; of the others the name says both. Raises ValueError
-    "Unknown renderer" for another name, ConfigError if the tokenizer lacks what the renderer needs, or the renderer has
-    not the thinking that is asked for.
+    `thinking` and `end_tokens` are as in `ChatTemplateRenderer`; the other renderers each have their own. Raises
+    ValueError "Unknown renderer" for another name, and ConfigError if the tokenizer lacks what the renderer needs or
+    `thinking` contradicts the renderer.
     """
     if name == ChatTemplateRenderer.name:
         return ChatTemplateRenderer(tokenizer, thinking=thinking, end_tokens=end_tokens)
@@ -89,8 +88,7 @@ QWEN3_TYPES = ("qwen3", "qwen3_moe")
 
 
 def generation_end_tokens(model_name: str) -> list[int]:
-    """The `eos_token_id`s in a model's generation_config.json, local or on the hub; none where there is no such file.
-    Raises ConfigError for a damaged one."""
+    """`eos_token_id`s in a model's generation_config.json, if there is one. Raises ConfigError for a damaged one."""
     from transformers.utils import cached_file
 
     folder = local_model_folder(model_name)

@@ -173,26 +173,26 @@ class Display:
 
     @asynccontextmanager
     async def bar(self, text: str, count: Callable[[], tuple[int, int]] | None = None) -> AsyncIterator[OnProgress]:
-        """A progress callback for the block: draws a bar of its own, or names the phase in the steps' bar. Without a
-        terminal it says now and then how far the block is. Where there is a `count` of (done, total), it is asked."""
-        at = (0, 0)
+        """Shows the block's progress in a bar, or in the steps' bar if there is one; without a terminal, in a line from
+        time to time. Yields a callback that takes (done, total); `count`, if given, is polled in its place."""
+        progress = (0, 0)
 
-        def reached(done: int, total: int) -> None:
-            nonlocal at
-            at = (done, total)
+        def report(done: int, total: int) -> None:
+            nonlocal progress
+            progress = (done, total)
 
-        async def look() -> None:
-            said = begun
+        async def show_progress() -> None:
+            last_line_at = begun
             while True:
                 await asyncio.sleep(LOOK_EVERY_S)
-                done, total = at if count is None else count()
+                done, total = progress if count is None else count()
                 line = so_far.line(done, total, now := time.monotonic())
                 if own_bar is not None:
                     own_bar.update(own_task, completed=done, total=total or None)
                 elif steps is not None and self._console.is_terminal:
                     steps.phase(line)
-                elif now - said >= LINE_EVERY_S:
-                    said = now
+                elif now - last_line_at >= LINE_EVERY_S:
+                    last_line_at = now
                     self.say(line)
 
         steps, begun, own_bar = self._steps, time.monotonic(), None
@@ -204,11 +204,11 @@ class Display:
                 own_task = own_bar.add_task(text, total=None)
             elif steps is None:
                 self.say(text)
-            looking = asyncio.create_task(look())
+            showing = asyncio.create_task(show_progress())
             try:
-                yield reached
+                yield report
             finally:
-                looking.cancel()
+                showing.cancel()
 
     @contextmanager
     def reading(self, text: str) -> Iterator[OnRows]:

@@ -60,11 +60,11 @@ def init_grpo(
     """A session that trains `base_model`: a name of the Tinker service, or a local model folder. It is open until
     `finish` or `close`.
 
-    `problems` are raw rows as `coderl curate` reads them, all that steps may be trained on; without them `pool` names a
-    pool. `settings` are those of `coderl train`, by name; of a run that goes on only those that may change. `reward`
-    may be a function (completion, ground_truth) -> float, which is sent to the sandbox as source, or a file with
-    compute_reward: then `environment` is custom. Nothing is evaluated here: `coderl evaluate` measures the run. `say`
-    takes the lines for people. Raises ConfigError or DataError for what cannot work, before anything is sampled.
+    Steps train only on `problems`, raw rows as `coderl curate` reads them; without them `pool` names a pool. `settings`
+    are those of `coderl train`; for a resumed run, those that may change. `reward` may be a function (completion,
+    ground_truth) -> float, whose source is sent to the sandbox, or a file with compute_reward: then `environment` is
+    custom. Nothing is evaluated by default: `coderl evaluate` does that. `say` gets the lines for people. Raises
+    ConfigError or DataError, before anything is sampled.
     """
     given = _with_reward_file({key: value for key, value in settings.items() if value is not None})
     if base_model is not None:
@@ -128,9 +128,8 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
 
 
 class GrpoSession:
-    """A run that is trained call by call; a context manager, which closes it. All work is done in one thread with an
-    event loop of its own, as a notebook has one in the caller's. Ctrl-C ends a call, and the next one goes on with what
-    had been recorded."""
+    """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
+    work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
 
     def __init__(self, settings: TrainSettings, say: Say) -> None:
         self._say = say
@@ -145,11 +144,12 @@ class GrpoSession:
             raise
 
     async def _hold(self, settings: TrainSettings) -> None:
-        """Keep the run open until `close`: in one task, since what opens services must be what closes them."""
+        """Open the run, set `_opened` to it or to the error, and keep it open until `close`. All in one task, because
+        the task that opens services must close them."""
         package = logging.getLogger("coderl_tasks")
         warnings, propagates = WarningLines(self._say), package.propagate
         package.addHandler(warnings)
-        # Prefect, once imported, puts all that reaches the root logger on the console.
+        # Once imported, Prefect prints everything that reaches the root logger.
         package.propagate = False
         self._loop, self._closing, self._turn = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
         try:
@@ -161,7 +161,7 @@ class GrpoSession:
                     "problems: give the rows to train on, or a pool (coderl curate profile_mode=none makes one of all "
                     f"problems of {pool.dataset})"
                 )
-            if settings.refill > 1:  # of a run that goes on, too
+            if settings.refill > 1:  # checked here, as a resumed run's settings may have it too
                 raise ConfigError("refill: here the caller chooses a step's problems, all of them; leave it out")
             if settings.steer == "act":
                 raise ConfigError("steer=act: here the caller decides how a run goes on; use steer=advise")
@@ -175,11 +175,11 @@ class GrpoSession:
                         self._say(line)
                     async with open_run(settings, directory, used) as run:
 
-                        def said(line: str) -> None:
+                        def say_and_log(line: str) -> None:
                             self._say(line)
                             log.log.info("%s", line)
 
-                        await prepare(run, _sample, _score, _probe, said)
+                        await prepare(run, _sample, _score, _probe, say_and_log)
                         for notice in log.reminders():
                             self._say(notice.line)
                         self._opened.set_result((run, log))
@@ -187,7 +187,7 @@ class GrpoSession:
         except BaseException as error:
             if self._opened.done():
                 raise
-            self._opened.set_exception(error)
+            self._opened.set_exception(error)  # the constructor, which waits for it, raises it
         finally:
             package.removeHandler(warnings)
             package.propagate = propagates
@@ -230,11 +230,11 @@ class GrpoSession:
         return self._run.select_problems(self.next_step, count)
 
     def train_grpo_step(self, subset: Sequence[str] | None = None, num_iterations: int = 1) -> dict[str, Any]:
-        """Train `num_iterations` steps on the problems `subset` names (None: as many fresh ones as the settings say),
-        each on completions sampled anew; the last one's row of metrics.jsonl.
+        """Train `num_iterations` steps, each on new completions for the problem ids `subset` (None: fresh problems, by
+        the settings). Returns the last step's row of metrics.jsonl.
 
-        All of a step is sampled and graded before it is trained on: a large subset is long without a word. Raises
-        ConfigError for a problem that the run does not have, and for others than those of a step that was begun.
+        A step is sampled and graded completely before it is trained on: a large subset shows nothing for long. Raises
+        ConfigError for an id outside the run, and if an interrupted step was begun with other problems.
         """
         if num_iterations < 1:
             raise ConfigError(f"num_iterations={num_iterations} trains nothing")
@@ -248,7 +248,7 @@ class GrpoSession:
                 raise ConfigError(f"subset: the run has no problem {problem_id!r} (problem_ids lists them)")
         metrics: dict[str, Any] = {}
         settings = self._run.settings
-        # As in `coderl train`, further problems included. (Several iterations are on the same problems.)
+        # Whether the step selects its own problems, as in `coderl train`. Several iterations must share their problems.
         free = bool(subset is None and num_iterations == 1 and (self._run.adaptive or settings.first_completions))
         for _ in range(num_iterations):
             metrics, notices = self._do(self._step(self.next_step, ids, given=subset is not None, free=free))
@@ -277,21 +277,22 @@ class GrpoSession:
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> list[list[str]]:
-        """`num_samples` completions of the policy as it is now for each of `prompts`, to look at: what a user says, the
-        id of one of the run's problems, or a row of a problem. Nothing is recorded."""
+        """Sample `num_samples` completions from the current policy per prompt: a user message, the id of one of the
+        run's problems, or a problem's row. Returns their texts, a list per prompt. Nothing is recorded."""
         if isinstance(prompts, str | Mapping):
             raise ConfigError("prompts is a list: write sample([prompt])")
         limit = self._run.settings.max_tokens if max_tokens is None else max_tokens
         if num_samples < 1 or limit < 1:
             raise ConfigError(f"num_samples={num_samples} max_tokens={limit} samples nothing: both start at 1")
-        renderer, environment, asked = self._run.session.renderer, self._run.session.environment, []
+        renderer, environment, prompts_tokens = self._run.session.renderer, self._run.session.environment, []
         for prompt in prompts:
             known = self._run.pool.get(prompt) if isinstance(prompt, str) else None
             if isinstance(prompt, str) and known is None:
-                asked.append(renderer.prompt_tokens([{"role": "user", "content": prompt}]))
+                prompts_tokens.append(renderer.prompt_tokens([{"role": "user", "content": prompt}]))
             else:
-                asked.append(environment.prompt(known or _problem(prompt, environment.rows, "prompts"), renderer))
-        return self._do(_sampled(self._run, asked, num_samples, temperature, limit))
+                problem = known or _problem(prompt, environment.rows, "prompts")
+                prompts_tokens.append(environment.prompt(problem, renderer))
+        return self._do(_sampled(self._run, prompts_tokens, num_samples, temperature, limit))
 
     def save(self) -> dict[str, Any]:
         """Save a checkpoint of the policy as it is now, which stays: its row of checkpoints.jsonl, with `state_path`
@@ -334,6 +335,7 @@ class GrpoSession:
 async def _sampled(
     run: TrainingRun, prompts: list[list[int]], num_samples: int, temperature: float, limit: int
 ) -> list[list[str]]:
+    """The texts of `num_samples` completions per prompt (token ids) from the newest policy, `limit` tokens at most."""
     sampler = await run.learner.sampling_client(run.directory.next_step)
     renderer, environment = run.session.renderer, run.session.environment
     texts: list[list[str]] = []

@@ -243,8 +243,7 @@ def used(api_url: str) -> Iterator[None]:
     updates = {PREFECT_API_URL: api_url}
     if auth := auth_string(api_url):
         updates[PREFECT_API_AUTH_STRING] = auth
-    # Both: Prefect's settings were read when it was imported, and flow runs in processes of their own read the
-    # environment.
+    # Both: Prefect read its settings when it was imported, and flow runs in other processes read the environment.
     before = {setting.name: os.environ.get(setting.name) for setting in updates}
     os.environ.update({setting.name: value for setting, value in updates.items()})
     try:

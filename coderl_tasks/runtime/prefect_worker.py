@@ -80,9 +80,9 @@ def closed_template(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_worker(stop: threading.Event) -> int:
-    """Run a worker of the pool until `stop` is set; its exit code. It ends with this process, its flow runs with it.
-    One that ends by itself is followed by another one, unless `MAX_QUICK_DEATHS` in a row end within `QUICK_S`. Its
-    flow runs, whose processes nobody watches any more, are ended and Crashed, and what goes on with each is printed."""
+    """Run a worker of the pool until `stop` is set. Returns its exit code. A worker that ends by itself is replaced,
+    unless MAX_QUICK_DEATHS in a row end within QUICK_S. Its flow runs are killed and set to Crashed, and a line per run
+    says how to retry it. Raises InfraError if the Prefect server does not answer then."""
     import httpx
 
     quick_deaths = 0
@@ -93,13 +93,12 @@ def run_worker(stop: threading.Event) -> int:
         if stop.is_set():
             return code
         quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
-        goes_on = quick_deaths < MAX_QUICK_DEATHS
-        number = -code if code < 0 else code - 128  # the guard's own end, or what it says of the worker's
-        said = signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
-        print(f"the worker ended ({said}){': starting another one' if goes_on else ''}", flush=True)
-        # First its processes, then their states: a run still at work could set its own state afterwards.
-        # The processes with its name in their environment, wherever they are, until none is left: one may have started
-        # another between the listing and the kill.
+        restart = quick_deaths < MAX_QUICK_DEATHS
+        number = -code if code < 0 else code - 128  # a signal: the guard's own, or the worker's, passed on by the guard
+        ending = signal.Signals(number).name if number in set(signal.Signals) else f"exit {code}"
+        print(f"the worker ended ({ending}){': starting another one' if restart else ''}", flush=True)
+        # Kill its processes before setting states: a live run could set its own state afterwards. They have its name in
+        # their environment. Repeat until none is left: one may start another between the listing and the kill.
         while pids := processes_with(WORKER_VARIABLE, name):
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -112,7 +111,7 @@ def run_worker(stop: threading.Event) -> int:
             raise InfraError(f"its flow runs still say Running, {fault}") from error
         for line in lines:
             print(line, flush=True)
-        if not goes_on:
+        if not restart:
             return code or 1
 
 
@@ -133,8 +132,8 @@ def _one_worker(name: str, stop: threading.Event) -> int:
 
 
 async def _crash_runs_of(worker: str) -> list[str]:
-    """Put the worker's unfinished flow runs, and their subflows, into the state that it would have put them in; a line
-    about each that can be retried."""
+    """End the worker's unfinished flow runs and their subflows: those being cancelled become Cancelled, all others
+    Crashed. Returns a line per crashed run that says how to retry it."""
     from prefect import get_client
     from prefect.client.schemas import filters
     from prefect.client.schemas.objects import FlowRun, State, StateType

@@ -38,7 +38,8 @@ POLL_S = 2.0
 async def profile_elsewhere(
     settings: CurateSettings, shards: Sequence[Iterable[Problem]], folder: Path, display: Display
 ) -> pl.DataFrame:
-    """The profiles (SHARD_SCHEMA) of the problems of all shards, in order, at most `shards_in_flight` at a time."""
+    """Profile all shards by runs of a deployment, `shards_in_flight` at a time. Returns one frame (SHARD_SCHEMA) in the
+    order of the shards. They are exchanged below `shard_address`, or without it in the pool's `folder`."""
     own = str(folder.resolve())
     address = own if settings.shard_address is None else joined(settings.shard_address, folder.name)
     slots = asyncio.Semaphore(settings.shards_in_flight)
@@ -102,7 +103,8 @@ def read_profile(address: str) -> pl.DataFrame | None:
 
 
 async def run_shard(settings: CurateSettings, address: str, job: str, number: int) -> None:
-    """Run the deployment on the shard, or wait for a run of the same job that is still at work."""
+    """Run the deployment on the shard and wait for its end. If a run of the same `job` is still at work, wait for that
+    one. Raises ConfigError without the deployment, InfraError if the run crashes, CoderlError if it fails."""
     parameters = {
         "problems": [joined(address, PROBLEMS)],
         "output": address,
@@ -122,9 +124,9 @@ async def run_shard(settings: CurateSettings, address: str, job: str, number: in
     state = run.state
     if state is None or not state.is_completed():
         how = f"{state.name}: {state.message}" if state else "lost: "
-        said = f"shard {number}: its run {run.name} is {how}"
-        # A crash is the machine's, and another try may go well; a run that failed would fail again.
-        raise InfraError(said) if state is not None and state.is_crashed() else CoderlError(said)
+        message = f"shard {number}: its run {run.name} is {how}"
+        # A crash is retryable: its cause was the machine. A run that failed would fail again.
+        raise InfraError(message) if state is not None and state.is_crashed() else CoderlError(message)
 
 
 async def next_key(job: str) -> str:

@@ -93,20 +93,20 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 
 
 def load_environment() -> None:
-    """Read `.env` of the working directory, without overriding what is set; telemetry is off unless asked for. The
-    directory may be a checkout of someone else. Raises ConfigError if the file would change which code runs, or send a
-    key that it does not have itself to a server of its own choice; and for a key that no header can carry."""
+    """Read `.env` of the working directory into the environment, without overriding variables; Tinker's telemetry is
+    off by default. The file may be a stranger's, so ConfigError is raised if it would change which code runs, or would
+    send the user's key to an address that the file sets. A key that no header can carry is a ConfigError too."""
     file = Path.cwd() / ".env"
     values = read_env_file(file)
-    named = [name for name, value in values.items() if value and name not in os.environ]
-    loaders = [name for name in named if name == "PATH" or name.startswith(CODE_PREFIXES)]
-    if loaders:
+    added = [name for name, value in values.items() if value and name not in os.environ]
+    unsafe = [name for name in added if name == "PATH" or name.startswith(CODE_PREFIXES)]
+    if unsafe:
         raise ConfigError(
-            f"{file} sets {printable(loaders[0])}, which changes what code runs: coderl takes no such variable from a "
+            f"{file} sets {printable(unsafe[0])}, which changes what code runs: coderl takes no such variable from a "
             f"file. Remove it there, or export it in the shell"
         )
     for address, key in KEYS_OF_ADDRESSES:
-        if address in named and os.environ.get(key) not in (None, "", values.get(key)):
+        if address in added and os.environ.get(key) not in (None, "", values.get(key)):
             raise ConfigError(
                 f"{file} sets {address} while {key} is from the environment, so your key would go to that address. If "
                 f"you trust it, export {address} in the shell; else remove it from the file"
@@ -122,9 +122,8 @@ def load_environment() -> None:
 
 
 def read_env_file(file: Path) -> dict[str, str]:
-    """The variables that `file` sets, those in their values (`${NAME}`) filled in here: python-dotenv gives them any
-    length, and any secret of the environment, which an address could carry away. Both are a ConfigError, as is what is
-    no such file; a missing one sets none."""
+    """The variables that `file` sets, with `${NAME}` in their values replaced; a missing file sets none. Raises
+    ConfigError for a malformed or too large file, a value over LARGEST_VALUE, and `${NAME}` of a secret."""
     if not (file.is_file() or file.is_fifo()):  # a virtual environment may have the name
         return {}
     with file.open("rb") as opened:
@@ -137,6 +136,7 @@ def read_env_file(file: Path) -> dict[str, str]:
         where = f"{error.reason} at byte {error.start}"
         raise ConfigError(f"{file} is not UTF-8 text ({where}): mend or remove it") from error
     values: dict[str, str] = {}
+    # `_filled_in` replaces them: python-dotenv would allow any length, and could copy a secret into an address.
     for name, value in dotenv_values(stream=StringIO(text), interpolate=False).items():
         if value is None:  # a name alone sets nothing
             continue
@@ -198,8 +198,7 @@ def uses_tinker_service() -> bool:
 
 
 def for_this_machine(settings: FlowT) -> FlowT:
-    """`settings`, with the nano preset where neither a Tinker service, a preset nor a model was named, so that a bare
-    command works on a fresh machine."""
+    """`settings`, with the nano preset if no Tinker service, preset or model is named, so a bare command works."""
     load_environment()
     if uses_tinker_service() or settings.names_model:
         return settings
@@ -236,8 +235,9 @@ def log_folder() -> Path:
 
 @contextmanager
 def services(model_name: str | None, reason: str | None = None) -> Iterator[Services]:
-    """The services for a run on `model_name` (None: only a sandbox is needed), started where they have to be; `reason`
-    says why it is that model. Raises `ConfigError` for a hub model without a Tinker service."""
+    """The services for a run on `model_name` (None: only a sandbox is needed), those of an outer block if there is one.
+    Embedded servers are started as needed, and end with the block. `reason`, why it is that model, is shown. Raises
+    ConfigError for a hub model without a Tinker service."""
     outer = _current.get()
     if outer is not None:
         yield outer

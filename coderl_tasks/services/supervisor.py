@@ -151,7 +151,7 @@ class EmbeddedServer:
         start_timeout_s: float = 120.0,
     ) -> None:
         self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
-        # Once, and kept over restarts: clients that retry have the address.
+        # Chosen once: after a restart, clients retry at the same address.
         self.port = port or free_port()
         self.url, self.key = f"http://127.0.0.1:{self.port}", new_key() if closed else ""
         self._health_url = self.url + health_path
@@ -189,12 +189,13 @@ class EmbeddedServer:
         return self._process.pid
 
     def _start(self) -> None:
-        # Appended: what the one before it said of its end is what people look for.
+        """Start the server and wait until it is healthy. InfraError if it ends, is too slow or is being stopped."""
+        # Append: the previous server's last lines explain its crash.
         with self._log_file.open("ab") as log:
             process = subprocess.Popen(
                 self._command,
                 bufsize=0,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.PIPE,  # stays open: closing it ends the server
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
@@ -202,10 +203,11 @@ class EmbeddedServer:
         self._process = process
         if self.key:
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended, which is found out below
+            with contextlib.suppress(BrokenPipeError):  # it has ended: the loop below notices
                 process.stdin.write(f"{self.key}\n".encode())
         deadline = time.monotonic() + self._start_timeout_s
-        while not answers(self._health_url) or process.poll() is not None:  # another's answer on our port is not ours
+        # An answer counts only while our process lives: another server may have taken the port.
+        while not answers(self._health_url) or process.poll() is not None:
             if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():
                 self._end_process()
                 raise InfraError(self._fault_text("did not start"))
@@ -232,13 +234,14 @@ class EmbeddedServer:
             process.wait()
 
     def _watch(self) -> None:
+        """Restart the server when it ends or hangs; give up after MAX_QUICK_DEATHS in a row or a failed restart."""
         quick_deaths = 0
         while True:
             started = time.monotonic()
             reason = self._wait_for_trouble()
             if self._stopping.is_set():
                 return
-            # Only those in a row count: a server that lived in between has worked, and may be restarted for days.
+            # A server that lived longer has worked, so it resets the count and can be restarted any number of times.
             quick_deaths = quick_deaths + 1 if time.monotonic() - started < QUICK_S else 0
             if quick_deaths >= MAX_QUICK_DEATHS:
                 self._give_up(self._fault_text("keeps dying"))

@@ -94,7 +94,8 @@ class Family(BaseModel):
 
     @classmethod
     def members(cls, key: str, value: Any) -> dict[str, Any]:
-        """The members that the family `key` is given as `value`. ValueError, one line, for a value that names none."""
+        """The members that `value` gives of the family `key`: one of its objects, a mapping, JSON, "name:value,..." or
+        the SHORT form. Raises ValueError, one line, for a value that names none."""
         if isinstance(value, cls):
             return value.model_dump()
         text = value.strip() if isinstance(value, str) else ""
@@ -113,7 +114,7 @@ class Family(BaseModel):
                 choice, number = cls.SHORT
                 parts = {choice: name} | ({number: given} if colon else {})
             elif not colon:
-                found = {}
+                found = {}  # refuse the whole value below
                 break
             if twice := found.keys() & parts.keys():
                 raise ValueError(f"{key}.{min(twice)} is given twice")
@@ -207,6 +208,7 @@ def parse_settings(model: type[SettingsT], values: Mapping[str, Any]) -> Setting
 
 
 def _explain(item: Any, model: type[BaseModel]) -> str:
+    """One of pydantic's validation errors (`ValidationError.errors()`) of `model` as a line for people."""
     key = ".".join(str(part) for part in item["loc"])
     if item["loc"][-1:] == ("[key]",):  # pydantic's mark of a mapping's key, as against its value
         *setting, name = (str(part) for part in item["loc"][:-1])
@@ -225,10 +227,10 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
     kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"
     words = _WORDS.get(kind)
     message = words.format(**item.get("ctx", {})) if words else item["msg"].removeprefix("Value error, ")
-    # Of several settings together, a family or all of a flow, the message says which they are.
+    # A message about several settings together (a family, or all of a flow) names them itself.
     is_several = isinstance(item["input"], Mapping) and key not in dict(all_settings(model))
-    is_whole = item["type"] == "value_error" and is_several
-    return message if is_whole or not key else f"{key}={item['input']!r}: {message}"
+    names_settings = item["type"] == "value_error" and is_several
+    return message if names_settings or not key else f"{key}={item['input']!r}: {message}"
 
 
 _WORDS = {

@@ -274,8 +274,7 @@ class TrainSettings(FlowSettings):
 
     @property
     def size_warning(self) -> str | None:
-        """A line for those who may mean the notebook's group_size, completions per problem, by the recipe's; None where
-        nothing says so."""
+        """A warning if the recipe's group_size may be meant as the notebook's (completions per problem); else None."""
         problems, completions = self.group_size, self.completions_per_problem
         usual = preset_values(type(self), self.preset).get(GROUP_SIZE) if self.preset else None
         otherwise_named = GROUP_SIZE not in self.given or self.given & {PROBLEMS, COMPLETIONS}
@@ -382,7 +381,9 @@ def with_other_size(given: Mapping[str, Any], batch_size: int, group_size: int) 
 
 
 def all_sizes(named: Mapping[str, int]) -> dict[str, int]:
-    """All four sizes, from some of them that decide the others. ValueError, one line, if they contradict each other."""
+    """All four sizes (batch, group, problems per step, completions per problem) from at least two independent ones; the
+    group size and the problems per step are one size. Raises ValueError, one line, if the sizes contradict each other,
+    do not divide, or leave fewer than two completions per problem."""
     problems, completions = named.get(PROBLEMS, named.get(GROUP_SIZE)), named.get(COMPLETIONS)
     batch = named.get(BATCH_SIZE)
     if named.get(GROUP_SIZE, problems) != problems:
