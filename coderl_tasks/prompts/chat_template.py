@@ -4,7 +4,7 @@
    variable switches thinking, whether its prompt opens a block of thinking, what ends the assistant's turn. So a
    template that nobody has seen yet is used as it is; no list of models is kept.
 2. Only the spellings of thinking markers have to be known (`PAIRED_MARKER`, `OTHER_MARKERS`). Whatever they are, a
-   completion's text is handed on with `<think>` and `</think>`, which is what `grading.extract` goes by.
+   completion's text is handed on with `<think>` and `</think>`, which is what `grading.scoring` goes by.
 3. A template that writes today's date gets `PROMPT_DATE`: a run that goes on tomorrow has to build the same prompts.
 4. Not covered: tool calls, images, and templates that take a message's text only as a list of parts.
 """
