@@ -43,8 +43,8 @@ def make_folder_at(fs: AbstractFileSystem, path: str) -> None:
 
 @contextmanager
 def explained(address: str) -> Iterator[None]:
-    """Turns what a file system raises into one line about `address`. ConfigError where its protocol or its credentials
-    will not do, DataError for what is not there, InfraError for a service that fails."""
+    """Converts a file system's errors in the block to one line about `address`: ConfigError for its protocol or
+    credentials, DataError for a missing file, InfraError for a service that fails."""
     try:
         yield
     except CoderlError:
@@ -61,4 +61,4 @@ def explained(address: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "botocore":
             raise
-        raise ConfigError(f"{address}: {error}") from error  # no credentials, no region, a malformed name
+        raise ConfigError(f"{address}: {error}") from error  # S3's: no credentials, no region, a malformed name

@@ -16,13 +16,12 @@ _ESCAPES = "in a user name or password write , / ? # @ as %2C %2F %3F %23 %40"
 
 
 def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
-    """The sandbox servers that `texts` name, in order, each without `/run_code` and a trailing slash. A text is one
-    address, or several with commas between them: http://host:8080, or, as Sandbox Fusion's clients write it,
-    http://host:8080/run_code. What names the same server counts once. Raises ConfigError, naming `SANDBOX_URL`, for
-    what is no address."""
+    """The distinct sandbox servers that `texts` name, in order. A text is one http(s) address, or several separated by
+    commas; `/run_code`, which Sandbox Fusion's clients append, and a trailing slash are cut off. Raises ConfigError,
+    naming `SANDBOX_URL`, if one is not an address."""
     found: dict[str, str] = {}
     urls = [url for text in texts for url in filter(None, map(str.strip, text.split(",")))]
-    if any("@" in url and "//" not in url for url in urls):  # what is before it is the rest of a password
+    if any("@" in url and "//" not in url for url in urls):  # a password with a comma was split, and must not be shown
         raise ConfigError(f"{SANDBOX_VARIABLE}: '...' is cut by a comma: {_ESCAPES}")
     for url in urls:
         parts = check_address(SANDBOX_VARIABLE, url)
@@ -38,18 +37,18 @@ def sandbox_addresses(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_address(variable: str, url: str) -> SplitResult:
-    """The parts of an http(s) address; ConfigError, naming the `variable` it comes from, if it is none."""
-    # Where it is malformed, nobody knows where a password ends: up to the last @ nothing of it is shown.
+    """Returns the parts of an http(s) address. Raises ConfigError, naming the `variable` that holds it, otherwise."""
+    # In a malformed address the end of the password is unknown, so errors show nothing before the last @.
     secret = "@" in url
     shown = f"{variable}: {_ANY_CREDENTIALS.sub('...@', url)!r}"
     try:
         parts = urlsplit(url)
-        # Of the raw text: urlsplit leaves out line breaks. No library takes a control character or half a surrogate.
+        # Check the raw text: urlsplit drops line breaks. No library accepts control characters or lone surrogates.
         valid = parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and " " not in url and url.isprintable()
         port = parts.port
         if valid:
-            str(parts.hostname).encode("idna")  # as whoever resolves the name does
-    except ValueError as error:  # of the port, of a bracket, or of the name
+            str(parts.hostname).encode("idna")  # name resolution does the same
+    except ValueError as error:  # a bad port, bracket or host name
         why = _ESCAPES if secret else f"{str(error)[:1].lower()}{str(error)[1:]}"
         raise ConfigError(f"{shown} is not an address: {why}") from None
     if "@" in parts.path + parts.query + parts.fragment:

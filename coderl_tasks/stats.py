@@ -83,10 +83,10 @@ def beta_binomial(successes: int, n: int, alpha: float, beta: float) -> float:
 def paired_proportion_difference(
     both: int, only_first: int, only_second: int, neither: int, confidence: float = CONFIDENCE
 ) -> Difference:
-    """Second proportion minus first, measured on the same n items, with its interval. Source: Newcombe 1998, "Improved
-    confidence intervals for the difference between binomial proportions based on paired data", method 10: the two
-    Wilson intervals, squared and added, with the correlation of the pairs. Raises ValueError for n = 0 or a negative
-    count."""
+    """Second proportion minus first, with its interval. The counts sort n items by which side they passed on: both, one
+    or neither. Raises ValueError for n = 0 or a negative count. Source: Newcombe 1998, "Improved confidence intervals
+    for the difference between binomial proportions based on paired data", method 10: it combines the two Wilson
+    intervals as a root of squares, corrected for the correlation of the pairs."""
     n = both + only_first + only_second + neither
     if min(both, only_first, only_second, neither) < 0 or n == 0:
         raise ValueError("a paired difference needs at least one pair and no negative count")
@@ -94,7 +94,7 @@ def paired_proportion_difference(
     p1, p2 = first / n, second / n
     low1, high1 = wilson_interval(first, n, confidence)
     low2, high2 = wilson_interval(second, n, confidence)
-    # Newcombe's correlation of the pairs: n/2 is taken off a positive numerator, but not below 0.
+    # Newcombe's correlation of the pairs: a positive numerator is reduced by n/2, but not below 0.
     product = first * (only_second + neither) * second * (only_first + neither)
     numerator = float(both * neither - only_first * only_second)
     phi = (max(numerator - n / 2, 0.0) if numerator > 0 else numerator) / math.sqrt(product) if product else 0.0
@@ -128,12 +128,11 @@ def pass_at_k(n: int, passed: int, k: int) -> float:
 
 
 def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: int = 10_000) -> Interval:
-    """The percentile bootstrap's 95% interval of the mean of `values`, one per cluster (a problem's mean over its own
-    samples), which are what is drawn again.
+    """The percentile bootstrap's 95% interval of the mean of `values`: each is the mean of a cluster (a problem's
+    samples), and clusters are resampled whole. (-inf, inf) for one cluster, ValueError for none.
 
-    The percentiles are widened as Student's t is wider than the normal distribution: with few clusters, the plain
-    percentiles are too narrow. Source: Hesterberg 2015, "What Teachers Should Know About the Bootstrap", expanded
-    percentiles. One cluster says nothing: (-inf, inf). Raises ValueError for none."""
+    With few clusters plain percentiles are too narrow, so they are widened by the ratio of Student's t to the normal
+    distribution. Source: Hesterberg 2015, "What Teachers Should Know About the Bootstrap", expanded percentiles."""
     if not values:
         raise ValueError("an interval needs at least one value")
     n = len(values)
@@ -141,9 +140,9 @@ def clustered_bootstrap(values: Sequence[float], *, seed: int = 0, resamples: in
         return Interval(-math.inf, math.inf)
     expanded = NormalDist().cdf(student_t(n - 1) * math.sqrt(n / (n - 1)))
     generator, array = np.random.default_rng(seed), np.asarray(values, dtype=np.float64)
-    # In pieces: 10,000 resamples of some thousand problems at once would be hundreds of megabytes.
-    piece = max(1, min(resamples, 2_000_000 // n))
-    sizes = [min(piece, resamples - first) for first in range(0, resamples, piece)]
+    # In batches: 10,000 resamples of some thousand problems at once would take hundreds of megabytes.
+    batch = max(1, min(resamples, 2_000_000 // n))
+    sizes = [min(batch, resamples - first) for first in range(0, resamples, batch)]
     means = np.concatenate([array[generator.integers(0, n, (size, n))].mean(axis=1) for size in sizes])
     low, high = np.quantile(means, [1 - expanded, expanded])
     return Interval(float(low), float(high))
@@ -182,11 +181,11 @@ def seen_difference(problems: int, within: float, samples: int, losses: float, *
 
 
 def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
-    """The mean of `scores_R_I` (runs x items, R >= 2, I >= 2) with its 95% interval, for other runs and other items.
+    """The mean of `scores_R_I` (runs x items, R >= 2, I >= 2) with a 95% interval that covers new runs and new items.
 
-    Scores may be differences, paired by run and by item. Runs and items are both drawn, and crossed: each run was
-    measured on the same items. So neither the spread between runs nor that between items is left out; with few runs
-    Student's t makes the interval as wide as so few can say.
+    Scores may be differences, paired by run and by item. Runs and items are both random samples, and crossed: each run
+    is measured on the same items. The interval therefore includes the variance between runs and between items; with
+    few runs Student's t widens it.
 
     Source: Dorfman, Berbaum and Metz 1992 (readers and cases), with the degrees of freedom of Hillis 2007.
     Raises ValueError for fewer runs or items, or rows of unequal length."""
@@ -202,7 +201,7 @@ def crossed_interval(scores_R_I: Sequence[Sequence[float]]) -> Difference:
     of_rest = ((scores - by_run - by_item + mean) ** 2).sum() / ((n_runs - 1) * (n_items - 1))
     both = of_runs + max(of_items - of_rest, 0.0)
     freedom = float(n_items - 1)
-    if of_runs > 0:  # else all runs have one mean, and only the items vary
+    if of_runs > 0:  # otherwise all runs have the same mean, and only the items vary
         freedom = min(freedom, both**2 / (of_runs**2 / (n_runs - 1)))
     half = student_t(freedom) * math.sqrt(both / scores.size)
     return Difference(float(mean), float(mean - half), float(mean + half))

@@ -33,8 +33,8 @@ Entry = tuple[str, FieldInfo]
 
 
 def parse_key_values(arguments: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
-    """The arguments as a nested dict of texts (None for `none`, True for a lone `--flag` of a boolean setting);
-    ConfigError for a word that is none of the three forms, or a key that is given twice."""
+    """The settings in `arguments` (key=value, --key=value, --key value) as a nested dict of texts: None for `none`,
+    True for a boolean's `--flag` without a value. ConfigError for any other word and for a repeated key."""
     values: dict[str, Any] = {}
     queue = list(arguments)
     while queue:
@@ -80,8 +80,8 @@ def _is_flag(model: type[BaseModel], dotted: str) -> bool:
 
 
 def settings_help(command: str, model: type[BaseModel], group: str | None = None, columns: int | None = None) -> str:
-    """The help text of a flow command: without `group` the common settings and the groups, with one its settings, with
-    ALL every setting and what the presets fill in. ConfigError for a group that there is not."""
+    """The help text of a flow command. It lists the common settings and the groups without `group`, the settings of one
+    group with it, and with ALL every setting and what each preset fills in. ConfigError for an unknown group."""
     terminal = columns or shutil.get_terminal_size((MOST_COLUMNS, 0)).columns
     width = min(max(LEAST_COLUMNS, terminal), MOST_COLUMNS)
     groups = _groups(model)
@@ -90,8 +90,8 @@ def settings_help(command: str, model: type[BaseModel], group: str | None = None
     usage = f"usage: coderl {command} [key=value | --key=value | --key value ...]"
     common = [entry for entry in _fields(model) if about(entry[1]).common]
     entries = common if group is None else all_settings(model) if group == ALL else groups[group][1]
-    shown = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
-    parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", shown]
+    heading = f"settings of {group} [default]:" if group not in (None, ALL) else "settings [default]:"
+    parts = [usage, "", f"  {(model.__doc__ or '').strip()}", "", heading]
     for key, field in entries:
         if not about(field).hidden:
             text = f"{field.description or ''} [{_default(field)}]".strip()

@@ -1,16 +1,15 @@
-"""What can be removed since nothing needs it: `coderl clean` shows it, asks, and removes it.
+"""`coderl clean` shows what nothing needs any more, asks, and removes it.
 
 | what                                                           | removed          |
 |----------------------------------------------------------------|------------------|
 | attempts at a run that recorded neither sample nor step        | always           |
 | curations and evaluations that recorded nothing                | always           |
-| checkpoints of the embedded Tinker server whose time is over   | always           |
+| expired checkpoints of the embedded Tinker server              | always           |
 | its checkpoints, a day old, that no run names                  | with `--weights` |
 | what a finished curation recorded on the way                   | with `--parts`   |
 
-A run that is not finished needs the states that its commits name; of a finished one those in its checkpoints.jsonl are
-enough to add steps. Runs outside the default root are not known here, so their weights would look unneeded: that is why
-these have to be asked for.
+An unfinished run needs the states that its commits name; a finished one only those in its checkpoints.jsonl, to add
+steps. Weights need `--weights`, because runs outside the default root are unknown here and theirs look unneeded.
 """
 
 import os
@@ -53,14 +52,15 @@ class Removal:
 
 
 def clean(options: Namespace) -> int:
+    """Lists what can be removed and its size, then removes it if the user agrees or `--yes` is given."""
     load_environment()  # which may set CODERL_HOME
     root, tinker = runs_root(), tinker_store()
     if missing := [str(folder) for folder in options.runs if not folder.is_dir()]:
         raise ConfigError(f"--runs: there is no directory {', '.join(missing)}")
-    found = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
-    unnamed, recorded = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)
-    found += [*(unnamed if options.weights else ()), *(recorded if options.parts else ())]
-    for removal in found:
+    removals = [*unstarted_runs(root), *untouched_work(root, POOLS), *expired_checkpoints(tinker)]
+    unnamed, parts = unnamed_checkpoints(tinker, [root, *options.runs]), pool_parts(POOLS)
+    removals += [*(unnamed if options.weights else ()), *(parts if options.parts else ())]
+    for removal in removals:
         print(f"{megabytes([removal]):>10}  {removal.what}")
     if unnamed and not options.weights:
         listed = " and ".join(map(str, [root, *options.runs]))
@@ -68,15 +68,15 @@ def clean(options: Namespace) -> int:
             f"--weights adds {len(unnamed)} checkpoints ({megabytes(unnamed)}) that no run in {listed} names; --runs "
             "FOLDER counts runs that lie elsewhere"
         )
-    if recorded and not options.parts:
-        print(f"--parts adds what {len(recorded)} finished pools recorded on the way ({megabytes(recorded)})")
-    if not found or options.dry_run:
-        print(f"{'would remove' if found else 'nothing to remove'}{f' {megabytes(found)}' if found else ''}")
-    elif not options.yes and not _agreed(f"remove {len(found)} of them, {megabytes(found)}? [y/N] "):
+    if parts and not options.parts:
+        print(f"--parts adds what {len(parts)} finished pools recorded on the way ({megabytes(parts)})")
+    if not removals or options.dry_run:
+        print(f"{'would remove' if removals else 'nothing to remove'}{f' {megabytes(removals)}' if removals else ''}")
+    elif not options.yes and not _agreed(f"remove {len(removals)} of them, {megabytes(removals)}? [y/N] "):
         print("nothing was removed")
     else:
-        removed = [removal for removal in found if removal.remove()]
-        kept = len(found) - len(removed)
+        removed = [removal for removal in removals if removal.remove()]
+        kept = len(removals) - len(removed)
         print(f"removed {megabytes(removed)}{f'; {kept} came into use and stayed' if kept else ''}")
     return 0
 

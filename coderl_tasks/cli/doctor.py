@@ -212,6 +212,7 @@ async def _prefect_fault() -> Exception | None:
 
 
 def check_checkpoints(_: str | None) -> Finding:
+    """Lists the runs whose last steps are only in states that expire. Never a failure: a resume repeats the steps."""
     root = Path(DEFAULT_ROOT).expanduser()
     newest: dict[str, tuple[str, int]] = {}  # by the state's path: the run's name, the step
     for run in sorted(path for path in root.glob("*/") if (path / CONFIG_FILE).is_file()):
@@ -229,7 +230,7 @@ def check_checkpoints(_: str | None) -> Finding:
             dates = ((one.path, one.expires_at) for one in checkpoints(tinker_store()))
             expiries = {path: datetime.fromtimestamp(date, UTC) for path, date in dates if date is not None}
     except (CoderlError, TimeoutError) as error:
-        # Not missing: the service's own check says that it is.
+        # Not a failure here: the service has a check of its own, which reports it.
         return Finding("weights", True, f"not asked for: {error or 'no answer'}")
     dated = sorted((expires, path) for path in newest if (expires := expiries.get(path)) is not None)
     if not dated:
@@ -238,10 +239,10 @@ def check_checkpoints(_: str | None) -> Finding:
     for expires, path in dated[:SHOWN_STATES]:
         name, step = newest[path]
         keeps = f"; tinker checkpoint set-ttl {path} --remove keeps it" if uses_tinker_service() else ""
-        taken = f"coderl export {shlex.quote(name)} --step {step} --out DIR takes it away"
-        lines.append(f"{name}, step {step}: expires {expires:%Y-%m-%d %H:%M} UTC; {taken}{keeps}")
-    said = f"the last steps of {len(dated)} runs are in states that expire"
-    return Finding("weights", True, f"{said}; a later resume repeats them from its records", tuple(lines))
+        exports = f"coderl export {shlex.quote(name)} --step {step} --out DIR takes it away"
+        lines.append(f"{name}, step {step}: expires {expires:%Y-%m-%d %H:%M} UTC; {exports}{keeps}")
+    summary = f"the last steps of {len(dated)} runs are in states that expire"
+    return Finding("weights", True, f"{summary}; a later resume repeats them from its records", tuple(lines))
 
 
 async def _service_expiries() -> dict[str, datetime]:
@@ -270,7 +271,7 @@ def check_disk(model_name: str | None) -> Finding:
 
 
 def probe_findings(model_name: str | None, temperature: float) -> list[Finding]:
-    """A finding, and one for each warning, of the Tinker service or an embedded server started for it."""
+    """Probes the Tinker service, or an embedded server started for this; returns the result, then its warnings."""
     from coderl_tasks.planning.early_checks import choose_model
     from coderl_tasks.policy.clients import supported_models
 

@@ -44,42 +44,42 @@ def usage() -> str:
 
 
 def command(arguments: Sequence[str] | None = None) -> NoReturn:
-    """`main` as a process of its own: ends it with `main`'s exit code, 1 after a traceback.
+    """Runs `main` as the whole process, then ends the process with `main`'s exit code, or 1 after a traceback.
 
-    It runs what is registered for the exit, and leaves out the interpreter's finalization. There a daemon thread in
-    native code is unwound by pthread_exit (before Python 3.14), on which native code that does not expect it aborts:
-    the exit code would be 134. The Tinker SDK has such a thread whenever a command ends. And Prefect's threads are
-    waited for, which try for minutes to deliver logs to a server that is gone.
+    The exit handlers run, but the interpreter is not finalized. Before Python 3.14, finalization unwinds daemon threads
+    in native code by pthread_exit, which may abort with exit code 134: the Tinker SDK always has such a thread. It also
+    waits for Prefect's threads, which try for minutes to deliver logs to a server that is gone.
     """
     code = CoderlError.exit_code
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text, and is shown all the same
+            stream.reconfigure(errors="backslashreplace")  # file names may hold bytes that are not text
 
     def leave() -> None:
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            with contextlib.suppress(OSError, ValueError):  # the reader of a pipe has gone
                 stream.flush()
         os._exit(code)
 
-    atexit.register(leave)  # before a command imports libraries, so that it runs after what they register
+    atexit.register(leave)  # before a command imports libraries: exit handlers run in reverse order, so it runs last
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] != ["serve"]:  # servers hold few objects and large ones
+    if words[:1] != ["serve"]:  # servers hold few, large objects
         collect_less_often()
     if words and words[0] in FLOWS:
         leave_out_pytorch()
     try:
         code = main(words)
-    except SystemExit as leaving:  # of argparse's --help
+    except SystemExit as leaving:  # argparse's --help
         code = leaving.code if isinstance(leaving.code, int) else 0
     except BaseException:
         traceback.print_exc()
-    atexit._run_exitfuncs()  # the last one is `leave`
+    atexit._run_exitfuncs()  # ends with `leave`
     raise AssertionError("leave() does not return")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line `arguments` and returns the exit code. Expected errors are printed, not raised."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (words[0], words[1:]) if words else ("", [])
     try:
@@ -105,9 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError as error:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
-        if not any(event & select.POLLERR for _, event in poll.poll(0)):  # standard output has its reader
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):  # stdout has a reader: another pipe broke
             return _fail(name, _explain(error), CoderlError.exit_code)
-        return CoderlError.exit_code  # `coderl ... | head`: who reads no further wants no message either
+        return CoderlError.exit_code  # `coderl ... | head` ended: no message
     except OSError as error:  # no space left, permission denied, ...
         return _fail(name, _explain(error), CoderlError.exit_code)
     except KeyboardInterrupt:

@@ -34,6 +34,7 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def export(options: Namespace) -> int:
+    """Writes a saved policy to `--out` as an adapter or a merged model. Checks all options before the download."""
     run = record_path(options.run)
     policy = saved_policy(run, options.step)
     out: Path = options.out.expanduser()
@@ -42,7 +43,8 @@ def export(options: Namespace) -> int:
     if not out.parent.is_dir():
         raise ConfigError(f"{out.parent} is no directory: give --out a folder in one")
     checks = not options.no_check
-    if (checks or options.merge) and (missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]):
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing and (checks or options.merge):
         otherwise = "" if options.merge else ", or --no-check to export without comparing log-probabilities"
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'coderl[export]'{otherwise}")
     if options.push is not None:
@@ -150,32 +152,33 @@ def _rollouts(files: list[Path]) -> pl.DataFrame:
 def _check_and_merge(
     base: str, folder: Path, adapter: Path, sequences: list[SampledSequence], merge: bool
 ) -> str | None:
-    """Compare the adapter, and what is merged of it, with `sequences`; what was found, None without any."""
+    """Compares the adapter's log-probabilities with `sequences`, and with `merge` writes and compares the merged model.
+    Returns the result in words, or None without sequences. Raises as `require_agreement` does."""
     from coderl_tasks.export import transformers_model
 
-    # A local folder is served by the embedded server alone.
+    # Only the embedded server serves a local folder: compare in float32, with the tighter limit.
     exact = local_model_folder(base) is not None
     model = transformers_model.load_adapted(base, adapter, exact=exact)
-    said = None
+    result = None
     if sequences:
         found = transformers_model.require_agreement("the adapter in transformers", model, sequences, exact=exact)
         with model.disable_adapter():
             before = transformers_model.agreement(model, sequences)
         where = f"{found.sequences} completions of {found.tokens} tokens (the base model's differ by {before.mean:.1e})"
-        said = f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {where}"
+        result = f"log-probabilities agree with those sampled to {found.largest:.1e} nats in {where}"
     if merge:
         transformers_model.write_merged(model, base, folder)
         if sequences:
             merged = transformers_model.load_model(str(folder), exact=exact)  # as another program will load it
             transformers_model.require_agreement("the merged model", merged, sequences, exact=exact)
-    return said
+    return result
 
 
 @contextmanager
 def _complete(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that gets its name when the block ends without an error, and is removed otherwise: an
-    export that is interrupted, or does not pass, leaves nothing under the name."""
-    for left in out.parent.glob(f".{out.name}.*.export"):  # of an export that was killed
+    """Yields a temporary folder beside `out`. It is renamed to `out` if the block succeeds and removed otherwise, so an
+    export that is interrupted or fails its checks leaves nothing named `out`."""
+    for left in out.parent.glob(f".{out.name}.*.export"):  # left by an export that was killed
         owner = left.name.split(".")[-2]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(left)
@@ -185,7 +188,7 @@ def _complete(out: Path) -> Iterator[Path]:
     def end(*_: object) -> NoReturn:
         raise TerminatedError("terminated")
 
-    before = signal.signal(signal.SIGTERM, end)  # which else ends the process at once
+    before = signal.signal(signal.SIGTERM, end)  # by default it would end the process without cleaning up
     try:
         yield folder
         for file in (path for path in folder.rglob("*") if path.is_file()):

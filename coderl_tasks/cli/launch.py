@@ -33,20 +33,21 @@ DELIVERY_S, SIGTERM_GRACE_S = 30.0, 5.0
 
 
 def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
-    """The result of flow `name`; what it raises comes out as it is. InfraError if Prefect's server stops answering."""
+    """Runs flow `name` and returns its result. Raises what the flow raises, TerminatedError after SIGTERM, InfraError
+    if Prefect's server stops answering."""
     signal.signal(signal.SIGTERM, _end)
     load_environment()
     console = Console()
     with ExitStack() as stack:
-        stack.enter_context(early_lines())  # planning repairs a run's files already
+        stack.enter_context(early_lines())  # planning logs too: it repairs a run's files
         settings = asyncio.run(plan(settings))
         flow = getattr(import_module(f"flows.{name}"), name)
         _show_plain_lines()  # after the import, which sets up Prefect's logging
-        if (said := not_joined()) is not None:
-            console.print(said, highlight=False, markup=False)
+        if (notice := not_joined()) is not None:
+            console.print(notice, highlight=False, markup=False)
         with console.status("starting the Prefect server"):
             api_url = stack.enter_context(prefect_server())
-        # The address that logs in is for a person at a terminal, who may copy it unbroken, and not for a log.
+        # The address that logs the user in goes to a terminal only, never to a log. soft_wrap keeps it copyable.
         address = ui_address(api_url) if console.is_terminal else api_url.removesuffix("/api")
         console.print(f"Prefect UI: {address}", highlight=False, soft_wrap=True)
         try:
@@ -55,14 +56,14 @@ def launch(name: str, settings: FlowSettings | PipelineSettings) -> Any:
             if was_terminated(error):
                 raise TerminatedError("terminated") from error
             status = error.response.status_code if isinstance(error, PrefectHTTPStatusError) else 0
-            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # it says itself that it failed
-                # Its database is below CODERL_HOME, and a full disk is what it most often fails for.
+            if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the server reports its own failure
+                # Most often the disk is full: its database is below CODERL_HOME.
                 require_room([coderl_home()])
                 raise InfraError(
                     f"the Prefect server at {api_url} failed (HTTP {status}): its log says why (an embedded one's is "
                     f"{log_folder() / 'prefect.log'}); run the command again, what is recorded stays"
                 ) from error
-            # what Prefect's client raises without a server
+            # Prefect's client raises these without a server; while the server answers, they are the flow's own.
             if not isinstance(error, httpx.TransportError | RuntimeError) or is_up(api_url):
                 raise
             raise InfraError(
@@ -82,35 +83,35 @@ def _end(*_: object) -> NoReturn:
 
 async def ended_by_sigterm(work: Coroutine[Any, Any, Any], grace_s: float = SIGTERM_GRACE_S) -> Any:
     """The result of `work`, or TerminatedError (or Prefect's own exception) after SIGTERM. Prefect's handler raises
-    wherever the main thread is: in a callback of asyncio's, a side task, `__del__` or a weak reference's callback that
-    ends nothing. A handler of the event loop hears of the signal in any case. Prefect has `grace_s` seconds to report
-    how the flow ended, unless its exception was seen to be lost; then the work is cancelled until it ends."""
-    told, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
+    wherever the main thread is. In an asyncio callback, a side task, `__del__` or a weak reference's callback its
+    exception is lost and ends nothing, so a handler of the event loop waits for the signal too. Prefect has `grace_s`
+    seconds to report how the flow ended, or none if its exception was lost; then `work` is cancelled until it ends."""
+    signalled, lost, running = asyncio.Event(), asyncio.Event(), asyncio.ensure_future(work)
     loop, hook = asyncio.get_running_loop(), sys.unraisablehook
 
-    def of_python(unraisable: Any) -> None:
+    def note_unraisable(unraisable: Any) -> None:
         lost.set() if isinstance(unraisable.exc_value, TerminationSignal) else hook(unraisable)
 
-    def of_asyncio(_: Any, context: dict[str, Any]) -> None:
+    def note_loop_error(_: Any, context: dict[str, Any]) -> None:
         was_lost = isinstance(context.get("exception"), TerminationSignal)
         lost.set() if was_lost else loop.default_exception_handler(context)
 
-    loop.add_signal_handler(signal.SIGTERM, told.set)
-    sys.unraisablehook = of_python
-    loop.set_exception_handler(of_asyncio)
-    hearing, losing = asyncio.create_task(told.wait()), asyncio.create_task(lost.wait())
+    loop.add_signal_handler(signal.SIGTERM, signalled.set)
+    sys.unraisablehook = note_unraisable
+    loop.set_exception_handler(note_loop_error)
+    wait_for_signal, wait_for_loss = asyncio.create_task(signalled.wait()), asyncio.create_task(lost.wait())
     try:
-        await asyncio.wait({running, hearing, losing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({running, wait_for_signal, wait_for_loss}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            await asyncio.wait({running, losing}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, wait_for_loss}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             raise TerminatedError("terminated")
         return await running
     finally:
-        hearing.cancel()
-        losing.cancel()
-        if not running.done():  # here SIGTERM's time is up, or Ctrl-C cancelled the waiting
-            # Not once: of a Prefect server that is gone each report, of a task and of the flow, is tried for minutes.
+        wait_for_signal.cancel()
+        wait_for_loss.cancel()
+        if not running.done():  # after SIGTERM the grace is over, or Ctrl-C cancelled the wait above
+            # Cancel repeatedly: without a Prefect server, each report (of a task, of the flow) is retried for minutes.
             while not running.done():
                 running.cancel()
                 await asyncio.wait({running}, timeout=grace_s)

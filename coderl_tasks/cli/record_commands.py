@@ -82,6 +82,7 @@ def watch(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
+    """Prints a problem and its completions, or without a problem those that the run solves least."""
     record = record_path(options.run)
     from coderl_tasks.insight.problem_view import print_problem, problems_frame, view_problem  # a second to import
 
@@ -117,6 +118,7 @@ def report(options: Namespace) -> int:
 
 
 def power(options: Namespace) -> int:
+    """Prints how many problems show a difference of `--points`, and the difference that the evaluation's own show."""
     if not 0 < options.points < 100 or not 0 < options.power < 1:
         raise ConfigError("--points is between 0 and 100, and --power between 0 and 1")
     if options.losses is not None and not 0 <= options.losses <= 50:
@@ -132,9 +134,9 @@ def power(options: Namespace) -> int:
     noise, difference = sampling_noise(rollouts, summary.get("compare")), options.points / 100
     if options.losses is not None:
         noise = replace(noise, losses=options.losses / 100)
-    # As measured, else as many as the difference.
+    # The share of problems that get worse: measured or given, else a guess as large as the difference.
     losses = min(difference if noise.losses is None else noise.losses, (1 - difference) / 2)
-    shown = rich.table.Table(
+    table = rich.table.Table(
         "completions per problem",
         f"problems to see {options.points:g} points",
         f"points seen on these {noise.problems:,}",
@@ -143,8 +145,8 @@ def power(options: Namespace) -> int:
     for samples in (1, 2, 4, 8, 16) if noise.within else (1,):
         needed = pairs_needed(difference, noise.within, samples, losses, power=options.power)
         seen = seen_difference(noise.problems, noise.within, samples, losses, power=options.power)
-        shown.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
-    Console().print(shown)
+        table.add_row(str(samples), f"{needed:,}", f"{100 * seen:.1f}")
+    Console().print(table)
     print(noise.said)
     print(
         f"Taken to get worse, whatever is sampled: {losses:.1%} of the problems, beside {losses + difference:.1%} that "

@@ -10,6 +10,7 @@ from local_servers.interface import ServerError, SetupError, read_key, serve_san
 
 
 def serve(options: Namespace) -> int:
+    """Runs an embedded server in this process until it is stopped."""
     try:
         key = None if options.key is None else read_key(options.key)
         if options.server == "tinker":
@@ -41,15 +42,15 @@ def serve(options: Namespace) -> int:
 
 
 def up(options: Namespace) -> int:
-    """Until interrupted; the worker's exit code, 0 after Ctrl-C or SIGTERM."""
+    """Runs a Prefect server and a worker until interrupted. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
     from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
     from coderl_tasks.runtime.prefect_worker import deploy_all, run_worker
     from coderl_tasks.services import load_environment
 
     load_environment()
     port: int | None = options.port
-    if port is None and (said := not_joined()) is not None:
-        print(said, flush=True)
+    if port is None and (notice := not_joined()) is not None:
+        print(notice, flush=True)
     with shared_prefect_server(port) as api_url:
         if is_open(api_url):
             print(
@@ -62,7 +63,7 @@ def up(options: Namespace) -> int:
         print("deployments: curate, profile-shard, train, evaluate, pipeline, each /local", flush=True)
         print(f"in another terminal: {exports(api_url)}", flush=True)
         print("                     prefect deployment run curate/local --watch", flush=True)
-        # Until here Ctrl-C ends the command at once; from here on the worker is asked to finish first.
+        # Until here Ctrl-C ends the command at once. From here on it asks the worker to finish first.
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

@@ -100,12 +100,11 @@ def find_pool(pool: str, *, pools: Path = POOLS) -> FoundPool:
 
 
 def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> FoundPool | CurateSettings:
-    """The pool that a run is trained on, or what `train` makes first where there is none: all problems of `dataset`.
+    """The pool to train a run on; if there is none, the curation that `train` runs first, of all problems of `dataset`.
 
-    "latest" is the pool in `pools` whose manifest was written last, of those made with the model and environment that
-    kept `at_least` so many problems: a small experiment is not what a run means unless it names it, nor is a pool for
-    the policy of another run. Where `dataset` is given and `pool` is not, it is of that data set. Raises ConfigError,
-    saying what to do, if a pool that is named is not there, or all are too small.
+    "latest" is the newest pool in `pools` (by manifest) for the model and environment with `at_least` problems, since
+    nobody means a small experiment without naming it, nor a pool for another run's policy. If `dataset` is given
+    without `pool`, it is of that data set. Raises ConfigError if a named pool is missing, or all are too small.
     """
     if settings.pool != LATEST:
         return find_pool(settings.pool, pools=pools)
@@ -119,9 +118,8 @@ def wanted_pool(settings: TrainSettings, at_least: int, pools: Path = POOLS) -> 
 
 
 def dataset_pool(settings: TrainSettings, pools: Path = POOLS) -> CurateSettings:
-    """The curation that keeps all problems of the data set of `settings`, without a profile. Its folder is named by all
-    that decides what is kept, the data's files included: a start after a kill goes on there, and every run on the same
-    data finds it. Raises DataError if the data set is not there."""
+    """The curation that keeps all problems of the data set, without a profile. A hash of all that decides its content
+    names the folder: a restart resumes it, and runs on the same data share it. DataError if there is no data set."""
     decides = {key for key, field in FlowSettings.model_fields.items() if about(field).inherited}
     decides = {*decides, *SIDES} - {"max_tokens", "reward_timeout"}  # nothing is sampled or run
     values = {key: getattr(settings, key) for key in decides}

@@ -1,14 +1,14 @@
-"""curate from_run=RUN: a pool for the policy that a run has come to, by what the run's own rollouts tell of it.
+"""curate from_run=RUN: a pool for a run's newest policy, profiled by the run's own rollouts.
 
-A profile is of the policy it was made with, and training moves on. The run has graded a group of completions for each
-problem that it came by, most of them by a policy close to the one it has now: what these settle is not sampled again.
+Training moves the policy away from the one that its pool's profile measured. Most rollouts of the run are by policies
+close to the newest one, so problems that they settle are not sampled again.
 
-1. The policy is that of the run's last checkpoint with weights to sample from. It is recorded in the pool's folder
-   (policy.json) before anything is sampled: a curation that goes on has the same one, whatever the run did meanwhile.
-2. The rollouts count up to that checkpoint's step. What is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it,
-   as for selection=adaptive; a problem's counts are rounded to whole completions.
-3. A problem is sampled from where its rollouts leave it: the stopping rule sees them and the new samples together, so
-   one that they settle gets none, and one that the run never came by gets all that the rule wants.
+1. The policy is the run's last checkpoint with sampler weights. The pool's folder records it (policy.json) before
+   anything is sampled, so a resumed curation has the same policy even if the run went on.
+2. Rollouts up to that checkpoint's step count. One that is `age` steps old weighs 1 / (1 + age / HALF_AGE), as for
+   selection=adaptive. A problem's counts are rounded to whole completions.
+3. The stopping rule sees a problem's rollouts and its new samples together: a problem that the rollouts settle gets no
+   samples, and one that the run never sampled gets all that the rule wants.
 """
 
 import math
@@ -69,27 +69,27 @@ def base_policy(model_name: str) -> dict[str, str | int]:
 
 
 def filled_from_run(settings: CurateSettings) -> CurateSettings:
-    """`settings` where they were given, else those of the pool that the run in `from_run` was trained on. Raises
-    ConfigError if there is no such run or checkpoint to sample from, or one of SAME_AS_RUN was given otherwise."""
+    """`settings`, filled in from the pool that the run `from_run` was trained on. Raises ConfigError if there is no
+    such run, if it has no checkpoint to sample from, or if a given setting of SAME_AS_RUN differs from the run's."""
     assert settings.from_run is not None
     run = run_path(settings.from_run).resolve()
-    said = f"from_run={settings.from_run}"
+    prefix = f"from_run={settings.from_run}"
     config = recorded_config(run)
     if config is None:
-        raise ConfigError(f"{said}: there is no run in {run}{did_you_mean(near_runs(run))} (coderl runs lists them)")
+        raise ConfigError(f"{prefix}: there is no run in {run}{did_you_mean(near_runs(run))} (coderl runs lists them)")
     if get_last_checkpoint(run, "sampler_path") is None:
-        raise ConfigError(f"{said}: the run has no checkpoint to sample from yet (save_every= says when it has)")
+        raise ConfigError(f"{prefix}: the run has no checkpoint to sample from yet (save_every= says when it has)")
     for key in SAME_AS_RUN:
         given, of_run = getattr(settings, key), config.get(key, getattr(CurateSettings(), key))
         is_same = {"model_name": same_model, "dataset": same_source}.get(key, lambda one, other: one == other)
         if key in settings.given and not is_same(given, of_run):
-            raise ConfigError(f"{said}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
+            raise ConfigError(f"{prefix}: the run is of {key}={of_run}, not {key}={given}: leave {key} out")
     manifest = Path(str(config.get("pool", ""))).with_name(MANIFEST_FILE)
-    of_pool = read_json(manifest)["settings"] if manifest.is_file() else {}
+    pool_settings = read_json(manifest)["settings"] if manifest.is_file() else {}
     fields = CurateSettings.model_fields
     decides = {key for key, field in fields.items() if key != "from_run" and about(field).decides_content}
-    wanted = {key: value for key, value in of_pool.items() if key in decides}
-    if wanted.get("profile_mode") in ("screen", "none"):  # a pool of few samples or none, where a run has many
+    wanted = {key: value for key, value in pool_settings.items() if key in decides}
+    if wanted.get("profile_mode") in ("screen", "none"):  # few samples or none, but the run has many
         del wanted["profile_mode"]
     wanted |= {key: config[key] for key in (*SAME_AS_RUN, *AS_SAMPLED) if key in config}
     return settings.filled_from(wanted).with_changes(from_run=str(run))
@@ -170,8 +170,8 @@ class _Further:
 
 
 def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> Told:
-    """What the rollouts of the policy's run, up to its step, say of `problems`, which have their tests; nothing of
-    those that the run did not come by, or knew with other tests."""
+    """Pass counts and profile rows of `problems` (with tests) by the rollouts of the policy's run up to its step; older
+    rollouts weigh less. Problems that the run did not sample, or had with other tests, are left out."""
     unread = ("completion", "logprobs", "base_logprobs", "failed_output", "reason")
     columns = [name for name in ROLLOUT_SCHEMA if name not in unread]
     files = [
@@ -184,14 +184,14 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}
     counts, rows = {}, []
-    for problem in problems:  # one after the other: with their tests they may not all fit into memory
+    for problem in problems:  # one at a time: with their tests they may not all fit into memory
         rollouts = by_problem.get((problem.problem_id,))
         if rollouts is None or set(rollouts["tests_total"].drop_nulls()) - {0, problem.tests_total}:
             continue
-        worth = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
-        right = worth[(rollouts["correctness_score"] == 1.0).to_numpy()]
-        if n := round(math.fsum(worth)):  # else too old to tell anything
-            counts[problem.problem_id] = round(n * math.fsum(right) / math.fsum(worth)), n
+        weights = 1 / (1 + (policy.step - rollouts["step"].to_numpy()) / HALF_AGE)
+        of_passes = weights[(rollouts["correctness_score"] == 1.0).to_numpy()]
+        if n := round(math.fsum(weights)):  # otherwise they are too old to count
+            counts[problem.problem_id] = round(n * math.fsum(of_passes) / math.fsum(weights)), n
             row = profile_frame([problem], rollouts, prices).row(0, named=True)
             rows.append(row | rates(*counts[problem.problem_id]) | nothing)
     return Told(counts, pl.DataFrame(rows, schema=SHARD_SCHEMA))

@@ -1,8 +1,7 @@
 """What the profile says of each problem's pass rate and difficulty, under a prior learned from the whole profile.
 
-One pass of two is a pass rate of 0.5 and says little: where most problems are never or always solved, 0.5 is the least
-likely rate of all. So the set's distribution of pass rates is learned first, and a problem's posterior is what its own
-samples make of it (empirical Bayes).
+One pass of two says little: if most problems are never or always solved, a pass rate of 0.5 is the least likely. So
+the set's distribution of pass rates is learned first, and updated by a problem's own samples (empirical Bayes).
 
 1. A distribution of pass rates is a mixture: never (rate 0), always (rate 1), and Beta(i + 1, DEGREE - i + 1) for i
    from 0 to DEGREE. These are Bernstein's polynomials, which follow any smooth shape, a U as well; with equal weights
@@ -11,15 +10,13 @@ samples make of it (empirical Bayes).
    split's thirds by the prompt's length. A group is drawn towards the one that holds it, as if STRENGTH more problems
    had been seen that look like that one (a Dirichlet prior; the weights are the posterior's mode). So a split of ten
    problems has nearly the weights of all, and one of a thousand its own.
-3. A stopping rule decides how many samples a problem has, from these samples. That does not bias the posterior: the
-   probability of a sequence of outcomes is p^k (1 - p)^(n - k) times what the rule does, which is free of p. Only
-   k / n is biased by it.
-4. The result is a function of the profile alone, in whatever order its problems come: a curation that was killed ends
-   with the same labels. The weights are rounded before they are used, and the manifest has them.
+3. A stopping rule decides the number of samples from these samples. That biases k / n, but not the posterior: the
+   probability of a sequence of outcomes is p^k (1 - p)^(n - k) times a factor of the rule, which is free of p.
+4. The result depends only on the profile, in any order of its problems, so a curation that was killed ends with the
+   same labels. The weights are rounded before they are used, and the manifest has them.
 
-What it does not know: two samples of every problem tell two numbers of the distribution, and the rest is the
-Dirichlet's. Of a problem's features it uses the split and the prompt's length; with profile_mode=screen, which has
-little else to go by, the outcomes of problems with like statements too (`curation.screen`).
+Limits: two samples per problem determine two numbers of the distribution, the Dirichlet prior the rest. The features
+are the split and the prompt's length; profile_mode=screen adds outcomes of similar statements (`curation.screen`).
 
 Sources: Efron 2016, "Empirical Bayes deconvolution estimates"; Dempster, Laird and Rubin 1977 (EM).
 """
@@ -179,8 +176,8 @@ _BINS = np.minimum((RATES * POSTERIOR_BINS).astype(int), POSTERIOR_BINS - 1)
 
 
 def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | None = None) -> pl.DataFrame:
-    """`profile` with `difficulty` as the most probable one, and LABEL_COLUMNS; null where nothing was graded. `own`
-    has, by problem_id, the distributions (J,) of problems of which more is known than their group."""
+    """`profile` with the most probable `difficulty`, and LABEL_COLUMNS; null where nothing was graded. `own` has, by
+    problem_id, the prior distributions (J,) of problems for which the group's is not used."""
     distributions = {group: prior.distribution(group) for group in prior.weights}
     own = own or {}
     of_group = cache(lambda group, k, n: posterior(distributions[group], k, n))
@@ -195,7 +192,7 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
         rows.append([found.difficulty, found.probability, *found.by_difficulty, *rate])  # as LABEL_COLUMNS are
     labels = pl.DataFrame(rows, schema={"difficulty": pl.String(), **LABEL_COLUMNS}, orient="row")
     columns = [*profile.columns]
-    if "posterior" not in columns:  # after the other columns that a pool has of the profile
+    if "posterior" not in columns:  # after the last column that pools take from the profile
         place = columns.index("test_catches") + 1
         columns[place:place] = [*LABEL_COLUMNS]
     return profile.drop("difficulty", *LABEL_COLUMNS, strict=False).hstack(labels).select(columns)
@@ -204,13 +201,13 @@ def with_labels(profile: pl.DataFrame, prior: Prior, own: Mapping[str, Array] | 
 def rules_for_labels(
     profile: pl.DataFrame, prior: Prior, plan: SamplingPlan, rule: StoppingRule, budget: float
 ) -> tuple[dict[str, StoppingRule], float]:
-    """By problem_id, the rules of the problems to be sampled on for their labels' sake, where `budget` further samples
-    are worth most; and how many samples they are expected to take. Problems out of the band are not sampled on.
+    """Plans `budget` further samples where they make labels surest. Returns the stopping rules of the problems to
+    sample further, by problem_id, and how many samples they are expected to take. Problems out of the band get none.
 
-    `profile` is what `plan` led to, by `rule`. At a price per sample, the best thing to do at each (passes, samples) is
-    found by working back from the last round: go on where the label's probability is expected to grow by more than the
-    round costs. The price is the least at which the samples expected under `prior` are within the budget. The rest
-    of it goes to problems, in the order of a hash, that go on as if a sample were a little cheaper.
+    `profile` is the result of sampling by `plan` and `rule`. For a price per sample, backward induction over rounds
+    decides at each (passes, samples): continue if the label's probability is expected to grow by more than the round
+    costs. Bisection finds the lowest price at which the samples expected under `prior` fit the budget. The remaining
+    budget goes to problems in hash order: they continue as at the next lower price.
     """
     columns = telling(profile).select("problem_id", "n_correct", "n_samples")
     stops = {name: (k, n) for name, k, n in columns.iter_rows()}
@@ -226,14 +223,15 @@ def rules_for_labels(
     for _ in range(PRICE_STEPS):
         price = (low + high) / 2
         low, high = (low, price) if expected(price) <= budget else (price, high)
-    (few, of_few), (more, of_more) = further.best(high), further.best(low)
+    # The states to sample further, and the samples expected from each: within the budget, and just beyond it.
+    (few, few_samples), (more, more_samples) = further.best(high), further.best(low)
     total = expected(high)
     rules = {}
     for name in sorted(kept, key=lambda name: (seed_for("labels", name), name)):
-        extra = of_more[kept[name]] - of_few[kept[name]]
+        extra = more_samples[kept[name]] - few_samples[kept[name]]
         goes_further = total + extra <= budget
         total += extra if goes_further else 0.0
-        if (of_more if goes_further else of_few)[kept[name]]:
+        if (more_samples if goes_further else few_samples)[kept[name]]:
             rules[name] = replace(rule, doubtful=more if goes_further else few)
     return rules, total
 

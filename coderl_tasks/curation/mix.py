@@ -2,15 +2,13 @@
 
 1. Shares are weights; a name without a weight gets nothing. With both difficulty and split, the two are independent:
    each split has the same shares of difficulty. A cell is one combination.
-2. With a size, every cell gets its part of it (largest remainders). A cell that has fewer problems stays short: the
-   others do not fill in for it, and what is missing is counted.
-3. Without a size the pool is the largest that has the shares asked for, to the problem; so nothing is short.
-4. Labels are probable, not certain: of the problems labelled medium some are hard. So the shares are those of the
-   difficulties expected, and the shares by label are the ones with which the problems' probabilities add up closest to
-   them. Where labels are certain the two are the same; where 1 of 2 is all that is known of a medium problem, a pool
-   that is to be half medium takes more than half of that label.
-5. Who is taken is decided by a hash of seed and problem, not by order: more problems or another cell change nothing
-   about the ranks of the others.
+2. With a size, every cell gets its part of it (largest remainders). A cell with fewer problems stays short: others do
+   not fill in for it, and the missing problems are counted.
+3. Without a size the pool is the largest that has exactly the shares asked for, so no cell is short.
+4. Labels are uncertain: of the problems labelled medium some are hard. The shares are those of the expected
+   difficulties, and the shares by label are chosen so that the problems' probabilities add up closest to them. They
+   differ if labels are uncertain: a pool that is half medium may take more than half of that label.
+5. A hash of seed and problem decides who is taken: other problems or cells do not change a problem's rank.
 """
 
 from collections.abc import Mapping
@@ -55,8 +53,7 @@ class Mix:
         """The share of each cell that has one; they add up to 1."""
         cells: dict[Cell, Fraction] = {(): Fraction(1)}
         for weights in (self.difficulty, self.split):
-            # Exact, and by what was written: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets
-            # a problem.
+            # Exact: as floats 0.1 + 0.2 is not 0.3, and rounding would decide which cell gets a problem.
             exact = {name: Fraction(str(weight)) for name, weight in weights.items() if weight > 0}
             total = sum(exact.values())
             if weights:
@@ -85,9 +82,9 @@ class Selection:
 
 
 def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
-    """Which of `candidates` the mix leaves out, not_in_mix (the cell has no share) or over_share (the cell has its
-    part), and what it was short of. They have problem_id, split and difficulty, and the probabilities of each
-    difficulty where labels are not certain."""
+    """Which `candidates` the mix leaves out: not_in_mix (their cell has no share) or over_share (their cell is full);
+    and how many problems each cell lacks. `candidates` has problem_id, split, difficulty, and, if labels are uncertain,
+    the probability of each difficulty."""
     if not mix.keys and mix.size is None:
         return Selection({}, {})
     shares = label_shares(candidates, mix)
@@ -110,7 +107,7 @@ def select(candidates: pl.DataFrame, mix: Mix) -> Selection:
 
 
 def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
-    """The share of each cell by label, so that the difficulties expected have the shares asked for."""
+    """The share of each cell to take by label, such that the expected true difficulties have the shares asked for."""
     asked = mix.shares()
     names = [f"{name}_probability" for name in DIFFICULTIES]
     if not mix.difficulty or not set(names) <= set(candidates.columns) or candidates[names[0]].null_count():
@@ -122,17 +119,17 @@ def label_shares(candidates: pl.DataFrame, mix: Mix) -> dict[Cell, Fraction]:
         expected = np.eye(len(DIFFICULTIES))[[DIFFICULTIES.index(label) for label in labels]]
         for place, label in enumerate(labels):
             labelled = part.filter(difficulty=label)
-            if len(labelled):  # else there is nobody to say what such problems are
+            if len(labelled):  # otherwise the label counts as certain
                 expected[place] = [float(np.mean(labelled[name].to_numpy())) for name in names]
-        of_rest = [asked[label, *rest] for label in labels]
-        whole = sum(of_rest, Fraction())
+        asked_shares = [asked[label, *rest] for label in labels]
+        total = sum(asked_shares, Fraction())
         wanted = np.zeros(len(DIFFICULTIES))
-        for label, share in zip(labels, of_rest, strict=True):
-            wanted[DIFFICULTIES.index(label)] = share / whole
-        # Exact from here on, and the same where the last bits differ.
+        for label, share in zip(labels, asked_shares, strict=True):
+            wanted[DIFFICULTIES.index(label)] = share / total
+        # Exact from here on: rounding first gives the same shares on machines whose last bits differ.
         parts = [Fraction(str(round(float(part), 4))) for part in closest_weights(expected, wanted)]
         for label, share in zip(labels, parts, strict=True):
-            found[(label, *rest)] = whole * share / sum(parts, Fraction())
+            found[(label, *rest)] = total * share / sum(parts, Fraction())
     return {cell: found[cell] for cell in asked}
 
 
@@ -167,8 +164,7 @@ def largest_size(shares: Mapping[Cell, Fraction], available: Mapping[Cell, int])
     # A part is less than one above share * size.
     bounds = [floor((available[cell] + 1) / share) for cell, share in shares.items() if share]
     size = min([sum(available.values()), *bounds])
-    # Down from a bound, one by one: with largest remainders a cell's part may shrink as the size grows, so bisection
-    # could miss the largest size that fits.
+    # One by one, not by bisection: with largest remainders a cell's part may shrink as the size grows.
     while any(part > available[cell] for cell, part in apportion(shares, size).items()):
         size -= 1
     return size

@@ -74,34 +74,33 @@ def build_pool(
     prior: Prior | None = None,
     screened: Screened | None = None,
 ) -> Pool:
-    """The pool of a curation: of the problems loaded, those whose pass rate lies in the band, ends included, and of
-    these the ones that `mix` takes.
+    """Keeps the loaded problems whose pass rate lies in the band (ends included) and that `mix` takes.
 
-    `profile` (PROFILE_SCHEMA), whose labels rest on `prior`, has one row per problem of `loaded`, except those of
-    `drops`, which were dropped between loading and profiling (else ValueError). Without one there is no band:
-    PROFILE_COLUMNS are null. With `screened` the chance that a problem is learnable decides in place of its pass rate.
+    `drops` are the problems dropped between loading and profiling. `profile` (PROFILE_SCHEMA, its labels by `prior`)
+    has one row per other problem of `loaded`, else ValueError. Without a profile there is no band, and PROFILE_COLUMNS
+    are null. With `screened`, the chance that a problem is learnable decides instead of its pass rate.
     """
-    out = list(drops)
-    left = {problem.problem_id: problem for problem in loaded.problems}
-    for before in out:
-        left.pop(str(before.problem_id))
-    candidates = problems_frame(list(left.values())) if profile is None else profile
+    drops_so_far = list(drops)
+    remaining = {problem.problem_id: problem for problem in loaded.problems}
+    for early_drop in drops_so_far:
+        remaining.pop(str(early_drop.problem_id))
+    candidates = problems_frame(list(remaining.values())) if profile is None else profile
     measured = {} if profile is None else {row["problem_id"]: row for row in profile.iter_rows(named=True)}
-    if profile is not None and left.keys() != measured.keys():
+    if profile is not None and remaining.keys() != measured.keys():
         raise ValueError("the profile is not one of the problems loaded and not dropped since")
     in_band: list[Problem] = []
-    for problem in left.values():
+    for problem in remaining.values():
         row = measured.get(problem.problem_id)
         drop = None if row is None else band_drop(problem, row, band_low, band_high, screened)
         if drop is None:
             in_band.append(problem)
         else:
-            out.append(drop)
+            drops_so_far.append(drop)
     selection = select(candidates.filter(pl.col("problem_id").is_in([problem.problem_id for problem in in_band])), mix)
     kept: list[Problem] = []
     for problem in in_band:
         if problem.problem_id in selection.left_out:
-            out.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
+            drops_so_far.append(Drop.of(problem, "mix", *selection.left_out[problem.problem_id]))
         else:
             kept.append(problem)
     table = pl.DataFrame(schema=PROFILE_SCHEMA) if profile is None else profile
@@ -109,7 +108,7 @@ def build_pool(
     extra = pl.DataFrame([{name: row.get(name) for name in PROFILE_COLUMNS} for row in rows], schema=PROFILE_COLUMNS)
     return Pool(
         pool=pl.concat([problems_frame(kept), extra], how="horizontal"),
-        dropped=pl.concat([loaded.dropped, dropped_frame(out)]),
+        dropped=pl.concat([loaded.dropped, dropped_frame(drops_so_far)]),
         profile=table,
         read=loaded.read,
         band=None if profile is None else (band_low, band_high),
@@ -149,9 +148,9 @@ def write_pool(
     inputs: Mapping[str, Any] | None = None,
     whole: KeptProblems | None = None,
 ) -> dict[str, Any]:
-    """Write a finished pool to `folder` and return its manifest. `settings`, which must have `model_name`, are recorded
-    as they are; so are `policy`, whose pass rates these are, and `inputs`, which says what was read. `whole` are the
-    problems that `pool` has only outlines of: pool.parquet gets them with their tests."""
+    """Writes a finished pool to `folder` and returns its manifest, which records `settings` (with `model_name`),
+    `policy` (whose pass rates these are) and `inputs` (what was read). If `pool` has only outlines of its problems,
+    `whole` has them with their tests, for pool.parquet."""
     make_folder(folder)
     for name in TABLES:
         if name == "pool" and whole is not None:
@@ -162,17 +161,17 @@ def write_pool(
     hashes = {f"{name}.parquet": file_sha256(folder / f"{name}.parquet") for name in TABLES}
     made_for = {} if policy is None else {"policy": dict(policy)}
     manifest = pool_manifest(pool, settings) | made_for | {"inputs": dict(inputs or {}), "sha256": hashes}
-    # Last: from here on the pool counts as finished.
+    # Last: with the manifest, the pool counts as finished.
     write_json(folder / "manifest.json", manifest)
     return manifest
 
 
 def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a pool is made of and from: model, settings, counts by split, difficulty and drop reason, what was spent."""
+    """The manifest: model, settings, counts by split, difficulty and drop reason, samples and tokens spent."""
     low, high = pool.band or (None, None)
     profile = pool.profile
-    told = sum(profile[TOLD]) if TOLD in profile.columns else 0
-    # How many problems of each difficulty there are, by the probabilities of their labels.
+    told = sum(profile[TOLD]) if TOLD in profile.columns else 0  # completions of a run (from_run), not sampled here
+    # The expected number of problems of each difficulty: the sum of their labels' probabilities.
     expected = {name: round(math.fsum(pool.pool[f"{name}_probability"].drop_nulls()), 2) for name in DIFFICULTIES}
     return {
         "model_name": settings["model_name"],
@@ -198,7 +197,7 @@ def pool_manifest(pool: Pool, settings: Mapping[str, Any]) -> dict[str, Any]:
             **({"told": told} if TOLD in profile.columns else {}),
             "cost": None if profile["cost"].null_count() else math.fsum(profile["cost"]),
         },
-        # Sorted: the same settings give the same bytes, in whatever order they came.
+        # Sorted: the same settings give the same bytes in any order.
         "settings": {name: settings[name] for name in sorted(settings)},
     }
 
@@ -212,7 +211,7 @@ def _learnable(pool: Pool, screened: Screened) -> dict[str, float]:
 
 
 def require_problems(pool: Pool, folder: Path, if_too_hard: str = "") -> None:
-    """Raise EmptyPoolError, one line that says why, if the pool kept nothing. `if_too_hard` adds advice for that."""
+    """Raises EmptyPoolError, with the reasons, if the pool is empty. `if_too_hard` is advice for too hard problems."""
     if pool.pool.height:
         return
     reasons = pool.drops_in_words()

@@ -72,11 +72,11 @@ async def profile_shard(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Sample and grade completions of each problem: a frame of SHARD_SCHEMA, one row per problem sampled, in order.
+    """Samples and grades completions of each problem; returns SHARD_SCHEMA, one row per problem sampled, in order.
 
-    The shard is recorded in `folder` (groups/ as they arrive, then rollouts.parquet): called again with the same
-    problems and settings it samples only what is missing, and grades again what could not be graded. Another stopping
-    rule uses what there is, and leaves alone what it does not need. Raises InfraError if sampling fails.
+    `folder` records the shard: groups/ as they arrive, then rollouts.parquet. A second call with the same problems and
+    settings samples only what is missing and re-grades what could not be graded. A call with another stopping rule
+    uses the recorded rollouts that it needs and keeps the others. Raises InfraError if sampling fails.
     """
     work = (problems, sampler, engine, plan)
     if folder is None:
@@ -88,26 +88,26 @@ async def profile_shard(
     rollouts = await sample_in_rounds(*work, groups=groups, recorded=recorded, on_progress=on_progress)
     everything = rollouts
     if recorded is None:
-        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # it belongs to the file that is replaced now
+        (folder / FINGERPRINT_FILE).unlink(missing_ok=True)  # first, since it vouches for the file that is replaced
     else:
-        # Another stopping rule may need less of what was sampled. It stays on disk for one that needs more.
+        # This stopping rule may need fewer rollouts than are recorded. The others stay for a rule that needs more.
         unused = recorded.select(ROLLOUT_SCHEMA.keys()).join(rollouts, on=ORDER, how="anti")
         everything = pl.concat([rollouts, unused]).sort(ORDER)
     if recorded is None or not everything.equals(recorded):
         write_parquet(make_folder(folder) / file.name, everything)
-        # The fingerprint after the file that it vouches for, and groups/ go last: a crash in between reads the groups
-        # again and samples nothing.
+        # The fingerprint after the file that it vouches for, and groups/ removed last: after a crash in between, the
+        # next start reads the groups again and samples nothing.
         write_json(folder / FINGERPRINT_FILE, request)
     recorded_places = (everything["group_index"].cast(pl.Int64) * ROUNDS + everything["attempt"]).unique()
-    # Else a rule that needs more was at work when the process ended, and will read there what this one has no use for.
+    # Otherwise a process with a rule that needs more ended early: it will read the groups that this one did not use.
     if groups.indices() <= set(recorded_places):
         groups.remove()
     return profile_frame(problems, rollouts, prices)
 
 
 def profile_frame(problems: Sequence[Problem], rollouts: pl.DataFrame, prices: Prices = NO_PRICES) -> pl.DataFrame:
-    """What `rollouts` (ROLLOUT_SCHEMA) say of each problem: SHARD_SCHEMA, one row per problem that has any, in order.
-    A prompt is counted once per round, since each round is a request of its own."""
+    """Summarizes `rollouts` (ROLLOUT_SCHEMA) as SHARD_SCHEMA: one row per problem that has any, in order. A prompt's
+    tokens count once per round, since each round is a request."""
     graded = pl.col("correctness_score").is_not_null()
     by_problem = rollouts.group_by("problem_id").agg(
         n_samples=graded.sum(),

@@ -1,24 +1,22 @@
-"""profile_mode=screen: one round of samples per problem, or none, and a posterior decides what is kept.
+"""profile_mode=screen: at most one round of samples per problem; a posterior decides what is kept.
 
-Sixteen samples of a problem that is never solved tell what its statement and two samples told nearly as well. So a
-problem has one round (profile_round) at most, and what is missing comes from the others:
+Of a problem that is never solved, the statement and two samples tell nearly as much as sixteen samples. So a problem
+has at most one round (profile_round), and the other problems supply the rest:
 
 1. The prior of `curation.labels` (a mixture of never, always and beta distributions, by split and prompt length) gets
-   a level more: a problem's weights are drawn to those of the problems with the likest statements. Of each of these
-   NEIGHBOURS the weights are what its own samples say of it, and their part grows with the square of the similarity;
-   the group's weights count as GROUP_WORTH such problems.
-2. A problem is learnable if all of profile_samples samples would put its pass rate in the band: the decision that
-   profile_mode=fixed makes. The posterior says how probable that is, whatever is sampled so far, nothing included.
-3. Problems are taken in the order of a hash, in PARTS parts. All of the first are sampled. Of each later part those
-   whose chance to be learnable is below `skip_below`, by what the parts before it showed, are not; where sampling has
-   ended, those below `drop_below` are not kept.
+   one more level: a problem's weights are drawn to those of the NEIGHBOURS with the most similar statements, as their
+   own samples give them. A neighbour counts by its squared similarity, the group's weights as GROUP_WORTH problems.
+2. A problem is learnable if all of profile_samples samples would put its pass rate in the band, as profile_mode=fixed
+   decides. The posterior gives the probability of that after any number of samples, none included.
+3. Problems come in PARTS parts, in hash order. The first part is sampled whole. Of each later part, problems are
+   skipped if the parts before put their chance below `skip_below`. At the end, those below `drop_below` are dropped.
 
-Two samples hardly tell a problem that is never solved from one that seldom is, so probabilities are too high where they
-are low: at the default limits far less is lost than they say (benchmarks/curation.md). What is not sampled tells
-nothing of others, so they are a little higher still than where all is: hence two limits.
+Two samples hardly tell never solved from seldom solved, so low probabilities are too high: at the default limits far
+less is lost than they say (benchmarks/curation.md). Skipped problems tell nothing of others, which raises the
+probabilities a little more: hence two limits.
 
-All of it is a function of the problems and of the recorded samples: a curation that was killed, or is started again,
-decides the same. Similarities are of whole numbers, and so are the same on every machine; weights are rounded.
+The result depends only on the problems and the recorded samples, so a curation that was killed or is repeated decides
+the same. Similarities are of whole numbers, equal on every machine; weights are rounded.
 """
 
 import re
@@ -120,10 +118,10 @@ class Screen:
         return {name: beliefs.distributions[place] for name, place in self._place.items()}
 
     def beliefs(self, profile: pl.DataFrame) -> Beliefs:
-        """What `profile` (SHARD_SCHEMA) of some of the problems says of all."""
+        """The pass rates and chances to be kept of all problems, by the samples of some: `profile` (SHARD_SCHEMA)."""
         prior = learn_prior(profile)
         columns = telling(profile).select("problem_id", "n_correct", "n_samples").iter_rows()
-        seen = sorted((self._place[name], k, n) for name, k, n in columns)  # in whatever order the profile has them
+        seen = sorted((self._place[name], k, n) for name, k, n in columns)  # the profile's order must not matter
         places = np.array([place for place, _, _ in seen], dtype=np.int64)
         states = [(k, n) for _, k, n in seen]
         groups = [
@@ -133,6 +131,7 @@ class Screen:
         base_PC = np.array(groups).reshape(len(self.problems), -1)
         weights_PC = self._weights(base_PC, places, states)
         distributions_PJ = weights_PC @ components()
+        # First as for unsampled problems; then by their own samples, all with the same (passes, samples) at once.
         chances = distributions_PJ @ _kept_by_all(self._band, 0, 0, self._max_samples)
         for state in sorted(set(states)):
             of_state = places[[other == state for other in states]]

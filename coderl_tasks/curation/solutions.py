@@ -1,15 +1,14 @@
-"""What problems' own reference solutions say of them: each is checked, resumably, and those whose solutions fail go.
+"""Checks problems with their own reference solutions, resumably, and drops those whose solutions fail.
 
 1. A problem is good if one of its first few distinct solutions passes all its tests, in every run. Each is run twice:
-   what passes only sometimes, or answers differently from run to run, is flaky, and says nothing of the tests. (The
-   driver seeds `random`: a draw from it is the same in every run, and what is flaky draws elsewhere.)
-2. A slow reference is not a wrong one. What exceeds the time limit is run again with a multiple of it: `slow` passes
-   then. What exceeds even that is `too_slow`: nothing is known.
-3. Several right answers make a comparison with one expected output unfair. Such problems are suspects: the statement
-   says so, or a second solution gets half of the tests or more and disagrees on the others.
-4. Only `own_solution_fails` and `flaky_solution` are dropped. An outage drops nothing: what could not be graded is
-   tried again; while the sandbox grades nothing at all that is an InfraError, and a problem that alone cannot be
-   graded stays in as `undecided`.
+   one that passes only sometimes, or whose answers differ, is flaky and says nothing of the tests. (The driver seeds
+   `random`, so flaky solutions get their randomness elsewhere.)
+2. A slow reference is not a wrong one. After a time limit it is run again with a multiple of the limit: `slow` passes
+   then, `too_slow` does not end even then, and nothing is known.
+3. If several answers are right, comparing with one expected output is unfair. A problem is a suspect if its statement
+   says so, or if a second solution passes at least half of the tests and disagrees on the others.
+4. Only `own_solution_fails` and `flaky_solution` are dropped. Ungraded problems are tried again. If the sandbox grades
+   nothing at all, that is an InfraError; a problem that alone cannot be graded stays in as `undecided`.
 """
 
 import asyncio
@@ -116,9 +115,9 @@ async def check_solutions(
     folder: Path | None = None,
     on_progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Check each problem with its own solutions: a frame of SOLUTION_SCHEMA, one row per problem, in order. Checks are
-    recorded in `folder` as they end: called again with the same problems and settings it does only what is left. Raises
-    InfraError if the sandbox is down."""
+    """Checks each problem with its own solutions; returns SOLUTION_SCHEMA, one row per problem, in order. `folder`
+    records each check as it ends, so a second call with the same problems and settings runs only the missing ones.
+    Raises InfraError if the sandbox is down."""
     rows = {} if folder is None else _recorded(make_folder(folder), _request(problems, settings))
     left = [problem for problem in problems if problem.problem_id not in rows]
 
@@ -131,16 +130,16 @@ async def check_solutions(
             on_progress(len(rows), len(problems))
 
     for _ in range(PASSES_OVER):
-        left = await _pass_over(left, judge, settings, note)
+        left = await _check_all(left, judge, settings, note)
         if not left:
             break
-        # A sandbox that still grades the probe is not down: what is left may be at fault itself, and gets another try.
+        # If the sandbox grades the probe, it is not down: the remaining problems may be the cause, and are retried.
         grade = await judge.grade(_PROBE, "print(input())")
         if not grade.passed:
             raise InfraError(f"the sandbox cannot check solutions: {grade.reason}")
     if left:
         logger.warning("the solutions of %d problems could not be run: these stay in, undecided", len(left))
-    # Not recorded: another call tries them again.
+    # Undecided checks are not recorded, so another call tries them again.
     rows |= {problem.problem_id: undecided(problem).to_row() for problem in left}
     return pl.DataFrame([rows[problem.problem_id] for problem in problems], schema=SOLUTION_SCHEMA)
 
@@ -158,11 +157,11 @@ def split_by_solutions(problems: Iterable[Problem], checks: pl.DataFrame) -> tup
     return kept, drops
 
 
-async def _pass_over(
+async def _check_all(
     problems: Sequence[Problem], judge: Judge, settings: SolutionSettings, note: Callable[[SolutionCheck], None]
 ) -> list[Problem]:
-    """Check these, some at once, and note what is known; the rest, which could not be graded."""
-    # One iterator for all workers: taking the next problem awaits nothing, so no two of them take the same.
+    """Checks `problems` concurrently and calls `note` with each result. Returns those that could not be graded."""
+    # All workers share one iterator. Taking the next problem awaits nothing, so no two workers take the same one.
     waiting = iter(problems)
     ungraded: list[Problem] = []
 
@@ -179,7 +178,7 @@ async def _pass_over(
             for _ in range(settings.concurrency):
                 group.create_task(work())
     except ExceptionGroup as failures:
-        # Retries go by the type of an error, and an InfraError inside a group would not count as one.
+        # Raise the error itself: retries depend on its type, and do not look into a group.
         raise failures.exceptions[0] from failures
     return ungraded
 
@@ -200,8 +199,7 @@ def _recorded(folder: Path, request: dict[str, Any]) -> dict[str, dict[str, Any]
     """The checks recorded in `folder`, by problem id, none if they are of another `request`, or damaged."""
     file = folder / CHECKS_FILE
     if read_fingerprint(folder) != request:
-        # Checks are deleted before the fingerprint is written: a crash in between must not leave old checks under a new
-        # fingerprint.
+        # Delete checks first: a crash in between must not leave old checks under a new fingerprint.
         if file.exists():
             logger.warning("%s holds checks of other problems or settings: they are deleted", folder)
             file.unlink()
@@ -258,7 +256,7 @@ class _Finding:
 
 
 async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, runs: int) -> _Finding | None:
-    """What `runs` runs of a solution say; `patient` is the problem with much time. None for an infra error."""
+    """Runs `code` `runs` times and classifies it. `patient` is `problem` with a long time limit. None: infra error."""
     first = await judge.grade(problem, code)
     slow = first.verdict is Verdict.TIME_LIMIT
     if slow:
@@ -268,12 +266,11 @@ async def _find(problem: Problem, patient: Problem, code: str, judge: Judge, run
     if not first.gradable:
         return None
     for _ in range(runs - 1):
-        # With the long limit in any case: a program that just kept the short one would be flaky whenever the machine
-        # is busy.
-        again = await judge.grade(patient, code, run_all=first.passed)  # where all pass, one request is cheapest
+        # Always with the long limit: a program that barely keeps the short one would look flaky on a busy machine.
+        again = await judge.grade(patient, code, run_all=first.passed)  # if all tests pass, one request is cheapest
         if not again.gradable:
             return None
-        # The reason of a wrong answer names the place and what was answered; that of a crash may name an address.
+        # Compare reasons only for wrong answers: those name the answer, but a crash's may name a memory address.
         other_answer = first.verdict is Verdict.WRONG_ANSWER and first.reason != again.reason
         if first.verdict is not again.verdict or other_answer:
             return _Finding(code, Status.FLAKY, first)

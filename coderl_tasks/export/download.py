@@ -1,8 +1,7 @@
 """The adapter of a saved policy, fetched from the service in PEFT's form.
 
-The service hands out neither training states nor sampler weights (of SDK 0.38). A state is loaded into a new training
-client, exported as "external weights" for an hour, fetched file by file from signed addresses, and the export deleted:
-so does `tinker checkpoint download`.
+The service (SDK 0.38) does not hand out training states or sampler weights. So, as in `tinker checkpoint download`, a
+new training client loads the state and exports it as "external weights" for an hour; signed addresses give its files.
 """
 
 import json
@@ -40,8 +39,8 @@ class SampledSequence:
 async def fetch_adapter(
     service: "tinker.ServiceClient", rest: "tinker.RestClient", state_path: str, folder: Path
 ) -> "tinker.TrainingClient":
-    """Write the adapter at `state_path` to `folder` (CONFIG, WEIGHTS); the client it was loaded into. Raises
-    ConfigError where the service does not have the state or gives no adapter, InfraError where it fails."""
+    """Writes the adapter at `state_path` to `folder` (CONFIG, WEIGHTS) and returns a client with the state loaded.
+    Raises ConfigError if the service does not have the state or exports no adapter, InfraError if it fails."""
     from coderl_tasks.policy.clients import delete_checkpoint, tinker_errors
 
     with tinker_errors(f"loading {state_path} (expired, deleted, or of another service?)", missing_is_fatal=True):
@@ -63,14 +62,14 @@ async def fetch_adapter(
                         async for chunk in response.aiter_bytes(_CHUNK):
                             out.write(chunk)
             except httpx.HTTPError as error:
-                # Without the address: it is signed, and lets anybody fetch the weights.
+                # The message omits the address: it is signed, so anybody could fetch the weights with it.
                 raise InfraError(
                     f"{name} could not be fetched ({type(error).__name__}): run the same command again"
                 ) from None
     finally:
         try:
             await delete_checkpoint(rest, exported.path)
-        except CoderlError as error:  # what is fetched is fetched
+        except CoderlError as error:  # the download is complete
             logger.warning("%s; it expires in an hour", error)
     return client
 

@@ -23,7 +23,7 @@ SETTINGS = (
 
 
 def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | None) -> str:
-    """`checked` says how the log-probabilities were compared with the sampled ones, None that they were not."""
+    """The README.md of an exported policy. `checked` says how its log-probabilities were checked (None: not at all)."""
     config = policy.config
     settings = flat(TrainSettings, config)
     base, steps = str(config.get("model_name")), policy.step + 1
@@ -37,12 +37,12 @@ def model_card(policy: SavedPolicy, *, name: str, merged: bool, checked: str | N
         "pipeline_tag": "text-generation",
         "tags": ["coderl", "reinforcement-learning", "code", *([] if merged else ["lora"])],
     }
-    if local_model_folder(base) is None:  # the hub refuses what is no model's name there
+    if local_model_folder(base) is None:  # the Hub refuses a path as base_model
         head |= {"base_model": base, "base_model_relation": "finetune" if merged else "adapter"}
     if licence is not None:
         head["license"] = licence
     facts = {
-        # A folder's name and not where it lies, which is nobody's business on the hub.
+        # Only the folder's name: the card is published, and the path is private.
         "base model": f"`{Path(base).name if Path(base).is_absolute() else base}`",
         "what this is": "the merged model" if merged else "a LoRA adapter in PEFT form",
         "trained": f"{steps} GRPO step{'s' if steps != 1 else ''} on verifiable rewards{chosen}",
@@ -102,6 +102,7 @@ def _data(config: dict[str, Any]) -> str:
 
 
 def _evaluations(evals: list[EvalRecord], step: int) -> str:
+    """Pass@1 of the base model (step -1) and of the policy after `step`, and their recorded paired comparisons."""
     shown = [record for record in evals if record.step in (-1, step)]
     if not any(record.step == step for record in shown):
         return f"The policy after step {step} was not evaluated."

@@ -1,9 +1,9 @@
-"""What transformers and peft make of an exported adapter: its log-probabilities beside the sampled ones, and the merge.
+"""Loads an exported adapter in transformers and peft, compares its log-probabilities with sampled ones, and merges it.
 
 The embedded server computes in float32, as transformers does here on the CPU: both agree within 1e-4 nats per token. A
-service samples in bfloat16, with 8 bits of mantissa: single tokens differ far more than the mean (nano in bfloat16: by
-0.034 and 6e-4). So there the mean decides, with room for large models and other kernels: an adapter that is scaled
-wrongly or not applied at all is found once training has moved the policy by more than the limit.
+service samples in bfloat16 (8 bits of mantissa), where single tokens differ far more than the mean (nano: 0.034 and
+6e-4). There the mean decides, with a margin for large models and other kernels: it finds an adapter that is scaled
+wrongly or not applied once training has moved the policy by more than the limit.
 """
 
 import warnings
@@ -91,8 +91,7 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
     head, embeddings = inner.get_output_embeddings(), inner.get_input_embeddings()
     layer = getattr(head, "base_layer", None)
     if layer is not None and layer.weight is embeddings.weight:
-        # Small models share one matrix between both ends, and only the upper end was trained: added to the shared one
-        # the adapter would change what the model reads, too.
+        # Small models share one matrix for input and output, and only the output was trained: keep the input as it is.
         layer.weight = torch.nn.Parameter(layer.weight.detach().clone())
         inner.config.tie_word_embeddings = False
     merged: Any = model.merge_and_unload()

@@ -26,9 +26,10 @@ SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict"
 
 
 def step_history_markdown(run: RunRecord) -> str:
-    of = f" of {run.planned_steps}" if run.planned_steps else ""
+    """A run's steps so far: curves, checks, hints, tokens and costs, the last steps, and some completions."""
+    planned = f" of {run.planned_steps}" if run.planned_steps else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
-    lines += [f"{len(run.metrics)}{of} steps, in `{run.path}`.", ""]
+    lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
     lines += [*_image(history_plot(run)), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
@@ -66,6 +67,7 @@ def _sample_lines(run: RunRecord) -> list[str]:
 
 
 def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
+    """A curation: what each stage dropped, with examples, the profile, the pool. `band` replaces the recorded one."""
     pool, profile = curation.pool, curation.profile
     rows = pool_view.funnel(curation)
     lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
@@ -94,6 +96,7 @@ def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = N
 
 
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
+    """An evaluation, overall and by split, and its paired comparison with `before` if they share problems."""
     summary = record.summary
     low, high = record.interval
     lines = [f"# Evaluation: {markdown_text(record.name)}", ""]

@@ -103,8 +103,8 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
 
 
 def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
-    """One side or two, each the evaluations of one configuration's seeds, in words. Raises DataError where they share
-    no problem, or the sides have different numbers of seeds."""
+    """The evaluations of one side or two, and their comparison, as lines. A side has one evaluation per seed of one
+    configuration. Raises DataError if the sides share no problem or have different numbers of seeds."""
     lines = []
     for number, records in enumerate(sides):
         for record in records:

@@ -36,8 +36,8 @@ def age(seconds: float) -> str:
 
 
 def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None) -> None:
-    """Prints a frame: numbers to the right with one number of decimals per column, text on one line, long text cut.
-    On a terminal the first columns that fit are shown; elsewhere a line is as long as it has to be."""
+    """Prints the first MOST_ROWS rows, each on one line: numbers right-aligned with equal decimals, long text cut. A
+    terminal gets the first columns that fit; a pipe or a file gets all columns in full width."""
     columns = [(series, _column_cells(series)) for series in frame.head(MOST_ROWS).iter_columns()]
     widths = [max([cell_len(printable(series.name)), *map(cell_len, cells)]) for series, cells in columns]
     least = [
@@ -48,11 +48,11 @@ def render_frame(frame: pl.DataFrame, console: Console, title: str | None = None
     if console.is_terminal:
         count = max(1, sum(end - GAP <= console.width for end in accumulate(width + GAP for width in least)))
     else:
-        # A pipe or a file has no width: rich would take 80 columns and cut what another program is to read.
+        # A pipe or a file has no width: rich would assume 80 columns and cut text that another program reads.
         console = Console(file=console.file, width=max(console.width, sum(widths) + GAP * len(widths)))
     table, spare = plain_table(title), console.width - sum(least[:count]) - GAP * (count - 1)
     for (series, _), narrow, whole in zip(columns[:count], least, widths, strict=False):
-        # Exact widths: left to itself, rich takes a column of numbers away to show more of a text.
+        # Set exact widths: by default rich drops a column of numbers to show more of a text.
         width = narrow + min(spare, whole - narrow)
         spare -= width - narrow
         justify: Literal["right", "left"] = "right" if series.dtype.is_numeric() else "left"
@@ -76,8 +76,7 @@ def write_frame(frame: pl.DataFrame, console: Console, output: Literal["csv", "j
 def _column_cells(series: pl.Series) -> list[str]:
     if series.dtype.is_float():
         short = [f"{value:.6g}" for value in series.drop_nulls()]
-        # Where a number has an exponent, or is nan or inf, no number of decimals serves all; small ones would be
-        # shown as 0.
+        # With an exponent, nan or inf no number of decimals suits all: small numbers would be shown as 0.
         if not any("e" in text or "n" in text for text in short):
             decimals = max((len(text.partition(".")[2]) for text in short), default=0)
             return ["–" if value is None else f"{value + 0.0:.{decimals}f}" for value in series]  # no -0

@@ -73,12 +73,13 @@ def check_format(metrics: pl.DataFrame) -> Check:
 
 
 def check_reward_trend(metrics: pl.DataFrame) -> Check:
+    """Whether the mean reward rises significantly. A run too short to tell is neither passed nor failed (None)."""
     name, threshold = "mean reward rises", f"p < {TREND_P} (Mann-Kendall, one-sided)"
     rewards = _values(metrics, "mean_reward")
     if len(rewards) < TREND_MIN_STEPS:
         return Check(name, None, "–", threshold, f"needs {TREND_MIN_STEPS} steps, has {len(rewards)}")
     width = -(-len(rewards) // MAX_POINTS)
-    # The test takes the square of the number of points: a long run is tested on means of neighbouring steps.
+    # `trend` costs the square of the number of points, so a long run is tested on means of neighbouring steps.
     parts = [rewards[start : start + width] for start in range(0, len(rewards), width)]
     slope, p_up = trend([sum(part) / len(part) for part in parts])
     tenth = max(1, len(rewards) // 10)
@@ -120,9 +121,9 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     rising" by the Mann-Kendall test (small: rising).
 
     Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the
-    regression coefficient based on Kendall's tau" (1968). Both assume that the noise of each step is its own: true of
-    mean rewards over freshly drawn problems, not of smoothed curves. Time and memory grow with the square of the number
-    of values: average long series first.
+    regression coefficient based on Kendall's tau" (1968). Both assume independent noise per step: true of mean rewards
+    over freshly drawn problems, not of smoothed curves. Time and memory grow with the square of the number of values:
+    average long series first.
     """
     n = len(values)
     earlier, later = np.triu_indices(n, k=1)
@@ -134,6 +135,6 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
     if variance == 0:
         return 0.0, 1.0
-    # The score moves in steps of two: the continuity correction takes half a step off.
+    # The score changes in steps of two: the continuity correction subtracts half a step.
     z = (score - math.copysign(1, score)) / math.sqrt(variance) if score else 0.0
     return slope, NormalDist().cdf(-z)

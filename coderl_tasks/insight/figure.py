@@ -111,8 +111,8 @@ def draw_panels(
     bottom: float = BOTTOM,
     same_heights: bool = False,
 ) -> Plot:
-    """A grid of panels; sizes and margins are in inches. Margins are fixed: fitting them would double the time of a
-    figure that is drawn while training goes on. With `same_heights` all value axes of panels with data are equal."""
+    """A grid of axes, one drawn on by each of `panels`; sizes and margins are in inches. Margins are fixed: fitting
+    them would double the drawing time, during training. With `same_heights` panels with data get the same y limits."""
     import matplotlib
     from matplotlib.figure import Figure
 

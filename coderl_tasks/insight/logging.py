@@ -122,11 +122,11 @@ class RunLogger:
         return notices
 
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
-        """Log the rewards of each group of a step, and what it lacks; `clone_groups` is that metric of the step."""
-        # Which groups they are takes a sum over every token again: asked only where there are any.
+        """Logs each group's rewards, and what is wrong with it. `clone_groups` is the step's metric of that name."""
+        # Finding the cloned groups sums over every token, so look for them only if there are some.
         found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
         clones: dict[int, int] = dict(found)
-        # Without tokens and texts: each group is a copy.
+        # Without tokens and texts: partition_by copies each group.
         columns = ("step", "group_index", "problem_id", "reward", "trained")
         about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())
         for group in about.partition_by("group_index", maintain_order=True):
@@ -134,8 +134,7 @@ class RunLogger:
             rewards, skipped = group["reward"].drop_nulls(), int(group["is_skipped"].sum())
             listed = " ".join("–" if reward is None else f"{reward:.2f}" for reward in group["reward"])
             self.log.info("%s rewards %s", place, listed)
-            # A null reward is an infra error, or a sample that was not graded since it has no log-probabilities to
-            # train on.
+            # A null reward: an infra error, or (`skipped`) no log-probabilities to train on, and so no grade.
             if missing := len(group) - len(rewards) - skipped:
                 self.log.warning("%s: %d of %d completions could not be graded", place, missing, len(group))
             if skipped:
@@ -159,8 +158,7 @@ class RunLogger:
             while self._trackers:
                 self._trackers.pop().finish(failed)
         finally:
-            # The logger is the package's and outlives this run: the next run in the process would write to this
-            # logs.log too.
+            # The package's logger outlives this run: the next run in the process would write to this logs.log too.
             self.log.removeHandler(self._handler)
             self._handler.close()
 
@@ -189,9 +187,9 @@ def setup_logging(
     sink: Sink | None = None,
     advise: bool = False,
 ) -> RunLogger:
-    """A logger for the run in `log_dir` (created if missing). Rows go to `sink`, by default to metrics.jsonl, to the
+    """A logger for the run in `log_dir` (created if missing). It sends rows to `sink` (default: metrics.jsonl), to the
     trackers whose projects are given (ConfigError if the package is missing), and to the collector that OTEL_*
-    variables name. With `advise` it says what is off in the rows, those that are recorded included."""
+    variables name. With `advise` it warns of problems that the rows show, recorded ones included."""
     folder = private_folder(Path(log_dir))
     for name, project in (("wandb", wandb_project), ("trackio", trackio_project)):
         if project is not None:
@@ -200,13 +198,13 @@ def setup_logging(
     handler = logging.FileHandler(folder / "logs.log", encoding="utf-8")
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
-    # Not the root logger: what libraries log is not about this run, and their levels are theirs.
+    # Not the root logger: libraries' records are not about this run, and their levels must not change.
     package = logging.getLogger("coderl_tasks")
     for early in list(package.handlers):
         if isinstance(early, _EarlyLines):
             while early.records:
                 handler.handle(early.records.popleft())
-            package.removeHandler(early)  # what this run says is not for the next one in the process
+            package.removeHandler(early)  # the next run in this process must not get this run's lines
     package.addHandler(handler)
     if package.getEffectiveLevel() > logging.INFO:
         package.setLevel(logging.INFO)

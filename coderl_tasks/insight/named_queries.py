@@ -22,8 +22,8 @@ PROFILED = ("pass_rates", "samples")
 """The queries that an unprofiled pool has no answer to."""
 
 # fmt: off
-# Where a LIMIT cuts, the order ends with what names a row: ties would be cut another way each time. To join with the
-# greatest takes half as long as to number all rows of a problem.
+# Before a LIMIT, the order ends with the row's key: ties would be cut another way each time. Joining with the maximum
+# takes half as long as numbering all rows of a problem.
 _LONGEST = """
             SELECT run, step, group_index, sample_index, n_completion_tokens AS tokens
             FROM outcomes JOIN (

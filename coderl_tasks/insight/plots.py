@@ -90,6 +90,7 @@ def history_panels(run: RunRecord, prefix: str = "") -> dict[str, Draw]:
 
 
 def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: Sequence[EvalRecord]) -> None:
+    """Draws the history panel `title`: by its own function, else a line per metric; CORRECT also shows Pass@1."""
     panel = PANELS.get(title, Panel(title))
     figure.prepare(axes, prefix + panel.heading, metrics)
     if panel.draw is not None:
@@ -97,7 +98,7 @@ def _panel(axes: "Axes", title: str, prefix: str, metrics: pl.DataFrame, evals: 
         return
     if panel.level is not None and len(metrics):
         axes.axhline(panel.level, color=figure.MUTED, linewidth=1.0, linestyle=(0, (2, 3)))
-    # After a panel's own colours come the others: a metric that joins a panel is drawn without more ado.
+    # The other colours follow the panel's own, so that a metric added to a panel has one.
     colours = cycle(dict.fromkeys((*panel.colours, *figure.SERIES)))
     shown = zip(_in_panel(title).items(), colours, strict=False)
     drawn = [_line(axes, metrics, name, colour, one.curve) for (name, one), colour in shown]
@@ -156,18 +157,19 @@ def _signal(axes: "Axes", metrics: pl.DataFrame) -> None:
 
 
 def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
+    """Draws the seconds per step, stacked by phase; if phases overlap, also the step's own time as a line."""
     series = {phase: _series(metrics, f"time_{phase}_s") for phase in PHASES}
     known = {label: np.nan_to_num(values) for label, values in series.items() if values is not None}
     if not known:
         return
     whole = _series(metrics, "time_step_s")
     phases_s = sum(known.values())
-    # Where phases of neighbouring steps overlap, a step takes less than its phases together.
+    # If phases of neighbouring steps overlap, a step takes less time than the sum of its phases.
     overlap = whole is not None and bool((np.nan_to_num(whole) < 0.95 * phases_s).any())
     if whole is not None and not overlap:
         known["other"] = np.clip(np.nan_to_num(whole) - phases_s, 0.0, None)
     colours, steps = (figure.BLUE, figure.TEAL, figure.ORANGE, figure.GREY), metrics["step"].to_numpy()
-    # An area needs two steps to be seen.
+    # An area is invisible with one step.
     if len(steps) == 1:
         bottom = 0.0
         for (label, values), colour in zip(known.items(), colours, strict=False):
@@ -203,7 +205,7 @@ FIRST = (shown_metrics.REWARD, CORRECT, shown_metrics.FORMAT, shown_metrics.SIGN
 
 
 def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] = ("before", "after")) -> Plot:
-    """Pass@1 before and after (called as in `labels`) with 95% intervals, overall and by split."""
+    """Pass@1 of two evaluations, labelled `labels`, with 95% intervals, overall and by split."""
     names = ["overall", *[name for name in before.summary.get("by_split", {}) if name in after.summary["by_split"]]]
     looks = ((before, figure.GREY, 0.14), (after, figure.BLUE, -0.14))
 
@@ -232,7 +234,7 @@ def pass_at_1_plot(before: EvalRecord, after: EvalRecord, labels: Sequence[str] 
 
 
 def pass_rate_plot(profile: pl.DataFrame, band: tuple[float, float] | None = None) -> Plot:
-    """How many problems are expected at which pass rate, by their posteriors, stacked by split; `band` is shaded."""
+    """A histogram of pass rates, stacked by split: counts are expected ones, by the posteriors. `band` is shaded."""
     splits, bins = sorted(profile["split"].unique()) if len(profile) else [], POSTERIOR_BINS
 
     def draw(axes: "Axes") -> None:
@@ -262,7 +264,7 @@ def expected_counts(profile: pl.DataFrame) -> np.ndarray:
 
 
 def funnel_plot(rows: Sequence[Remaining]) -> Plot:
-    """What is left after each stage, from the rows read to the pool, with what the stage dropped."""
+    """Bars of the problems left after each stage, from the rows read to the pool, and of those that it dropped."""
     places, left, dropped = range(len(rows)), [row.left for row in rows], [row.dropped for row in rows]
 
     def draw(axes: "Axes") -> None:
@@ -306,7 +308,7 @@ def samples_plot(profile: pl.DataFrame) -> Plot:
 
 
 def difficulty_plot(pool: pl.DataFrame) -> Plot:
-    """The pool's problems by split and difficulty: how many of each are expected, by the labels' probabilities."""
+    """The expected number of problems of each split and difficulty: the sum of the labels' probabilities."""
     splits = sorted(pool["split"].unique(), reverse=True) if len(pool) else []
 
     def draw(axes: "Axes") -> None:

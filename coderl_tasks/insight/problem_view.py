@@ -88,7 +88,8 @@ def _difference(kind: str, expected: str, got: str | None) -> str | None:
 
 
 def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: bool) -> dict[str, Problem]:
-    """Those of a run's pool, or of the data set that it is evaluated on. CoderlError where that cannot be read."""
+    """The problems `ids` of a run's pool or, if `evaluated`, of its evaluation data set, by id; those that are gone are
+    missing. Raises CoderlError if the pool or the data set cannot be read."""
     if not evaluated:
         file = find_local(str(config.get("pool") or ""))
         if not config.get("pool") or file is None:
@@ -101,7 +102,7 @@ def problems_of(config: Mapping[str, Any], ids: Collection[str], *, evaluated: b
         return {problem.problem_id: problem for problem in found if problem.problem_id in ids}
     side = EvaluationSide(str(config.get("evaluation_dataset") or config.get("dataset")), config.get("test_share"))
 
-    def keep(problem: Problem) -> Problem:  # the tests of a whole data set are gigabytes
+    def keep(problem: Problem) -> Problem:  # a whole data set's tests take gigabytes
         return problem if problem.problem_id in ids else replace(problem, tests=(), solutions=())
 
     environment = config.get("environment", "code")
@@ -156,13 +157,13 @@ class ProblemView:
 
 
 def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: str | None = None) -> ProblemView:
-    """The problem that `wanted` names in the run directory `path`: by its id, the beginning of one, or words of its
-    statement; completions of `step` or of `evaluation`, by default of the last step that has the problem, else of the
-    newest such evaluation. Raises ConfigError, with what there is, where that names nothing, or several."""
+    """The problem of the run directory `path` that `wanted` names (an id, its start, or words of the statement), with
+    its completions in `step` or `evaluation`; by default in the last step that has it, else in the newest evaluation.
+    Raises ConfigError, which lists the choices, if nothing or several problems match."""
     run = load_run(path)
     if evaluation is not None and evaluation not in run.evals:
-        there = ", ".join(run.evals) or "none"
-        raise ConfigError(printable(f"the run has no evaluation {evaluation!r} of its own; it has: {there}"))
+        names = ", ".join(run.evals) or "none"
+        raise ConfigError(printable(f"the run has no evaluation {evaluation!r} of its own; it has: {names}"))
     seen = _seen(run)
     problem_id = _find(run, seen, wanted)
     counted = (
@@ -209,7 +210,8 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
 
 
 def print_problem(view: ProblemView, console: Console, *, full: bool = False) -> None:
-    """Prints once for each text what several completions have in common; long texts are cut unless `full`."""
+    """Prints the problem, its pass rates and completions. Completions with the same program and verdict are printed
+    once. Long texts are cut unless `full`."""
 
     def section(title: str) -> None:
         console.print(Text(f"\n{printable(title)}", "bold"), soft_wrap=True)
@@ -241,13 +243,13 @@ def print_problem(view: ProblemView, console: Console, *, full: bool = False) ->
     render_frame(pl.DataFrame(rows, infer_schema_length=None), console)
     if view.missing is not None and any(row["failed_test"] for row in view.completions):
         console.print(Text(f"Inputs and expected outputs are not shown: {printable(view.missing)}", "yellow"))
-    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    same: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in view.completions:
-        # A program as it was run; of other environments `code` is no more than the answer.
+        # The program as it ran. In other environments `code` is only the answer, so the whole completion is shown.
         program = row["code"] if view.environment == "code" else None
-        alike.setdefault((program or row["completion"], row["verdict"]), []).append(row)
-    # What failed first: it is what one looks for.
-    for (text, verdict), rows in sorted(alike.items(), key=lambda item: item[0][1] == Verdict.PASSED):
+        same.setdefault((program or row["completion"], row["verdict"]), []).append(row)
+    # Failures first: readers look for those.
+    for (text, verdict), rows in sorted(same.items(), key=lambda item: item[0][1] == Verdict.PASSED):
         numbers = ", ".join(map(number, rows))
         section(f"Completion{'s' if len(rows) > 1 else ''} {numbers}: {verdict or 'not graded'}")
         block(text or "(empty)")

@@ -10,8 +10,8 @@ Views, each with a `run` column (the directory's name):
     evals          one row per evaluation              eval_splits   the same by split, `overall` included
     pool, dropped, profile, solutions                  the tables of a curation
 
-A view of files that are not there is empty, with the columns it would have: every query can be asked of every run.
-SQL is often somebody else's: it touches nothing but the views, unless `external_access` is asked for.
+A view without files is empty and has its columns, so every query works on every run. SQL is often from somebody else:
+without `external_access` it can read the views only.
 """
 
 import io
@@ -80,23 +80,23 @@ _EXTERNAL = "--external-access lets SQL read and write files, load extensions an
 
 
 def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool = False) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none. The view
-    `rollouts` has only the steps that `steps`, SQL for `run` and `step`, answers. Unless `external_access`, DuckDB
-    reaches no other file from then on; that COPY replaces one of these, `query` prevents."""
-    # The run's name is read off each file's path, and `.` or a link has another one.
+    """An in-memory DuckDB connection with the views over `path` that `sql` names, or all if it names none. `steps` is
+    SQL that selects `run` and `step`: the view `rollouts` has only these steps. Without `external_access`, DuckDB can
+    open only the views' files afterwards; `query` prevents that COPY replaces one of them."""
+    # Views take the run's name from each file's path, so `.` and links must be resolved.
     directories = [directory.resolve() for directory in find_directories(path)]
-    # In memory: nothing is written beside a run that may be at work, and nothing goes stale.
+    # In memory: nothing is written beside a run in progress, and nothing becomes stale.
     connection = duckdb.connect()
     read: list[Path] = []
-    # Only these: for a view over the files of thousands of steps DuckDB opens each of them.
+    # Only the views named: DuckDB opens every file of a view, thousands in a long run.
     named = {word for word in re.findall(r"\w+", f"{sql} {steps}".lower()) if word in VIEWS} or set(VIEWS)
-    for view in sorted(named, key=VIEWS.index, reverse=True):  # `steps` reads what comes after rollouts
+    for view in sorted(named, key=VIEWS.index, reverse=True):  # rollouts last: `steps` reads others
         if view == "rollouts":
             if steps:
                 places = {directory.name: directory / "steps" for directory in directories}
                 wanted = sorted(set(connection.execute(steps).fetchall()))
-                whole = (places[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
-                files = [file for file in whole if file.is_file()]
+                scored = (places[run] / f"{step:06d}" / "scored.parquet" for run, step in wanted)
+                files = [file for file in scored if file.is_file()]
             else:
                 files = [file for directory in directories for file in scored_files(directory)]
             read += _file_view(connection, view, "-4", files, ROLLOUT_SCHEMA)
@@ -114,7 +114,7 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
             _row_table(connection, view, rows, schema)
     if not external_access:
         connection.execute(f"SET allowed_paths = [{_listed(read)}]")
-        connection.execute("SET python_enable_replacements = false")  # no Python variable is a table
+        connection.execute("SET python_enable_replacements = false")  # else SQL reads Python variables as tables
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     return connection
@@ -123,9 +123,9 @@ def connect(path: Path, sql: str = "", steps: str = "", *, external_access: bool
 def query(
     path: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> pl.DataFrame:
-    """The answer to `sql`, or to the named query `name`; that without the column `run` where there is only one.
-    ConfigError for a missing run, an unknown name, both or neither given, and SQL that DuckDB refuses. With
-    `external_access` SQL may do all that DuckDB can: read and write files, load extensions."""
+    """The answer to either `sql` or the named query `name`; a named query over one directory has no column `run`. With
+    `external_access` SQL may do all that DuckDB can: read and write files, load extensions. ConfigError for a missing
+    run, an unknown name, both or neither of `sql` and `name`, and SQL that DuckDB refuses."""
     if (sql is None) == (name is None):
         raise ConfigError(f"give either SQL or --name, one of: {', '.join(NAMED_QUERIES)}")
     steps = ""
@@ -136,21 +136,21 @@ def query(
         if find_directories(path) == [path] and is_curation(path) is not (over == CURATION):
             raise ConfigError(f"--name {name} reads a {over}, and {path} is none: --list says what each query reads")
     assert sql is not None
-    # Else DuckDB's answer to `query RUN flips` would be a syntax error.
+    # Without this check, `query RUN flips` would be a syntax error in DuckDB's words.
     if sql in NAMED_QUERIES:
         raise ConfigError(f"{sql} is no SQL, but the name of a query: --name {sql}")
-    # By words anywhere in the text: COPY may stand in a WITH or an EXPLAIN, and DuckDB takes odd spaces for spaces.
-    # Without these options it writes beside a file of the views first, which DuckDB refuses.
-    copies = "copy" in sql.lower() and any(word in sql.lower() for word in ("overwrite", "use_tmp_file"))
+    # With these options COPY could replace a view's file; otherwise it writes a temporary file, which DuckDB refuses.
+    # Search the whole text: COPY may be inside WITH or EXPLAIN, and DuckDB accepts unusual spaces.
+    copies_over = "copy" in sql.lower() and any(word in sql.lower() for word in ("overwrite", "use_tmp_file"))
     with connect(path, sql, steps, external_access=external_access) as connection:
-        if copies and not external_access:
+        if copies_over and not external_access:
             raise ConfigError(f"COPY with OVERWRITE or USE_TMP_FILE is not run: SQL reads the views alone; {_EXTERNAL}")
         try:
             relation = connection.sql(sql)
             frame = relation.pl() if relation is not None else pl.DataFrame()
         except duckdb.Error as error:
-            barred = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
-            hint = f": SQL reads the views alone; {_EXTERNAL}" if barred and not external_access else ""
+            refused = any(words in str(error) for words in ("disabled by config", "disabled through config", "locked"))
+            hint = f": SQL reads the views alone; {_EXTERNAL}" if refused and not external_access else ""
             raise ConfigError(f"DuckDB: {' '.join(str(error).split('LINE 1:')[0].split())}{hint}") from error
     is_one = name is not None and len(find_directories(path)) == 1
     return frame.drop("run", strict=False) if is_one else frame
@@ -166,7 +166,7 @@ def print_query(
     console: Console | None = None,
     external_access: bool = False,
 ) -> None:
-    """What `coderl query` prints: the named queries, an answer or, without SQL or name, the views and their columns."""
+    """Prints what `coderl query` shows: the named queries, an answer or, without SQL or name, the views and columns."""
     console = console or Console()
     if output != "table" and (list_names or (sql is None and name is None)):
         raise ConfigError(f"--format {output} is for answers: give SQL or --name")
@@ -187,16 +187,16 @@ def print_query(
             write_frame(answer, console, output)
         else:
             render_frame(answer, console, NAMED_QUERIES[name].question if name in NAMED_QUERIES else None)
-            if answer.is_empty():  # a pool and a run may have one name
+            if answer.is_empty():  # say where it looked: a pool and a run may have one name
                 why = ": nothing was profiled" if name in PROFILED else ""
-                said = f"no rows in {path}{why}; `coderl query` without SQL lists what it has"
-                console.print(said, highlight=False, markup=False)
+                notice = f"no rows in {path}{why}; `coderl query` without SQL lists what it has"
+                console.print(notice, highlight=False, markup=False)
 
 
 def write_answer(
     path: Path | None, out: Path, sql: str | None = None, name: str | None = None, *, external_access: bool = False
 ) -> int:
-    """Write the whole answer to `out` in the format that its name says; the number of rows. Raises as `query` does."""
+    """Writes the whole answer to `out` in the format of its suffix; returns how many rows. Raises as `query` does."""
     if path is None:
         raise ConfigError("name a run directory, a curation directory or a folder of them (--list: the named queries)")
     if out.suffix not in (".parquet", ".csv", ".json"):
@@ -211,15 +211,15 @@ def write_answer(
             text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             write_frame(answer, Console(file=text), "csv" if out.suffix == ".csv" else "json")
             text.flush()
-            text.detach()  # which else closes the file
+            text.detach()  # or the wrapper would close the file
     return answer.height
 
 
 def answer_statements(
     path: Path, lines: Iterable[str], console: Console, *, interactive: bool, external_access: bool = False
 ) -> None:
-    """Answer the statements in `lines`, each up to a semicolon: SQL, the name of a named query (on a line of its own
-    without a semicolon too), or nothing for the views. An error is said, and the next statement is taken."""
+    """Answers the statements in `lines`. A semicolon ends each: SQL, a named query (alone on a line it needs none), or
+    nothing for the views. Prints errors and goes on; ConfigError if the last statement does not end."""
 
     def prompt(text: str) -> None:
         if interactive:
@@ -229,12 +229,12 @@ def answer_statements(
         f"{path}: SQL that ends with a semicolon, or a query's name ({', '.join(NAMED_QUERIES)}); "
         "a semicolon alone lists the views; Ctrl-D ends\n> "
     )
-    begun = ""
+    unfinished = ""
     for line in lines:
-        if not begun.strip() and line.strip() in NAMED_QUERIES:
+        if not unfinished.strip() and line.strip() in NAMED_QUERIES:
             line = f"{line.strip()};"
-        *whole, begun = (begun + line).split(";")
-        for statement in map(str.strip, whole):
+        *statements, unfinished = (unfinished + line).split(";")
+        for statement in map(str.strip, statements):
             try:
                 if not statement:
                     print_views(path, console)
@@ -244,9 +244,9 @@ def answer_statements(
                     print_query(path, statement, console=console, external_access=external_access)
             except ConfigError as error:
                 console.print(Text(printable(str(error)), style="red"))
-        prompt("... (a semicolon ends the statement) " if begun.strip() else "> ")
-    if begun.strip():
-        raise ConfigError(f"a statement ends with a semicolon: {begun.strip()}")
+        prompt("... (a semicolon ends the statement) " if unfinished.strip() else "> ")
+    if unfinished.strip():
+        raise ConfigError(f"a statement ends with a semicolon: {unfinished.strip()}")
     prompt("\n")
 
 
@@ -319,20 +319,20 @@ def _update_rows(directory: Path) -> list[dict[str, Any]]:
 def _row_table(
     connection: duckdb.DuckDBPyConnection, name: str, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]
 ) -> None:
-    """A table of rows: the columns of `schema`, even if no row has them, then others as inferred."""
-    # Types from all rows: a key may be null, or not there yet, in as many of the first ones as polars looks at.
+    """Creates the table `name`: the columns of `schema`, even if no row has them, then others with inferred types."""
+    # Infer types from all rows: by default polars reads the first ones, where a key may be null or missing.
     try:
         frame = pl.DataFrame(rows, infer_schema_length=None) if rows else pl.DataFrame()
     except (TypeError, ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError) as error:
-        # JSON of others: values of one key that no column holds.
+        # The JSON may be anybody's: values of one key that fit no column.
         raise DataError(f"the rows of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
-    whole = {"run": pl.String(), **schema}
+    full_schema = {"run": pl.String(), **schema}
     known = [
         (pl.col(column) if column in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(column)
-        for column, dtype in whole.items()
+        for column, dtype in full_schema.items()
     ]
-    further = [column for column in frame.columns if column not in whole]
-    table = frame.select(*known, *further) if rows else pl.DataFrame(schema=whole)
+    others = [column for column in frame.columns if column not in full_schema]
+    table = frame.select(*known, *others) if rows else pl.DataFrame(schema=full_schema)
     connection.register("_rows", table.to_arrow())
     connection.execute(f"CREATE TABLE {name} AS SELECT * FROM _rows")
     connection.unregister("_rows")

@@ -69,6 +69,7 @@ def render_report(path: Path) -> str:
 
 
 def pool_page(curation: CurationRecord) -> dict[str, Any]:
+    """The variables of the template that lays out a curation's page."""
     pool, profile = curation.pool, curation.profile
     place, rows = shlex.quote(str(curation.path)), pool_view.funnel(curation)
     spent, parts = pool_view.spending(profile), pool_view.make_up(pool)

@@ -29,19 +29,19 @@ MOST_LINES = 200
 def row_report(
     source: str, rules: RowRules, duplicates: DuplicateRules, limit: int = -1, environment: str = "code"
 ) -> pl.DataFrame:
-    """A frame of ROWS_SCHEMA: each row of `source`, by split and number, kept or dropped at a stage for a reason.
-    Raises DataError for a source that cannot be read or has no rows."""
+    """Filters `source` as a curation does. Returns ROWS_SCHEMA: for each source row, by split and number, whether it is
+    kept, or dropped at which stage and why. Raises DataError if the source cannot be read or has no rows."""
     request = FilterRequest(
         source, limit=limit, rows=rules, duplicates=duplicates, environment=environment, reader=ROWS[environment]
     )
     with tempfile.TemporaryDirectory(prefix="coderl-validate-") as folder:
         filtered = filter_dataset(Path(folder), request)
         kept = [
-            {name: getattr(one, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": one.tests_original}
-            for one in filtered.kept.outlines()
+            {name: getattr(row, name, None) for name in ROWS_SCHEMA} | {"kept": True, "tests": row.tests_original}
+            for row in filtered.kept.outlines()
         ]
-    lacking = {name: pl.lit(None, kind) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped}
-    dropped = filtered.dropped.with_columns(**(lacking | {"kept": pl.lit(False)})).select(ROWS_SCHEMA.keys())
+    null_columns = {name: pl.lit(None, kind) for name, kind in ROWS_SCHEMA.items() if name not in filtered.dropped}
+    dropped = filtered.dropped.with_columns(**(null_columns | {"kept": pl.lit(False)})).select(ROWS_SCHEMA.keys())
     rows = pl.concat([pl.DataFrame(kept, schema=ROWS_SCHEMA), dropped]).sort("split", "source_row")
     if rows.is_empty():
         raise DataError(f"{source} has no rows")
@@ -49,37 +49,37 @@ def row_report(
 
 
 def print_row_report(rows: pl.DataFrame, console: Console, output: Output = "table") -> None:
-    """A line per row and the counts by reason, or all rows as CSV or JSON. Of more than MOST_LINES rows, lines for the
-    dropped ones only, and no more than so many."""
+    """Prints the rows, consecutive drops for one reason on one line, and counts by reason; or all rows as CSV or JSON.
+    Of more than MOST_LINES rows it prints only dropped ones, on at most MOST_LINES lines."""
     if output != "table":
         write_frame(rows, console, output)
         return
-    several, dropped = rows["split"].n_unique() > 1, rows.filter(~pl.col("kept"))
+    several_splits, dropped = rows["split"].n_unique() > 1, rows.filter(~pl.col("kept"))
     runs = _runs(rows if rows.height <= MOST_LINES else dropped).head(MOST_LINES)
     for row in runs.iter_rows(named=True):
         first, last = row["source_row"], row["last"]
         place = f"row {first}" if first == last else f"rows {first} to {last}"
-        place = f"{row['split']} {place}" if several else place
+        place = f"{row['split']} {place}" if several_splits else place
         if row["kept"]:
             call = f" of {row['entry_point']}" if row["entry_point"] else ""
-            said = f"kept: {row['kind']}{call}, {row['tests']} tests" if row["kind"] != "answer" else "kept"
+            outcome = f"kept: {row['kind']}{call}, {row['tests']} tests" if row["kind"] != "answer" else "kept"
         else:
             detail = f": {row['detail']}" if row["detail"] else ""
-            said = f"dropped, {row['stage']}/{row['reason']}{detail}"
-        console.print(Text(printable(f"{place}  {said}")), soft_wrap=True)
-    more = rows.height - runs["rows"].sum()
-    if 0 < more < rows.height:
-        console.print(f"... and {more} more rows (--format csv prints all)", highlight=False)
+            outcome = f"dropped, {row['stage']}/{row['reason']}{detail}"
+        console.print(Text(printable(f"{place}  {outcome}")), soft_wrap=True)
+    hidden = rows.height - runs["rows"].sum()
+    if 0 < hidden < rows.height:
+        console.print(f"... and {hidden} more rows (--format csv prints all)", highlight=False)
     counts = dropped.group_by("stage", "reason").len().sort(["len", "reason"], descending=[True, False])
     reasons = ", ".join(f"{count} {stage}/{reason}" for stage, reason, count in counts.iter_rows())
-    whole = f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
-    for line in (whole + (f" ({reasons})" if reasons else ""), min_tests_hint(dropped)):
+    summary = f"{rows.height} rows, numbered from 0: {rows.height - dropped.height} kept, {dropped.height} dropped"
+    for line in (summary + (f" ({reasons})" if reasons else ""), min_tests_hint(dropped)):
         if line is not None:
             console.print(line, highlight=False, soft_wrap=True)
 
 
 def _runs(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows`, those that follow each other and are dropped for one reason as one: the first, the `last`, how many."""
+    """Merges consecutive `rows` dropped for one reason: the first row, its `last` source row, and how many `rows`."""
     what = ["split", "kept", "stage", "reason", "detail"]
     same = pl.struct(pl.when("kept").then(pl.int_range(pl.len())), *what, pl.col("source_row") - pl.int_range(pl.len()))
     return (

@@ -34,13 +34,14 @@ QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra"
 
 
 def run_page(run: RunRecord) -> dict[str, Any]:
+    """The variables of the template that lays out a run's page."""
     comparison = compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
     plots = history_plots(run) if len(run.metrics) else {}
     titles = sorted(plots, key=lambda title: title not in FIRST)
-    first = len(plots.keys() & FIRST) + 1 & ~1  # two in each row
+    n_first = len(plots.keys() & FIRST) + 1 & ~1  # rounded up to even: two in each row
     weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
-    place = shlex.quote(str(run.path))
+    quoted_path = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
         "run": run,
@@ -51,27 +52,28 @@ def run_page(run: RunRecord) -> dict[str, Any]:
         "checks": checks_table(smoke_checks(run)),
         "hints": hints(run),
         "pass_plot": pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
-        "history": [plots[title] for title in titles[:first]],
-        "more_history": [plots[title] for title in titles[first:]],
+        "history": [plots[title] for title in titles[:n_first]],
+        "more_history": [plots[title] for title in titles[n_first:]],
         "flat": list(flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
         "samples": answers,
         "samples_missing": missing,
-        "show": f"coderl show {place} PROBLEM",
+        "show": f"coderl show {quoted_path} PROBLEM",
         "uses": uses_table(spent) if (spent := uses(run)) else None,
         "costs": costs_table(costs(run)),
         "visits": visits_in_words(run),
         "skipped": skipped_groups(run),
         "infra": infra_errors(run),
         "expiring": expiring_states(run.path, run.config),
-        "export": f"coderl export {place}",
-        "queries": [f"coderl query {place} --name {name}" for name in QUERIES],
-        "sql": f'coderl query {place} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
+        "export": f"coderl export {quoted_path}",
+        "queries": [f"coderl query {quoted_path} --name {name}" for name in QUERIES],
+        "sql": f'coderl query {quoted_path} "SELECT step, avg(reward) FROM rollouts GROUP BY step"',
     }
 
 
 def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
+    """The variables of the template that lays out two runs side by side, called A and B."""
     runs = (first, second)
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
@@ -174,7 +176,7 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 def samples(
     run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """A few test problems on both `sides`: gained, lost, still failing; and why their tests are not at hand, if so."""
+    """A few test problems (gained, lost, still failing) with an answer per side; and why tests are missing, or None."""
     if comparison is None:
         return [], None
     kinds = (
@@ -184,7 +186,7 @@ def samples(
     )
     decode = prompt_decoder(str(run.config.get("model_name", "")))
     found = []
-    # Spread over all rows: these are sorted by split, and the first few would be of one.
+    # Spread over all rows: they are sorted by split, so the first few would be from one split.
     parts = [(kind, comparison.pairs.filter(condition), limit) for kind, condition, limit in kinds]
     shown = {kind: rows.gather_every(max(1, len(rows) // limit)).head(limit) for kind, rows, limit in parts}
     problems, missing = problems_at_hand(run, [name for rows in shown.values() for name in rows["problem_id"]])

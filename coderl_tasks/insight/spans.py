@@ -1,11 +1,10 @@
 """OpenTelemetry: a span per step, with a child span per phase and the step's metrics as attributes.
 
-Sent by the SDK's batch processor, in a thread of its own: no step waits for a collector, and none fails for one that is
-down. The spans are made from the row of metrics.jsonl: the phases' measured lengths are laid end to end up to the
-moment of logging. Of a policy that lags, sampling may begin before its step. A step is a trace: a run may take days,
-and a trace is shown once it has ended.
+The SDK's batch processor sends them in its own thread: no step waits for a collector, or fails if it is down. Spans are
+made from the row of metrics.jsonl: the phases' lengths are laid end to end, up to the time of logging. With staleness,
+sampling may begin before its step. Each step is a trace, because a trace shows only after its end, days for a run.
 
-Not covered: evaluations, and metrics or logs in OpenTelemetry's sense. What a kill left unsent is not sent again.
+Not covered: evaluations, and OpenTelemetry's metrics and logs. Spans that a kill left unsent are lost.
 """
 
 import logging

@@ -38,16 +38,16 @@ def print_summary(console: Console, run_dir: Path, pool_dir: Path | None = None,
 
 
 def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str]:
-    """Which pool a run takes, and what a step takes of it; `now` in seconds since the epoch."""
+    """Two lines before a run: its pool, and what a step takes from it. `now` is in seconds since the epoch."""
     kept, larger = pool.kept, pool.larger
     about = [f"{kept:,} problems"] if kept is not None else []
     about += [] if pool.is_profiled else ["not profiled"]
     about += [f"for the policy of {pool.of_run}"] if pool.of_run else []
-    taken = f"pool: {pool.file} ({', '.join([*about, f'written {age(now - pool.written)} ago'])})"
+    pool_line = f"pool: {pool.file} ({', '.join([*about, f'written {age(now - pool.written)} ago'])})"
     if larger is not None:
-        taken += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
+        pool_line += f"; a larger one: pool={larger.name}, {larger.kept:,} problems, {age(now - larger.written)} old"
         if kept is not None and larger.kept is not None and larger.kept > 2 * kept:
-            taken = f"warning: {taken}"
+            pool_line = f"warning: {pool_line}"
     problems, completions = settings.problems_per_step, settings.completions_per_problem
     step = f"per step: {problems} problems x {completions} completions per problem"
     if kept is not None and kept < problems:
@@ -61,7 +61,7 @@ def pool_lines(pool: FoundPool, settings: TrainSettings, now: float) -> list[str
         )
     elif settings.refill > 1:
         step += f", and up to {settings.most_groups - problems} problems in place of those without a signal (refill)"
-    return [taken, step]
+    return [pool_line, step]
 
 
 def pass_at_1_part(run: RunRecord) -> RenderableType:

@@ -111,7 +111,7 @@ def markdown_table(table: Table[Row]) -> list[str]:
 
 
 def html_table(table: Table[Row]) -> Markup:
-    """A <table> with the classes of page.html.j2."""
+    """A <table> with the CSS classes that page.html.j2 styles; narrow screens show `data-label` before a cell."""
     shown = table.shown("html")
     num = {True: Markup(' class="num"'), False: ""}
     heads = [Markup("<th{}>{}</th>").format(num["num" in column.style], column.heading) for column in shown]

@@ -30,9 +30,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """How a run came by the problems of its pool: `seen` of `pool` (None: not known) were sampled, `revisited` groups
-    were of problems whose last group before had no signal, and `with_signal` of them had one. `solved` and `hopeless`
-    problems looked so when the last step's were chosen; None without selection=adaptive."""
+    """How a run visited its pool: it sampled `seen` of `pool` problems (None: unknown); `revisited` groups followed one
+    without signal on the same problem, and `with_signal` of them had one. `solved` and `hopeless` are the selection's
+    estimates at the last step; None without selection=adaptive."""
 
     seen: int
     pool: int | None

@@ -1,11 +1,10 @@
-"""What is off in a run, in plain words, and which setting mends it: one set of rules, for the console and the report.
+"""Rules that find what is wrong in a run, and the setting that helps, for the console and the report.
 
-`Watch` takes the rows of metrics.jsonl and says when something begins, when it has become twice as bad, and when it is
-over. That depends on the rows alone: a run that goes on feeds it what is recorded, and nothing is said twice.
+`Watch` takes the rows of metrics.jsonl and reports when a problem begins, is twice as bad, or is over. This depends on
+the rows only: a resumed run feeds it the recorded rows, and nothing is reported twice.
 
-Every rule judges a window of steps, since one step proves little: a mean reward over 5 steps of 8 problems moves by
-0.07 (standard deviation) where the policy does not move at all. A sign is over once it has not been seen for QUIET
-steps, else it would come and go with that noise. Rewards are taken to lie between 0 and 1.
+Every rule judges a window of steps, since one step is noise: a mean reward over 5 steps of 8 problems has a standard
+deviation of 0.07 with a constant policy. A sign is over if it was absent for QUIET steps. Rewards lie in [0, 1].
 """
 
 import heapq
@@ -151,13 +150,14 @@ def _format_falls(history: History) -> Sign | None:
 
 
 def _reward_without_pass_at_1(history: History) -> Sign | None:
-    """The reward has risen by 0.1 and more than chance, and Pass@1 by less than a quarter of it and of its error."""
+    """A sign if the reward rose by at least 0.1 and 3 standard errors, but Pass@1 by at most a quarter of that, and its
+    upper bound stays below the reward's gain."""
     if not history.evals:
         return None
-    # The ends may be measured on more problems than what lies between: only equals are compared.
+    # The first and the last evaluation may have more problems than those between: compare equal numbers only.
     last = history.evals[-1]
-    alike = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
-    first, n = alike[0], last.get("eval/n")
+    comparable = [row for row in history.evals if row.get("eval/n") == last.get("eval/n")]
+    first, n = comparable[0], last.get("eval/n")
     between = [row for row in history.steps if first["step"] < row["step"] <= last["step"]]
     rewards = [row["mean_reward"] for row in between if row.get("mean_reward") is not None]
     if len(rewards) < 2 * WINDOW or not n:
@@ -166,8 +166,7 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     gain = statistics.fmean(late) - statistics.fmean(early)
     error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / WINDOW)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
-    # One-sided, 95%: a small evaluation that missed a gain is not called flat. The problems are the same, which makes
-    # the true error smaller.
+    # One-sided 95% bound: a small evaluation may miss a gain. It is wide, since both evaluations share their problems.
     possible = after - before + 1.64 * math.sqrt((before * (1 - before) + after * (1 - after)) / n)
     if gain < max(0.1, 3 * error) or after - before > gain / 4 or possible >= gain:
         return None
@@ -180,22 +179,22 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 
 
 def _loss_explodes(history: History) -> Sign | None:
-    """Twice in five steps a loss per token that ratios near 1 cannot give.
+    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1.
 
-    It is at most the mean of |advantage| times the ratio, and the mean |advantage| of a group is at most 2 with every
-    estimator; it is 0.01 in a healthy run, where advantages cancel. cispo and dro weigh a token by its log-probability
-    too, whose mean is the entropy. A KL penalty's part is centred over the step's tokens and adds nothing to their sum.
+    The loss is at most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at
+    most 2; healthy runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its
+    log-probability, whose mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum.
     """
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:
         return None
-    usual, unit = statistics.median(losses), 1.0
+    usual, scale = statistics.median(losses), 1.0
     if history.config.get("loss_fn") in ("cispo", "dro") and (entropies := history.values("entropy", LOOK_BACK)):
-        # The run's usual one: that of a policy that diverges explodes too.
-        unit = max(unit, statistics.median(entropies))
-    # Beyond the bound, or far from its own: a healthy run's largest are some 10 times the median, and below 0.1.
-    large = [loss for loss in losses[-5:] if not loss <= 3 * unit or (loss > unit / 2 and loss > 20 * usual)]
+        # The run's median entropy, because the entropy of a diverging policy explodes too.
+        scale = max(scale, statistics.median(entropies))
+    # Beyond the bound, or far from the run's median: healthy runs stay within about 10 medians, and below 0.1.
+    large = [loss for loss in losses[-5:] if not loss <= 3 * scale or (loss > scale / 2 and loss > 20 * usual)]
     if len(large) < 2:
         return None
     return Sign(f"{max(large):.2g} per token, where {usual:.2g} is usual in this run", max(large))

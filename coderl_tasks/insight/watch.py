@@ -51,18 +51,19 @@ def sparkline(values: Sequence[float | None], width: int = 60) -> str:
 
 
 def view(run: RunRecord, state: str) -> RenderableType:
-    steps, whole = len(run.metrics), run.planned_steps
-    step = f"step {steps}" + (f" of {whole}" if whole else "")
+    """The screen of `coderl watch`: progress, curves, evaluations, the last steps and hints."""
+    steps, planned = len(run.metrics), run.planned_steps
+    step = f"step {steps}" + (f" of {planned}" if planned else "")
     head = [f"{run.path.name}: {run.config.get('model_name', '')}", state, step]
     parts: list[RenderableType] = []
     if steps:
         per_step = median(run.metrics["time_step_s"].tail(20).drop_nulls().to_list() or [0.0])
         head.append(f"{per_step:.1f} s per step")
-        if whole and state == RUNNING and whole > steps:
-            head.append(f"{duration((whole - steps) * per_step)} left")
+        if planned and state == RUNNING and planned > steps:
+            head.append(f"{duration((planned - steps) * per_step)} left")
     parts.append(Text("  ".join(printable(part) for part in head), style="bold"))
-    if whole:
-        parts.append(ProgressBar(total=whole, completed=min(steps, whole)))
+    if planned:
+        parts.append(ProgressBar(total=planned, completed=min(steps, planned)))
     if steps:
         parts += ["", _curves(run.metrics)]
     if run.evals:
@@ -77,7 +78,7 @@ def view(run: RunRecord, state: str) -> RenderableType:
         parts += ["", table]
     if steps:
         rows = run.metrics.drop(UNSAID, strict=False).tail(8).rows(named=True)
-        parts += ["", *(Text(printable(step_line(row, whole))) for row in rows)]
+        parts += ["", *(Text(printable(step_line(row, planned))) for row in rows)]
     parts += [Text(f"! {printable(hint)}", style="yellow") for hint in hints(run)]
     return Group(*parts)
 

@@ -36,27 +36,27 @@ BARE_MODELS = (
 
 
 def check_place(folder: Path, setting: str) -> None:
-    """Raise ConfigError, naming `setting`, if `folder` cannot be a folder, be written to, or has less than
-    `atomic.LEAST_FREE` bytes left; for this InfraError where a run or a curation was begun there."""
+    """Raises ConfigError, naming `setting`, if `folder` cannot be made or written to, or has less than
+    `atomic.LEAST_FREE` bytes free. Too little space raises InfraError if a run or a curation has begun there."""
     folder = folder.expanduser().resolve()
     if shown(folder) != str(folder):
         reason = "is not UTF-8, which Prefect and reports need"
         raise ConfigError(f"{setting}={shown(folder)} {reason}: choose another {setting}")
-    # The nearest folder that is there: nothing is created by a look.
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{setting}={folder}: {there} is a file: choose another {setting}")
+    # Checks the nearest existing folder, so that nothing is created.
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{setting}={folder}: {nearest} is a file: choose another {setting}")
     try:
-        # By trying: permission bits say nothing of a read-only file system, and nothing at all to root.
-        with tempfile.TemporaryFile(dir=there):
-            free = atomic.free_bytes(there)
+        # Try to write: permission bits do not show a read-only file system, and root ignores them.
+        with tempfile.TemporaryFile(dir=nearest):
+            free = atomic.free_bytes(nearest)
     except OSError as error:
-        raise ConfigError(f"{there} cannot be written to ({error.strerror}): choose another {setting}") from error
+        raise ConfigError(f"{nearest} cannot be written to ({error.strerror}): choose another {setting}") from error
     if free < atomic.LEAST_FREE:
         if any((folder / name).is_file() for name in (CONFIG_FILE, SETTINGS_FILE)):
-            atomic.require_room([folder])  # what is begun there can wait for room
+            atomic.require_room([folder])  # raises InfraError: what has begun can be retried
         raise ConfigError(
-            f"{free / atomic.MIB:.0f} MiB are free at {there}, less than {atomic.LEAST_FREE / atomic.MIB:.0f}: free "
+            f"{free / atomic.MIB:.0f} MiB are free at {nearest}, less than {atomic.LEAST_FREE / atomic.MIB:.0f}: free "
             f"some space, or choose another {setting}"
         )
 
@@ -91,21 +91,21 @@ class MadeWith:
 
 
 async def with_decided_model(settings: FlowT, record: MadeWith | None = None) -> FlowT:
-    """`settings` with the base model to use and the reason for it, unless decided already; `record` is what the command
-    goes on with. ConfigError where the service does not offer the model, InfraError if it does not answer."""
+    """`settings` with the base model and the reason for it, unless already decided. `record` is a run or pool to go on
+    with: its model is kept. ConfigError if the service lacks the model, InfraError if it does not answer."""
     if settings.model_reason is not None:
         return settings
     check_environment(settings.model_name)
-    of_preset = settings.names_model and "model_name" not in settings.given
-    reason = f"preset {settings.preset}" if of_preset else ""
+    is_from_preset = settings.names_model and "model_name" not in settings.given
+    reason = f"preset {settings.preset}" if is_from_preset else ""
     if not uses_tinker_service():
         return settings.with_model(settings.model_name, reason)
     url, key = tinker_credentials()
     offered = await supported_models(url, key)
     if record is not None and (not settings.names_model or settings.model_name == record.model_name):
         if record.model_name not in offered:
-            said = not_offered(record.model_name, offered)
-            raise ConfigError(f"{record.what} was made with {said}: {record.instead}")
+            model = not_offered(record.model_name, offered)
+            raise ConfigError(f"{record.what} was made with {model}: {record.instead}")
         return settings.with_model(record.model_name, f"{record.what} was made with it")
     if not settings.names_model:
         return settings.with_model(*choose_model(offered))

@@ -1,14 +1,14 @@
-"""What a command will take in tokens and time. Nothing is sampled, but for a probe of the speed.
+"""Estimates a command's tokens and time. Only the probe of the speed samples anything.
 
 | known                                   | completions are estimated                                                 |
 |-----------------------------------------|---------------------------------------------------------------------------|
-| three steps or more of the run          | by their lengths; by the profile's where that has them, times the ratio   |
-|                                         | of what the steps took to what the profile says of the steps' problems    |
+| three steps or more of the run          | by their lengths; with a profile, corrected by how much longer or shorter |
+|                                         | the pool's problems are than those of the steps                           |
 | a profile of the pool                   | by its lengths                                                            |
 | neither                                 | at most max_tokens each                                                   |
 
-The ratio takes the luck of the first steps' problems out of the estimate, most of what would be wrong with it. The
-intervals hold where later steps are like what is known: a policy that comes to write longer is not foreseen.
+The correction removes the largest error: which problems the first steps happened to draw. The intervals assume that
+later steps are like the known ones: they do not foresee that a policy learns to write longer completions.
 """
 
 import asyncio
@@ -140,10 +140,11 @@ def _training(settings: TrainSettings, lengths: Lengths, by_its_steps: Estimate 
 
 
 def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
+    """The tokens of a whole training with `lengths`. A group's completions count as one draw, groups as independent."""
     groups, n = settings.max_steps * settings.problems_per_step, settings.completions_per_problem
-    # With refill up to so many times as many; what first_completions saves goes to others.
+    # refill multiplies the groups at most; completions that first_completions saves go to other groups.
     most = math.floor(settings.refill * groups)
-    half = _Z * n * lengths.spread * math.sqrt(groups)
+    half = _Z * n * lengths.spread * math.sqrt(groups)  # half the interval of all completion tokens
     epochs = settings.epochs_per_rollout_batch
 
     def tokens(count: int, completion: float, signal: float) -> Tokens:
@@ -162,6 +163,8 @@ def _by_lengths(settings: TrainSettings, lengths: Lengths) -> Estimate:
 
 
 def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool | None) -> Estimate:
+    """The tokens of the whole run: those spent in its first `done` steps, and the rest at their mean per step, which
+    `pool`'s profile corrects for the problems that they drew."""
     per_step = [metrics_tokens(row) for row in run.metrics.head(done).iter_rows(named=True)]
     done = len(per_step)  # a crash may have come between the last commit and its row
     left = max(0, settings.max_steps - done)
@@ -171,7 +174,7 @@ def by_steps(settings: TrainSettings, run: RunRecord, done: int, pool: FoundPool
         values = [float(getattr(tokens, kind)) for tokens in per_step]
         spent[kind] = sum(values)
         ahead[kind] = left * mean(values) * (1.0 if ratio is None else ratio[kind])
-        # The next `left` steps vary, and so does the mean of the first `done`.
+        # Prediction interval: the `left` steps vary, and the mean of the first `done` is uncertain.
         half[kind] = student_t(done - 1) * stdev(values) * math.sqrt(left + left**2 / done)
 
     def tokens(side: int) -> Tokens:

@@ -36,11 +36,11 @@ INHERITED = tuple(key for key, field in EvaluateSettings.model_fields.items() if
 
 
 async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | PipelineSettings:
-    """The settings to start a flow with, its base model decided. Raises ConfigError or DataError for what can be
-    seen to be wrong, InfraError if the Tinker service does not answer."""
+    """The settings to start a flow with, with the base model decided. Raises ConfigError or DataError for mistakes that
+    show before the start, InfraError if the Tinker service does not answer."""
     if isinstance(settings, TrainSettings):
         if settings.resume == "never" and settings.log_path is not None:
-            # Here and not in the flow, whose own retries find the run that they began.
+            # Checked here, not in the flow: a retry of the flow finds the run that its first attempt began.
             path = run_path(settings.log_path)
             if (path / "config.json").is_file():
                 raise ConfigError(f"resume=never: there is a run in {path}: choose another log_path, or leave one out")
@@ -54,7 +54,7 @@ async def plan(settings: FlowSettings | PipelineSettings) -> FlowSettings | Pipe
         return (await plan_evaluation(settings))[0]
     for _, what in chain(*compared_sides(settings)):
         if isinstance(what, EvaluateSettings):
-            await plan_evaluation(what)  # each is completed by its own run when it is evaluated
+            await plan_evaluation(what)  # only checks: the evaluation itself completes it from its run
     return settings
 
 
@@ -89,13 +89,13 @@ def _pool_record(folder: Path | None) -> MadeWith | None:
 
 
 async def plan_evaluation(settings: EvaluateSettings) -> tuple[EvaluateSettings, FoundPolicy]:
-    """The settings, completed by those of the policy's run where it has one, and the policy."""
+    """The settings, completed from the policy's run if it has one, and the policy. Raises as `plan` does."""
     wanted_model = settings.model_name if settings.names_model else None
     policy = find_policy(settings.checkpoint, wanted_model)
     if policy.sampler_path is not None and policy.run is None and wanted_model is None:
         raise ConfigError(f"checkpoint={settings.checkpoint}: say which model it is of, with model_name or preset")
     settings = await _decided(settings, policy)
-    # What will answer for the model, before the server that a run starts itself is there.
+    # What will serve the model: the embedded server, if it is used, is not started yet.
     if uses_tinker_service():
         answering = await served_by(*tinker_credentials(), settings.model_name)
     else:
@@ -143,8 +143,7 @@ def evaluation_folder(settings: EvaluateSettings, policy: FoundPolicy) -> Path:
     if name := deployed_name():
         return root / f"evaluate-{name}"
 
-    # With a finished one nothing is sampled: it may be compared with another evaluation. Not where some of it could not
-    # be graded: a new one may lack no grades.
+    # A finished one is used again, for another comparison, unless it lacks grades: a new one may have them all.
     def lacks_grades(folder: Path) -> bool:
         return bool((EvalJournal(folder).read_summary() or {}).get("infra_errors"))
 
@@ -165,7 +164,7 @@ def _named_evaluation(settings: EvaluateSettings, run: Path | None) -> Path | No
 
 
 async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
-    """The settings with one base model for all three parts; ConfigError too if they name different ones."""
+    """The settings with one base model for all three parts. Raises as `plan` does, ConfigError if they name several."""
     parts = settings.parts
     named = {f"{key}.model_name": part.model_name for key, part in parts.items() if "model_name" in part.given}
     if len(set(named.values())) > 1:
@@ -173,20 +172,20 @@ async def plan_pipeline(settings: PipelineSettings) -> PipelineSettings:
         raise ConfigError(f"a pipeline takes one base model, not several ({listed})")
     if named:
         model_name = next(iter(named.values()))
-        # Given to all: else the nano preset would take the place of what one part named.
+        # Set it in all parts: otherwise the nano preset would fill in another model where none is named.
         parts = {key: part.with_changes(model_name=model_name) for key, part in parts.items()}
     parts = {key: for_this_machine(part) for key, part in parts.items()}
     run = training_path(settings.train)
     record = run_record(run) or _pool_record(_named_pool(settings.curate))
-    # By training's, and once: the three parts have to be of one model, and the service is asked for it once.
-    leading = await with_decided_model(parts["train"], record)
-    whole = settings.model_copy(
-        update={key: part.with_model(leading.model_name, leading.model_reason or "") for key, part in parts.items()}
+    # Decided once, for training: all parts use one model, and the service is asked once.
+    training = await with_decided_model(parts["train"], record)
+    pipeline = settings.model_copy(
+        update={key: part.with_model(training.model_name, training.model_reason or "") for key, part in parts.items()}
     )
-    check_curation(whole.curate, _named_pool(whole.curate) or POOLS)
-    check_training(whole.train, run)
-    check_evaluation(whole.evaluate, None, is_planned=True)
-    return whole
+    check_curation(pipeline.curate, _named_pool(pipeline.curate) or POOLS)
+    check_training(pipeline.train, run)
+    check_evaluation(pipeline.evaluate, None, is_planned=True)
+    return pipeline
 
 
 def check_curation(settings: CurateSettings, folder: Path) -> None:
@@ -252,8 +251,8 @@ def compared_sides(settings: EvaluateSettings) -> list[list[tuple[str, Path | Ev
 
 
 def compared_with(settings: EvaluateSettings, run: Path | None) -> EvalJournal | None:
-    """The evaluation to compare with: one of `run` by name, a folder of one, or another run's final one; None where
-    there is no baseline, ConfigError if there is no other."""
+    """The evaluation that `compare_to` means: by name one of `run`, else another run's final one, else a folder. None
+    if unset, or if it is the baseline and `run` has none. ConfigError if there is no such finished evaluation."""
     wanted = settings.compare_to
     if wanted is None:
         return None

@@ -95,7 +95,7 @@ def _speed_of(rows: list[dict[str, Any]], by: str) -> Speed | None:
 
 
 async def probed_speed(settings: FlowSettings) -> Speed:
-    """By sampling a few hundred tokens now and, for a training, an update on some of them; raises as sampling does."""
+    """Samples a few hundred tokens now and, for a training, times an update on some. Raises as sampling does."""
     renderer = model_renderer(settings.model_name, settings.renderer_name, settings.thinking)
     prompt = renderer.prompt_tokens([{"role": "user", "content": "Write a Python program that sorts its input. " * 8}])
     stop, (count, length) = environment_of(settings).stop(renderer), PROBED
@@ -109,15 +109,15 @@ async def probed_speed(settings: FlowSettings) -> Speed:
         try:
             sampler = await create_sampling_client(service, base_model=settings.model_name)
 
-            async def sampled(samples: int, most: int, seed: int) -> list[Completion]:
-                sizes = {"num_samples": samples, "max_tokens": most}
+            async def sampled(samples: int, max_tokens: int, seed: int) -> list[Completion]:
+                sizes = {"num_samples": samples, "max_tokens": max_tokens}
                 return await sample_group(sampler, prompt, **sizes, temperature=1.0, seed=seed, stop=stop)
 
             await sampled(2, 2, 0)  # the first request loads and compiles
-            begun = time.monotonic()
+            started = time.monotonic()
             completions = await sampled(count, length, 1)
-            sampling = sum(len(each.tokens) for each in completions) / (time.monotonic() - begun)
-            training = math.inf
+            sampling = sum(len(each.tokens) for each in completions) / (time.monotonic() - started)
+            training = math.inf  # without an update: costs no time
             usable = [each for each in completions if each.logprobs]
             if isinstance(settings, TrainSettings) and usable:
                 trainer = await create_training_client(
@@ -127,10 +127,10 @@ async def probed_speed(settings: FlowSettings) -> Speed:
                     make_datum([*prompt, *each.tokens], pl.Series(each.logprobs).to_numpy(), len(prompt), 1.0)
                     for each in usable[:TRAINED]
                 ]
-                begun = time.monotonic()
+                started = time.monotonic()
                 await asyncio.to_thread(train_step, trainer, datums, adam_params(settings.learning_rate))
                 tokens = sum(datum.model_input.length for datum in datums)
-                training = tokens / (time.monotonic() - begun)
+                training = tokens / (time.monotonic() - started)
         finally:
             await disconnect(service)
     return Speed(sampling, training, f"a probe of {sum(len(each.tokens) for each in completions)} tokens")

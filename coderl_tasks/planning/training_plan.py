@@ -32,8 +32,8 @@ from coderl_tasks.settings import SERVICE_STEPS, CurateSettings, TrainSettings
 
 
 async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPool | CurateSettings, Path | None]:
-    """The complete settings, the pool (or the curation that makes it), and the run directory: None for a new one, named
-    by the time, where no start with these settings was left unfinished."""
+    """The complete settings, the pool (or the settings of the curation that makes it), and the run directory. Without
+    log_path that is an unfinished run with these settings, else None: the run gets a new one, named by the time."""
     path = training_path(settings)
     settings, pool = await planned(settings, path)
     if isinstance(pool, CurateSettings):
@@ -59,9 +59,8 @@ async def plan_training(settings: TrainSettings) -> tuple[TrainSettings, FoundPo
 
 
 def training_path(settings: TrainSettings) -> Path | None:
-    """The run directory, None for a new one, named by the time. Raises ConfigError where there is no run and `resume`
-    says there must be, or where `log_path` may be a typo: a deployment's run, which nobody watches, then starts a new
-    one and says so (`doubt_of`)."""
+    """The run directory; None for a new one, named by the time. If there is no run in `log_path`, raises ConfigError if
+    `resume` requires one or the name may be a typo. A deployment's run, which nobody watches, starts with a warning."""
     name = deployed_name()
     if settings.log_path is not None:
         path = run_path(settings.log_path)
