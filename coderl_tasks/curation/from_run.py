@@ -179,7 +179,7 @@ def told_by(policy: RunPolicy, problems: Iterable[Problem], prices: Prices) -> T
     ]
     if not files:
         return Told({}, pl.DataFrame(schema=SHARD_SCHEMA))
-    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA)
+    scan = pl.scan_parquet(files, schema=ROLLOUT_SCHEMA, missing_columns="insert")
     graded = scan.select(columns).filter(pl.col("correctness_score").is_not_null()).collect()
     by_problem = graded.partition_by("problem_id", as_dict=True, maintain_order=True)
     nothing = {"rounds": 0, "prompt_tokens_spent": 0, "completion_tokens_spent": 0, "cost": prices.cost(0, 0)}

@@ -386,7 +386,7 @@ def _completions(run: RunRecord, problem_id: str, place: Place) -> tuple[list[di
             config = {**config, **read_shaped(own, Config)}
     if not file.is_file():
         raise ConfigError(f"{file} is not there: the rollouts of {place.name} were removed")
-    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA)
+    scan = pl.scan_parquet(file, schema=ROLLOUT_SCHEMA, missing_columns="insert")
     return scan.filter(problem_id=problem_id).sort(ORDER).collect().to_dicts(), config
 
 

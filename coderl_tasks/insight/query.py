@@ -276,7 +276,12 @@ def _file_view(
         place += ", string_split(filename, '/')[-2] AS eval"
     source = f"read_parquet([{_listed(files)}], union_by_name = true, filename = true)"
     try:
-        connection.execute(f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source}")
+        # A column that none of the files has is null: it may be newer than all of them.
+        _row_table(connection, f"_no_{name}", [], schema)
+        connection.execute(
+            f"CREATE VIEW {name} AS SELECT {place}, * EXCLUDE (filename) FROM {source} "
+            f"UNION ALL BY NAME FROM _no_{name}"
+        )
     except duckdb.Error as error:  # it names the file
         raise DataError(f"the tables of {name} cannot be read: {' '.join(str(error).split())[:300]}") from error
     return files

@@ -17,7 +17,7 @@ from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, index_files
 from coderl_tasks.journal.run_config import recorded_config
 from coderl_tasks.journal.steps import BASELINE, FINAL
-from coderl_tasks.policy.rollout import NO_COMPLETION, ROLLOUT_SCHEMA
+from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 
 CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
@@ -88,7 +88,7 @@ class RunRecord:
         """The scored training rollouts of all steps, `columns` of ROLLOUT_SCHEMA only."""
         if not self.scored_files:
             return pl.LazyFrame(schema={name: ROLLOUT_SCHEMA[name] for name in columns})
-        return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA).select(columns)
+        return pl.scan_parquet(self.scored_files, schema=ROLLOUT_SCHEMA, missing_columns="insert").select(columns)
 
     @cached_property
     def groups(self) -> pl.DataFrame:
@@ -184,7 +184,8 @@ def naming_damaged_tables(path: Path) -> Iterator[None]:
         tables |= dict.fromkeys(rollouts, ROLLOUT_SCHEMA) | dict.fromkeys(index_files(path), INDEX_SCHEMA)
         for file, schema in tables.items():
             if file.is_file():
-                read_parquet(file, schema, others=False)
+                required = schema if file.parent == path else REQUIRED_COLUMNS
+                read_parquet(file, schema, others=False, required=required)
         raise
 
 

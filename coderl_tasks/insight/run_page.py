@@ -205,7 +205,9 @@ def samples(
 
 def _first_rollouts(record: EvalRecord, problem_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     assert record.rollouts is not None
-    scan = pl.scan_parquet(record.rollouts, schema=ROLLOUT_SCHEMA).filter(pl.col("problem_id").is_in(problem_ids))
+    scan = pl.scan_parquet(record.rollouts, schema=ROLLOUT_SCHEMA, missing_columns="insert").filter(
+        pl.col("problem_id").is_in(problem_ids)
+    )
     rows = scan.sort("sample_index").select(SAMPLE_COLUMNS).unique("problem_id", keep="first").collect()
     return {row["problem_id"]: row for row in rows.iter_rows(named=True)}
 

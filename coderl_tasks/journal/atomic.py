@@ -24,7 +24,7 @@ import shutil
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -153,9 +153,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_parquet(path: Path, schema: Mapping[str, pl.DataType] | None = None, *, others: bool = True) -> pl.DataFrame:
-    """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read or lacks a column of
-    `schema`, or has it in another type. Without `others`, columns that `schema` does not have are not read."""
+def read_parquet(
+    path: Path,
+    schema: Mapping[str, pl.DataType] | None = None,
+    *,
+    others: bool = True,
+    required: Collection[str] | None = None,
+) -> pl.DataFrame:
+    """The table at `path`. Raises FileNotFoundError, or DamagedFileError if it cannot be read, has a column of `schema`
+    in another type, or lacks one that is `required` (by default each). Other missing columns are null. Without
+    `others`, columns that `schema` does not have are not read."""
     data = _content(path)
     try:
         there = None if others or schema is None else [name for name in pl.read_parquet_schema(data) if name in schema]
@@ -163,10 +170,15 @@ def read_parquet(path: Path, schema: Mapping[str, pl.DataType] | None = None, *,
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         # polars panics on some truncated files, and its PanicException is a BaseException.
         raise DamagedFileError(path, f"not parquet ({' '.join(str(error).split())[:200]})") from error
-    for name, kind in (schema or {}).items():
-        if frame.schema.get(name) != kind:
+    schema = schema or {}
+    missing = [name for name in schema if required is not None and name not in {*frame.columns, *required}]
+    for name, kind in schema.items():
+        if name not in missing and frame.schema.get(name) != kind:
             raise DamagedFileError(path, f"column {name!r} is {frame.schema.get(name)}, expected {kind}")
-    return frame
+    if not missing:
+        return frame
+    filled = frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in missing)
+    return filled.select(*schema, *(name for name in frame.columns if name not in schema))
 
 
 def set_aside(path: Path) -> Path:

@@ -39,7 +39,7 @@ from coderl_tasks.journal.atomic import (
     write_json,
     write_parquet,
 )
-from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
+from coderl_tasks.policy.rollout import REQUIRED_COLUMNS, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -209,12 +209,12 @@ def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
 
 
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
-    """The rollouts at `path`, None if they are missing or were damaged and are now set aside. Without `others` only the
-    columns of `schema` are read."""
+    """The rollouts at `path`, None if they are missing or were damaged and are now set aside. Columns that are newer
+    than the file are null. Without `others` only the columns of `schema` are read."""
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, others=others)
+        return read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
     except DamagedFileError as error:
         logger.warning("%s; set aside as %s", error, set_aside(path).name)
         return None

@@ -84,6 +84,19 @@ def test_a_damaged_phase_is_set_aside(
     assert not path.exists()
 
 
+def test_a_column_newer_than_the_file_is_null_and_a_file_without_rewards_is_damaged(
+    journal: StepJournal, group: pl.DataFrame, scored: pl.DataFrame
+) -> None:
+    journal.write("sampled", group)
+    journal.write("scored", scored.drop("tests_total"))
+    read = journal.read("scored")
+    assert read is not None
+    assert read.schema == scored.schema and read["tests_total"].null_count() == read.height
+    assert read.drop("tests_total").equals(scored.drop("tests_total"))
+    journal.write("scored", scored.drop("reward"))
+    assert journal.read("scored") is None
+
+
 def test_a_commit_belongs_to_its_step(journal: StepJournal, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         journal.write_commit(Commit(1, {}))
