@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from coderl_tasks.grading.verdict import ScoredCompletion, shortened
+from coderl_tasks.grading.verdict import shortened
 
 INT, FLOAT, TEXT = pl.Int32(), pl.Float64(), pl.String()
 ORDER = ("group_index", "sample_index")
@@ -21,7 +21,9 @@ TRUNCATED, NO_COMPLETION = "length", "missing"
 class Column(NamedTuple):
     dtype: pl.DataType
     meaning: str
-    value: "Callable[[ScoredCompletion], Any]" = lambda scored: None
+    value: Callable[..., Any] | None = None
+    """Of a sampled column what it has of (completion, text), of a graded one of (scored completion,). Without it the
+    column is of the group, or filled later."""
 
 
 SAMPLED_COLUMNS = {
@@ -33,12 +35,18 @@ SAMPLED_COLUMNS = {
     "sample_index": Column(INT, "the completion's place in its group"),
     "sampler_step": Column(INT, "the last step trained into the weights that sampled it; -1 for the base model"),
     "prompt_tokens": Column(pl.List(INT), "as they were sent"),
-    "completion_tokens": Column(pl.List(INT), "as they came"),
+    "completion_tokens": Column(pl.List(INT), "as they came", lambda completion, _: completion.tokens),
     "logprobs": Column(
-        pl.List(pl.Float32()), "the sampler's, one per completion token; null where the service gave none to train on"
+        pl.List(pl.Float32()),
+        "the sampler's, one per completion token; null where the service gave none to train on",
+        lambda completion, _: completion.logprobs,
     ),
-    "completion": Column(TEXT, "their text, which is graded"),
-    "stop_reason": Column(TEXT, "stop, length (ran into max_tokens), missing (the service sent nothing)"),
+    "completion": Column(TEXT, "their text, which is graded", lambda _, text: text),
+    "stop_reason": Column(
+        TEXT,
+        "stop, length (ran into max_tokens), missing (the service sent nothing)",
+        lambda completion, _: completion.stop_reason,
+    ),
 }
 """What is known when a group has been sampled."""
 

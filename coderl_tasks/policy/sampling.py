@@ -29,6 +29,7 @@ from coderl_tasks.policy.rollout import (
     NO_COMPLETION,
     ORDER,
     ROLLOUT_SCHEMA,
+    SAMPLED_COLUMNS,
     SAMPLED_SCHEMA,
 )
 
@@ -150,12 +151,11 @@ def group_frame(
 ) -> pl.DataFrame:
     """One sampled group (SAMPLED_SCHEMA); `decode` turns completion tokens into the text that is graded."""
     group = {name: getattr(request, name) for name in SAMPLED_SCHEMA if hasattr(request, name)}
-    rows = [
-        group
-        | {"sample_index": sample_index, "completion_tokens": completion.tokens, "logprobs": completion.logprobs}
-        | {"completion": decode(completion.tokens), "stop_reason": completion.stop_reason}
-        for sample_index, completion in enumerate(completions, request.first_sample)
-    ]
+    own = [(name, column.value) for name, column in SAMPLED_COLUMNS.items() if column.value is not None]
+    rows = []
+    for sample_index, completion in enumerate(completions, request.first_sample):
+        text = decode(completion.tokens)
+        rows.append(group | {"sample_index": sample_index} | {name: value(completion, text) for name, value in own})
     return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
 
 
@@ -166,7 +166,9 @@ def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None
         raise ValueError(f"{len(scored)} of {sampled.height} completions of a group were scored")
     left_out = {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
     rows = [
-        left_out if one is None else {name: column.value(one) for name, column in GRADED_COLUMNS.items()}
+        left_out
+        if one is None
+        else {name: column.value and column.value(one) for name, column in GRADED_COLUMNS.items()}
         for one in scored
     ]
     return pl.concat([sampled, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))

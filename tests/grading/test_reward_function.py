@@ -82,7 +82,9 @@ async def test_scores_and_an_outage(embedded_judge: Judge, closed: str) -> None:
     scored = await environment.score(embedded_judge, PROBLEM, ["right", "half", "raise"])
     assert [one.grade.verdict for one in scored] == [Verdict.PASSED, Verdict.WRONG_ANSWER, Verdict.REWARD_ERROR]
     assert [(one.format_score, one.correctness, one.reward) for one in scored] == [(0, 1, 1), (0, 0.5, 0.5), (0, 0, 0)]
-    shown = [GRADED_COLUMNS["reward_error"].value(one) for one in scored]
+    value = GRADED_COLUMNS["reward_error"].value
+    assert value is not None
+    shown = [value(one) for one in scored]
     assert shown[:2] == [None, None] and "ZeroDivisionError" in shown[2]
     async with SandboxClient([closed], attempts=1, outage_patience_s=0.0) as client:
         scored = await environment.score(Judge(client), PROBLEM, ["right"])
