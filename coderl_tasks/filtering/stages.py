@@ -250,7 +250,8 @@ def _make_parts(jobs: list[PartJob], workers: int | None, on_rows: OnRows | None
 
 
 def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> FilterResult:
-    """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files."""
+    """Hold out, de-duplicate and decontaminate the train problems of the finished parts, and write the result files.
+    `described` is the manifest as far as the request and its files decide it; rules and counts are added here."""
     evaluation, _ = _entries(folder, "evaluation", None)
     # To save memory, keep only the windows that the evaluation has too: no others can overlap.
     train, table = _entries(folder, "train", known_windows(evaluation))
@@ -269,11 +270,12 @@ def _decide(folder: Path, request: FilterRequest, described: dict[str, Any]) -> 
         faults[left[fault.index]] = ("decontaminate", fault.reason, fault.detail)
     indexed, has_fault = table.with_row_index("index"), pl.col("index").is_in(list(faults))
     faulty, kept = indexed.filter(has_fault), indexed.filter(~has_fault).drop("index")
+    # Only to read their outlines: these are the problems that are not kept.
     problems = KeptProblems(folder, faulty.drop("index")).outlines()
     drops = [Drop.of(problem, *faults[index]) for index, problem in zip(faulty["index"], problems, strict=True)]
     from_parts = [read_parquet(dropped_file(part), DROPPED_SCHEMA) for part in _parts(folder, "train")]
     dropped = pl.concat([pl.DataFrame(schema=DROPPED_SCHEMA), *from_parts, dropped_frame(drops)])
-    if request.test_share is not None:
+    if request.test_share is not None:  # rows that were dropped before, as unfit to train on, may be held out too
         dropped = _with_held_out(dropped, request.test_share)
     manifest = described | _rules(request)
     manifest |= {

@@ -121,6 +121,7 @@ def make_part(job: PartJob) -> int:
             del parsed
             if isinstance(filtered, Drop):
                 drops.append(filtered)
+            # An evaluation part leaves out, uncounted, what its share does not hold out: that is in the train part.
             elif job.held_out is None or is_held_out(filtered.problem.problem_id, job.held_out):
                 table.add(*part_row(filtered.problem, signature_of(filtered.whole)))
             del filtered

@@ -150,8 +150,9 @@ def _format_falls(history: History) -> Sign | None:
 
 
 def _reward_without_pass_at_1(history: History) -> Sign | None:
-    """A sign if the reward rose by at least 0.1 and 3 standard errors, but Pass@1 by at most a quarter of that, and its
-    upper bound stays below the reward's gain."""
+    """A sign if the reward rose by at least 0.1 and 3 standard errors, but Pass@1 by at most a quarter of that, and by
+    less than the reward even at the upper bound of its own gain. The reward's gain is that from the first WINDOW steps
+    between the two evaluations to the last WINDOW."""
     if not history.evals:
         return None
     # The first and the last evaluation may have more problems than those between: compare equal numbers only.
@@ -166,7 +167,8 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
     gain = statistics.fmean(late) - statistics.fmean(early)
     error = math.sqrt((statistics.variance(early) + statistics.variance(late)) / WINDOW)
     before, after = first["eval/mean_correct"], last["eval/mean_correct"]
-    # One-sided 95% bound: a small evaluation may miss a gain. It is wide, since both evaluations share their problems.
+    # A small evaluation may hide a gain of Pass@1: take the upper end of its one-sided 95% interval. That is too high
+    # rather than too low: it takes the two evaluations as independent, while they share their problems.
     possible = after - before + 1.64 * math.sqrt((before * (1 - before) + after * (1 - after)) / n)
     if gain < max(0.1, 3 * error) or after - before > gain / 4 or possible >= gain:
         return None

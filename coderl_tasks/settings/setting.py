@@ -214,6 +214,7 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         *setting, name = (str(part) for part in item["loc"][:-1])
         return f"{'.'.join(setting)}: {name!r} {_WORDS['literal_error'].format(**item['ctx'])}"
     if item["type"] == "extra_forbidden":
+        # Of a group that does not exist: name the setting that was written in it.
         inside = next(iter(item["input"]), None) if isinstance(item["input"], Mapping) else None
         key = key if inside is None else f"{key}.{inside}"
         if variable := ENVIRONMENT.get(key.rpartition(".")[2].lower()):
@@ -222,6 +223,7 @@ def _explain(item: Any, model: type[BaseModel]) -> str:
         return f"unknown setting {key!r}: {f'did you mean {near}?' if near else 'see --help for those there are'}"
     if item["type"] == "model_type":
         return f"{key}={item['input']!r}: {key} is a group of settings: write {key}.<setting>=value"
+    # A group written for a plain setting. Some settings take a mapping: their own check of it is a value_error.
     if isinstance(item["input"], Mapping) and key in dict(all_settings(model)) and item["type"] != "value_error":
         return f"{key} is a setting, not a group of them: write {key}=value"
     kind = item["type"] if item["type"] != "string_type" or item["input"] is not None else "none"

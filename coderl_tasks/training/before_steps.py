@@ -57,8 +57,9 @@ async def prepare(
     probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
     say: Callable[[str], object],
 ) -> None:
-    """Re-scores the steps of `lost_scores` and probes an unknown service. `sample`, `score` and `probe` are the phases,
-    with the caller's retries; `say` tells the user a line."""
+    """Before a start's first step: scores the committed steps again whose scored rollouts are lost (`lost_scores`), and
+    probes the service if nothing is known of it yet. `sample`, `score` and `probe` are the phases, with the caller's
+    retries; `say` tells the user a line."""
     for step in lost_scores(run):
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)

@@ -46,7 +46,8 @@ def load() -> Callable[..., Any]:
 
 
 def alone(compute_reward: Callable[..., Any], text: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The reward of one completion, from a forked process: what a call leaves behind, the next one does not see."""
+    """One completion's result, {"reward": number} or {"error": text}, from a forked process: what a call leaves behind,
+    the next one does not see."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
