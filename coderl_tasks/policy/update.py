@@ -248,7 +248,7 @@ async def update_policy(
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
-    kl_base = None if scored["base_logprobs"].null_count() == scored.height else kl_to_base(scored)
+    kl_base = kl_to_base(scored)
     if not datums:
         return UpdateResult(kl_base=kl_base)
     # dro penalises every target: with zeros as the prompt's log-probabilities it would train on the prompt.

@@ -414,8 +414,7 @@ class SamplingAhead:
         """The sampled `step`; the steps after it are under way by then. Raises what sampling raised."""
         was_begun = step in self._begun
         window = range(step, step + 1 + self._ahead)
-        if outdated := [begun for begun in self._begun if begun not in window]:
-            await self._cancel(outdated)
+        await self._cancel([begun for begun in self._begun if begun not in window])
         for later in window:
             if later not in self._begun and (later == step or self._may_begin(later)):
                 self._begun[later] = asyncio.create_task(self._sample(later))
