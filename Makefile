@@ -39,7 +39,7 @@ help:
 	@echo "make compat  set up, then run the newest tinker-cookbook, unmodified, against the embedded servers"
 	@echo "make soak    set up, then kill training runs 200 times, grade 20,000 candidates (about an hour)"
 	@echo "make audit   known vulnerabilities and licences of the locked packages, secrets in the tree (exit 3: not all checked)"
-	@echo "make docs    write the tables of docs/file-formats.md, and the site of docs/ into site/"
+	@echo "make docs    write the tables of docs/ that list what the code defines, and the site of docs/ into site/"
 	@echo "make install set up .venv only"
 	@echo "make clean   remove the environments and caches"
 
@@ -64,7 +64,7 @@ demo: $(DEMO)
 	@TINKER_API_KEY= TINKER_BASE_URL= SANDBOX_URL= $(BIN)/coderl pipeline preset=nano $(DEMO_SIZES)
 
 docs: $(INSTALLED)
-	@$(BIN)/python tools/file_formats.py
+	@$(BIN)/python tools/tables.py
 	@$(BIN)/mkdocs build --quiet --strict && echo "site/index.html"
 
 test: $(INSTALLED) lint types

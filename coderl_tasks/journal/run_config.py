@@ -1,8 +1,7 @@
 """config.json: its format, and which settings may change on resume."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,11 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Confi
     return [change for change in changes if change.old != change.new]
 
 
-def check_resume(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, may_change: Iterable[str] = MAY_CHANGE
-) -> list[ConfigChange]:
-    """The allowed changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every
-    change of a key that matches none of the patterns `may_change`."""
-    patterns = tuple(may_change)
+def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigChange]:
+    """The changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every change
+    of a setting that may not change on resume."""
     changes = config_changes(old, new)
-    refused = [each for each in changes if not (each.is_free or any(fnmatchcase(each.key, p) for p in patterns))]
+    refused = [change for change in changes if not (change.is_free or change.key in MAY_CHANGE)]
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "

@@ -12,7 +12,7 @@ lock that ends with the process. Reading needs none.
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -29,9 +29,9 @@ from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
     FINDINGS,
     FORMAT,
-    MAY_CHANGE,
     ConfigChange,
     check_resume,
+    config_changes,
     recorded_config,
 )
 from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal
@@ -75,14 +75,13 @@ class RunDirectory:
         path: Path | str | None,
         config: Mapping[str, Any],
         *,
-        may_change: Iterable[str] = MAY_CHANGE,
         is_finished: Callable[[Self], bool] = lambda run: False,
     ) -> Self:
         """Opens the run at `path` (None: a new default folder): creates it with `config`, or resumes it.
 
         Resuming repairs what a crash left (temporary files, torn last lines, missing metrics rows). It records the new
         configuration unless the run `is_finished`. Raises ConfigError if the directory is in use or holds other files,
-        or if the run has sampled and a changed setting matches none of the patterns `may_change`.
+        or if the run has sampled and a changed setting may not change on resume.
         """
         folder = new_run_path() if path is None else Path(path).expanduser().resolve()
         if folder.exists() and not folder.is_dir():
@@ -100,7 +99,7 @@ class RunDirectory:
             remove_leftovers(folder)
             # Keep recorded findings: the new settings lack them, and finding them again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
-            changes = allowed_changes(folder, recorded, config, may_change) if resumed else []
+            changes = allowed_changes(folder, recorded, config) if resumed else []
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
@@ -206,11 +205,9 @@ def was_stopped(path: Path, last: int) -> bool:
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
 
-def allowed_changes(
-    path: Path, recorded: Mapping[str, Any], config: Mapping[str, Any], may_change: Iterable[str] = MAY_CHANGE
-) -> list[ConfigChange]:
+def allowed_changes(path: Path, recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[ConfigChange]:
     """As `check_resume` for the run at `path`; where nothing was sampled yet, anything may change."""
-    return check_resume(recorded, config, may_change=("*",) if is_unstarted(path) else may_change)
+    return config_changes(recorded, config) if is_unstarted(path) else check_resume(recorded, config)
 
 
 def is_unstarted(path: Path) -> bool:

@@ -26,7 +26,7 @@ from prefect.deployments import arun_deployment
 from prefect.flow_runs import aresume_flow_run
 from prefect.states import AwaitingRetry
 
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.atomic import DirectoryLock
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.problems import SHARD_SCHEMA
 from coderl_tasks.runtime.lean_start import LEAN_VARIABLE
@@ -225,7 +225,7 @@ async def test_a_deployments_run_is_suspended_resumed_killed_retried_and_cancell
         async with get_client() as client:
             assert (await client.read_flow_run(run.id)).name == "endless"
         await logged(run.id, f"coderl train log_path={home / 'endless'} resume=must goes on")
-    RunDirectory.open(home / "endless", {}, may_change=("*",)).close()  # nobody holds it any more
+    DirectoryLock(home / "endless").release()  # nobody holds it any more
 
 
 async def in_a_shell(up: Up, words: list[str]) -> None:

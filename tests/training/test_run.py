@@ -240,7 +240,7 @@ def test_a_later_start_knows_which_prompts_fit(
         """The problems that fit, those whose prompts were encoded for that, and what was said."""
         environment = CountedPrompts()
         caplog.clear()
-        with RunDirectory.open(tmp_path / "run", {"max_tokens": max_tokens}, may_change=["max_tokens"]) as directory:
+        with RunDirectory.open(tmp_path / "run", {"max_tokens": max_tokens}) as directory:
             session = Session(embedded, judge, renderer, context, environment=environment)
             kept = [problem.problem_id for problem in fitting_problems(session, pool, directory)]
         return kept, environment.encoded, [record.message for record in caplog.records]

@@ -1,0 +1,57 @@
+"""Writes the tables of docs/ that list what the code defines: metrics, rollout columns, and settings that may change on
+resume. `make docs` runs it."""
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the checkout that the document is in, whatever is installed
+from coderl_tasks.policy.rollout import GRADED_COLUMNS, SAMPLED_COLUMNS
+from coderl_tasks.policy.step_metrics import METRICS
+from coderl_tasks.settings import TrainSettings, about, all_settings
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def in_words(kind: pl.DataType) -> str:
+    """A column's type as the document says it."""
+    if isinstance(kind, pl.List):
+        return f"list<{in_words(kind.inner)}>"  # type: ignore[arg-type]
+    if isinstance(kind, pl.Struct):
+        return f"struct<{', '.join(field.name for field in kind.fields)}>"
+    return {"String": "text", "Boolean": "bool"}.get(str(kind), str(kind).lower())
+
+
+def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
+    """The rows of each table as the code has them now: {document: {section: rows}}."""
+    columns = SAMPLED_COLUMNS | GRADED_COLUMNS
+    settings = list(all_settings(TrainSettings))
+    may_change = [
+        (change, ", ".join(f"`{key}`" for key, field in settings if about(field).on_resume == kind))
+        for kind, change in (("allowed", "allowed"), ("warned", "allowed with a warning"))
+    ]
+    return {
+        "file-formats.md": {
+            "Rollout columns": [(name, in_words(c.dtype), c.meaning) for name, c in columns.items()],
+            "Metrics": [("step", "from 0"), *((metric.name, metric.meaning) for metric in METRICS)],
+        },
+        "recovery.md": {"What may change on resume": may_change},
+    }
+
+
+def with_rows(text: str, section: str, rows: Iterable[tuple[str, ...]]) -> str:
+    """`text` of a document with the rows of the first table in `section` replaced."""
+    lines = "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    table = re.compile(rf"(?ms)(^## {section}\n.*?^\|[-|]+\|\n)((?:^\|[^\n]*\n)*)")
+    return table.sub(lambda found: found[1] + lines, text, count=1)
+
+
+if __name__ == "__main__":
+    for name, sections in tables().items():
+        text = (DOCS / name).read_text()
+        for section, rows in sections.items():
+            text = with_rows(text, section, rows)
+        (DOCS / name).write_text(text)
