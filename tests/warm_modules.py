@@ -1,7 +1,7 @@
-"""The libraries that `coderl` imports for a flow, preloaded once by the fork server of tests/warm_start.py.
+"""What `coderl` imports for a flow, imported once by the fork server of tests/warm_start.py.
 
-Left out are those that start threads when they are imported, which a forked process would lack: polars and Tinker's
-SDK, and so whatever of coderl imports them."""
+Forking is safe although polars starts threads when it is imported: they return memory and remove spilled files, and the
+pool that computes starts with the first frame that is collected, in the forked process."""
 
 from importlib import import_module
 
@@ -10,7 +10,7 @@ from coderl_tasks.runtime.lean_start import collect_less_often, leave_out_pytorc
 collect_less_often()
 leave_out_pytorch()
 for name in (
-    *("prefect.main", "datasets", "transformers.models.auto.tokenization_auto", "aiohttp"),
-    "matplotlib.backends.backend_svg",
+    *("prefect.main", "fastapi", "datasets", "transformers.models.auto.tokenization_auto", "aiohttp"),
+    *("matplotlib.backends.backend_svg", "coderl_tasks.cli.launch", "flows.pipeline"),
 ):
     import_module(name)

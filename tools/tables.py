@@ -29,7 +29,7 @@ def tables() -> dict[str, dict[str, list[tuple[str, ...]]]]:
     """The rows of each table as the code has them now: {document: {section: rows}}."""
     columns = SAMPLED_COLUMNS | GRADED_COLUMNS
     settings = list(all_settings(TrainSettings))
-    may_change = [
+    may_change: list[tuple[str, ...]] = [
         (change, ", ".join(f"`{key}`" for key, field in settings if about(field).on_resume == kind))
         for kind, change in (("allowed", "allowed"), ("warned", "allowed with a warning"))
     ]

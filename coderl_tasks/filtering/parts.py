@@ -25,7 +25,8 @@ from coderl_tasks.problems import PROBLEM_SCHEMA, Problem
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 512
 TESTS_BYTES = pa.field("tests_bytes", pa.int64())
-PROBLEM_FIELDS = list(pl.DataFrame(schema=PROBLEM_SCHEMA).to_arrow().schema)
+# Of the schema alone: an empty frame would start the threads of polars, which a process that is forked later lacks.
+PROBLEM_FIELDS = list(pl.Schema(PROBLEM_SCHEMA).to_arrow(compat_level=pl.CompatLevel.oldest()))
 PART_SCHEMA = pa.schema([*PROBLEM_FIELDS, TESTS_BYTES, *SIGNATURE_FIELDS])
 """A part's columns. `tests_bytes` is how much text the kept tests are."""
 KEPT_SCHEMA: dict[str, pl.DataType] = {
