@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.policy import adaptive
-from coderl_tasks.policy.adaptive import Adaptive, Outcome
-from coderl_tasks.policy.selection import shuffle
+from coderl_tasks.policy.selection import Adaptive, Outcome, shuffle
 from coderl_tasks.problems.problem import Problem
 
 PER_STEP, COMPLETIONS = 8, 16

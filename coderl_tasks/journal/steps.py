@@ -63,7 +63,7 @@ class Commit:
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
     there were several. `acts` are the changes that steer=act decided after the step (`training.run.Act`);
     `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
-    right, and how many counted (`policy.adaptive.Outcome`).
+    right, and how many counted (`policy.selection.Outcome`).
     """
 
     step: int

@@ -39,7 +39,6 @@ from coderl_tasks.policy.grpo import (
     array_datum,
     finish_train_step,
     submit_train_step,
-    with_input,
 )
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
@@ -292,7 +291,8 @@ async def _with_prompt_logprobs(
     for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
         sampler[: length - 1] = answer["logprobs"].to_numpy().ravel()[: length - 1]
-        completed.append(with_input(datum, "logprobs", sampler))
+        inputs = datum.loss_fn_inputs | {"logprobs": tinker.TensorData.from_numpy(sampler)}
+        completed.append(tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
     return completed
 
 

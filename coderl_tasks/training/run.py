@@ -26,10 +26,9 @@ from coderl_tasks.journal.metrics import is_eval_row
 from coderl_tasks.journal.run_directory import STOP, RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import coderl_home
-from coderl_tasks.policy.adaptive import Adaptive
-from coderl_tasks.policy.advantages import counted_rewards, estimator
+from coderl_tasks.policy.grpo import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
-from coderl_tasks.policy.selection import SELECTIONS
+from coderl_tasks.policy.selection import SELECTIONS, Adaptive
 from coderl_tasks.policy.update import learning_rate_at
 from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
 from coderl_tasks.rollouts.engine import GradedAhead, Session

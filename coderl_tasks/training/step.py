@@ -33,8 +33,8 @@ from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems
-from coderl_tasks.policy.advantages import group_outcomes, groups_without_signal, with_advantages
 from coderl_tasks.policy.clients import Kind
+from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import (
     GroupRequest,
@@ -44,7 +44,7 @@ from coderl_tasks.policy.sampling import (
     split_groups,
     try_all,
 )
-from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
 from coderl_tasks.policy.update import observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
@@ -303,7 +303,9 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         method=run.learner.method.record(),
         updates=[one.row() for one in steps] if len(steps) > 1 else [],  # a single one is in the metrics
         acts=[asdict(act) for act, _ in decided],
-        outcomes=[] if run.adaptive is None else group_outcomes(rollouts, run.count),
+        outcomes=[]
+        if run.adaptive is None
+        else [(group["problem_id"][0], *outcome(run.count(group))) for group in split_groups(rollouts)],
         **applied.saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.

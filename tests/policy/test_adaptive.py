@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.adaptive import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
+from coderl_tasks.policy.selection import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from coderl_tasks.policy.advantages import counted_rewards, with_advantages
+from coderl_tasks.policy.grpo import counted_rewards, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 
 LENGTHS = [4, 8, 9, 10, 10]
