@@ -6,25 +6,38 @@
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
-The next start opens the directory and continues at `next_step`. One process at a time: `create` and `resume` take a
-lock that ends with the process. Reading needs none.
+The next start opens the directory and continues at `next_step`. One process at a time: `RunDirectory.open` takes a lock
+that ends with the process. Reading needs none.
+
+metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The commits
+are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because `reconcile`
+puts the file in order on every start. A row is identified by step and kind, an evaluation's also by `eval/name`.
 """
 
 import errno
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import polars as pl
-
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
+from coderl_tasks.journal.atomic import (
+    DamagedFileError,
+    DirectoryLock,
+    Row,
+    append_row,
+    make_folder,
+    read_json,
+    read_rows,
+    recover,
+    remove_leftovers,
+    repair,
+    write_json,
+    write_rows,
+)
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.metrics import MetricsLog
-from coderl_tasks.journal.rollout_index import cut_index, index_step
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
     FINDINGS,
@@ -34,7 +47,7 @@ from coderl_tasks.journal.run_config import (
     config_changes,
     recorded_config,
 )
-from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal
+from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal, cut_index
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
@@ -50,6 +63,70 @@ _WRITTEN_EARLY = {
 }
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 """Files that hold samples or updates, damaged ones that were set aside included."""
+_LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
+
+
+class MetricsLog:
+    """The metrics file of a run, for the one process that holds the directory. It remembers which rows there are, so
+    that appending does not read the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known = {row_identity(row) for row in read_rows(path)}
+
+    def append(self, row: Row) -> None:
+        """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
+        identity = row_identity(row)
+        # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the file, which
+        # keeps its rows sorted.
+        if all(known < identity for known in self._known):
+            append_row(self.path, row)
+            self._known.add(identity)
+        else:
+            others = [old for old in read_rows(self.path) if row_identity(old) != identity]
+            self._replace(sorted([*others, row], key=row_identity))
+
+    def reconcile(self, committed: Iterable[Row]) -> None:
+        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them:
+        later ones come back when their step is repeated."""
+        repair(self.path)
+        rows = read_rows(self.path)
+        steps = sorted(committed, key=lambda row: int(row["step"]))
+        last = int(steps[-1]["step"]) if steps else -1
+        evals = {row_identity(row): row for row in rows if is_eval_row(row) and int(row["step"]) <= last}
+        wanted = sorted([*steps, *evals.values()], key=row_identity)
+        if wanted != rows:
+            self._replace(wanted)
+
+    def _replace(self, rows: list[Row]) -> None:
+        write_rows(self.path, rows)
+        self._known = {row_identity(row) for row in rows}
+
+
+def metrics_rows(path: Path) -> list[Row]:
+    """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
+    step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
+    rows = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
+            raise DamagedFileError(path, f"row {number} has no step")
+        is_eval = is_eval_row(row)
+        for name, value in row.items():
+            # NaN is not below anything.
+            is_number = isinstance(value, int | float) and abs(value) < _LARGEST
+            if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == "act")):
+                raise DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
+    return rows
+
+
+def is_eval_row(row: Row) -> bool:
+    """Whether `row` is an evaluation's and not a step's."""
+    return "mean_reward" not in row and any(key.startswith("eval/") for key in row)
+
+
+def row_identity(row: Row) -> tuple[int, bool, str]:
+    """What tells a row from the others: step, whether it is an evaluation's, and which. Sorts in the file's order."""
+    return int(row["step"]), is_eval_row(row), str(row.get("eval/name", ""))
 
 
 class RunDirectory:
@@ -87,8 +164,11 @@ class RunDirectory:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before taking the lock: it would leave its file in somebody else's folder.
-        if folder.is_dir() and not config_path.exists() and any(map(_is_visible, folder.iterdir())):
+        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start leaves its
+        # own; a log may be there early.
+        names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
+        others = [name for name in names if not name.startswith(".") and name not in ("run.lock", "logs.log")]
+        if others and not config_path.exists():
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
         lock = DirectoryLock(folder)
@@ -110,7 +190,11 @@ class RunDirectory:
             # After every check that may refuse this start: a refused start must not change the recorded settings.
             if not resumed or (changes and not run.finished):
                 write_json(config_path, run.config)
-            run._remove_recorded_groups()
+            # Where a crash came between recording all groups in one file and deleting those of each.
+            for kind, recorded_as in (("steps", "sampled.parquet"), ("evals", "summary.json")):
+                for groups in folder.glob(f"{kind}/*/groups"):
+                    if (groups.parent / recorded_as).is_file():
+                        GroupFiles(groups).remove()
             run.reconcile_metrics()
             cut_index(folder, run.next_step)
         except BaseException:
@@ -155,17 +239,6 @@ class RunDirectory:
         """The first step without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
 
-    def index_rollouts(self, step: int, scored: pl.DataFrame) -> None:
-        """Add to what queries read the rollouts of `step` (ROLLOUT_SCHEMA), once it is committed."""
-        index_step(self.path, step, scored)
-
-    def _remove_recorded_groups(self) -> None:
-        """Finish deleting single groups where a crash came between recording all of them and that."""
-        for kind, recorded in (("steps", "sampled.parquet"), ("evals", "summary.json")):
-            for folder in self.path.glob(f"{kind}/*/groups"):
-                if (folder.parent / recorded).is_file():
-                    GroupFiles(folder).remove()
-
     def close(self) -> None:
         self._lock.release()
 
@@ -192,9 +265,9 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
         return True
     # Its row of metrics.jsonl comes after its summary, and may be what is missing.
     summary = EvalJournal(path / "evals" / FINAL).read_summary()
-    return (
-        summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
-    )
+    if summary is None or summary.get("step") != last:
+        return False
+    return any(row_identity(row) == (last, True, FINAL) for row in read_rows(path / "metrics.jsonl"))
 
 
 def was_stopped(path: Path, last: int) -> bool:
@@ -258,8 +331,3 @@ def _make_run_folder(folder: Path) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ConfigError(f"{folder} cannot be created ({error.strerror}): choose another log_path") from error
-
-
-def _is_visible(path: Path) -> bool:
-    """Whether `path` is more than what an interrupted start or an early log leaves."""
-    return not path.name.startswith(".") and path.name not in ("run.lock", "logs.log")

@@ -15,13 +15,22 @@
     rollouts.parquet    graded (ROLLOUT_SCHEMA)
     summary.json        the evaluation is done
 
+    index/
+    000063.parquet      the rollouts of steps 0 to 63 (INDEX_SCHEMA)
+    step-000064.parquet those of step 64, until there is a file of its 64
+
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
+
+The index has what queries ask of rollouts, without tokens and texts, in files of many steps each. A million rollouts
+are some thousand files of steps, and to open each takes longer than to read what a query asks of it; of long
+completions to count the tokens takes as long as to read them all. A step adds its own rows, which it has in memory.
+What is not in the index, of a step after whose commit a kill came, is read from the steps.
 """
 
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -52,6 +61,20 @@ PROBLEMS_FILE = "problems.json"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
+STEPS_PER_FILE = 64
+LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
+"""Columns of the index that count another one's tokens."""
+LEFT_OUT = (
+    *LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error", "failed_output", "reason",
+)  # fmt: skip
+INDEX_SCHEMA: dict[str, pl.DataType] = {
+    **{name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name not in LEFT_OUT},
+    **dict.fromkeys(LENGTHS, pl.Int64()),
+}
+_LENGTHS = {name: pl.col(tokens).list.len() for name, tokens in LENGTHS.items()}
+_COLUMNS = [_LENGTHS.get(name, pl.col(name)).cast(dtype).alias(name) for name, dtype in INDEX_SCHEMA.items()]
+"""The columns of the index, from scored rollouts."""
+_READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_SCHEMA or name in LENGTHS.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +284,63 @@ class EvalJournal:
     def read_rollouts(self) -> pl.DataFrame | None:
         """The graded rollouts, None if they are missing or damaged."""
         return read_frame(self.folder / "rollouts.parquet", ROLLOUT_SCHEMA)
+
+
+def index_files(run: Path) -> dict[Path, range]:
+    """The files of the index, in order, and the steps that each holds; no step is in two of them."""
+    found = _all_files(run)
+    in_many = {step for steps in found.values() if len(steps) > 1 for step in steps}
+    # A kill may leave files of single steps that are in a file of many by now.
+    return {file: steps for file, steps in found.items() if len(steps) > 1 or steps.start not in in_many}
+
+
+def _all_files(run: Path) -> dict[Path, range]:
+    """Every file of the index, those of many steps first, and the steps that each holds."""
+    found = {}
+    for file in sorted((run / "index").glob("*.parquet")):
+        number = file.stem.removeprefix("step-")
+        if number.isdecimal():
+            n_steps = STEPS_PER_FILE if number == file.stem else 1
+            found[file] = range(int(number) + 1 - n_steps, int(number) + 1)
+    return found
+
+
+def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
+    """scored.parquet of each step that has one, in order, without the steps that are `indexed`."""
+    covered = {step for steps in indexed for step in steps}
+    steps = sorted(step for step in (run / "steps").glob("*") if step.name.isdecimal())
+    files = (step / "scored.parquet" for step in steps if int(step.name) not in covered)
+    return [file for file in files if file.is_file()]
+
+
+def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
+    """Add the rollouts of `step`, which is committed as all before it are. Once the steps of a file of many are
+    complete, that is written in place of theirs."""
+    folder = make_folder(run / "index")
+    write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
+    last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
+    many = folder / f"{last:06d}.parquet"
+    if last < 0 or many.is_file():
+        return
+    own_files = {
+        number: folder / f"{step_name(number)}.parquet" for number in range(last + 1 - STEPS_PER_FILE, last + 1)
+    }
+    frames = [pl.DataFrame(schema=INDEX_SCHEMA)]
+    for number, file in own_files.items():
+        # A step has its rows in its own file of the index or else in its rollouts; a damaged file is set aside.
+        rows = read_frame(file, INDEX_SCHEMA)
+        if rows is not None:
+            frames.append(rows)
+        # Tokens are read for their number alone.
+        elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
+            frames.append(rollouts.select(_COLUMNS))
+    write_parquet(many, pl.concat(frames))
+    for file in own_files.values():
+        file.unlink(missing_ok=True)
+
+
+def cut_index(run: Path, committed: int) -> None:
+    """Delete the files of the index that hold steps from `committed` on: these are done again, perhaps otherwise."""
+    for file, steps in _all_files(run).items():  # also of a step that a file of many hides
+        if steps.stop > committed:
+            file.unlink()

@@ -35,7 +35,7 @@ from coderl_tasks.filtering import OnRows, RowsProgress
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.warning_signs import Notice
-from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
 from coderl_tasks.runtime.flow_run import best_effort

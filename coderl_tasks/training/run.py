@@ -22,8 +22,7 @@ from coderl_tasks.environments import CODE, CodeEnvironment
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
 from coderl_tasks.journal.atomic import read_rows
 from coderl_tasks.journal.ledger import run_budget
-from coderl_tasks.journal.metrics import is_eval_row
-from coderl_tasks.journal.run_directory import STOP, RunDirectory
+from coderl_tasks.journal.run_directory import STOP, RunDirectory, is_eval_row
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.grpo import counted_rewards, estimator

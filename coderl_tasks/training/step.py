@@ -32,7 +32,7 @@ from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
-from coderl_tasks.journal.steps import Commit, StepProblems
+from coderl_tasks.journal.steps import Commit, StepProblems, index_step
 from coderl_tasks.policy.clients import Kind
 from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
@@ -310,7 +310,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
-    run.directory.index_rollouts(step, rollouts)
+    index_step(run.directory.path, step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
     return commit
