@@ -31,9 +31,8 @@ from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult
 from coderl_tasks.problems.sides import same_source
-from coderl_tasks.rollouts.engine import Session
+from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.rollouts.rounds import RuleOf
-from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
 from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere

@@ -9,9 +9,10 @@
 The next start opens the directory and continues at `next_step`. One process at a time: `RunDirectory.open` takes a lock
 that ends with the process. Reading needs none.
 
-metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The commits
-are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because `reconcile`
-puts the file in order on every start. A row is identified by step and kind, an evaluation's also by `eval/name`.
+metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The
+commits are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because
+`reconcile` puts the file in order on every start. A row is identified by step and kind, an evaluation's also by
+`eval/name`.
 """
 
 import errno

@@ -6,11 +6,13 @@ each group goes: request -> sampled -> recorded -> graded.
 2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
 3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only.
 4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
+5. When a session is opened, all that can fail is tried before anything is sampled.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
@@ -18,9 +20,11 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 import polars as pl
 import tinker
 
-from coderl_tasks.environments import CODE, Environment
+from coderl_tasks.environments import CODE, Environment, environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
-from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.client import SandboxClient
+from coderl_tasks.grading.judge import Judge, require_sandbox
+from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
 from coderl_tasks.policy.clients import (
     connect,
@@ -28,7 +32,9 @@ from coderl_tasks.policy.clients import (
     disconnect,
     is_about_the_account,
     lost,
+    require_answer,
     rest_client,
+    served_by,
     service_address,
     tinker_errors,
 )
@@ -44,8 +50,9 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, TrainSettings
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
 Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]
@@ -55,6 +62,7 @@ Key = tuple[int, int]
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 SUPERVISION_S = 1.0
+ASSUMED_CONTEXT = 32768
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -285,7 +293,13 @@ class Session:
             if self.current is None:
                 if self._reopens and self._model_name is not None:
                     # A retired model looks like an evicted one, a 404, which would be restored again and again.
-                    await self._require_model(self._model_name)
+                    try:
+                        await context_length(self._used.tinker_url, self._used.tinker_api_key, self._model_name)
+                    except ConfigError as error:
+                        if is_about_the_account(error):
+                            raise
+                        retired = f"{self._model_name} was retired while the run was at work"
+                        raise ConfigError(f"{retired}: {error}") from error
                 self.current = await connect(self._used.tinker_url, self._used.tinker_api_key)
             return self.current
 
@@ -308,14 +322,6 @@ class Session:
         """A client of what the Tinker service has stored, which needs no session."""
         with tinker_errors("asking what it has stored"):
             return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
-
-    async def _require_model(self, name: str) -> None:
-        try:
-            await context_length(self._used.tinker_url, self._used.tinker_api_key, name)
-        except ConfigError as error:
-            if is_about_the_account(error):
-                raise
-            raise ConfigError(f"{name} was retired while the run was at work: {error}") from error
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
@@ -358,3 +364,58 @@ def supervised(
         return await worker.session.supervise(work(worker, *args, **kwargs))
 
     return under_supervision
+
+
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
+    stopped: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        stopped = group
+        while isinstance(stopped, BaseExceptionGroup):
+            stopped = stopped.exceptions[0]
+    if stopped is not None:  # outside the handler, so that it keeps its own cause
+        raise stopped
+
+
+@asynccontextmanager
+async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
+    """Opens the services `used` for `settings` and `budget`, and closes them when the block ends.
+
+    Raises ConfigError if the service lacks the model, the chat format does not fit it, or rewards cannot be computed as
+    `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
+    """
+    # Before the SDK is used: it silently retries a mistyped address for five minutes.
+    await require_answer(used.tinker_url)
+    model = settings.model_name
+    async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
+        # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                address = used.tinker_url, used.tinker_api_key
+                # In a thread: reading a tokenizer would block the event loop for seconds.
+                read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
+                rendering = tasks.create_task(read)
+                asking = tasks.create_task(context_length(*address, model))
+                identifying = tasks.create_task(served_by(*address, model))
+                trying = tasks.create_task(try_programs(used.sandbox_urls))
+                # Before anything is sampled: without a sandbox to grade them, samples would be paid for in vain.
+                tasks.create_task(require_sandbox(client))
+        renderer, context = rendering.result(), asking.result()
+        if context is None:
+            logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
+        # Only logged: the data may not have programs of these kinds.
+        for trial in trying.result():
+            logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
+        judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
+        environment = environment_of(settings)
+        await environment.require_usable(judge)
+        session = Session(
+            used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result(), budget
+        )
+        try:
+            yield session
+        finally:
+            await session.close()

@@ -30,8 +30,7 @@ from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.selection import SELECTIONS, Adaptive
 from coderl_tasks.policy.update import learning_rate_at
 from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
-from coderl_tasks.rollouts.engine import GradedAhead, Session
-from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
