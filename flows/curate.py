@@ -33,8 +33,14 @@ from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResul
 from coderl_tasks.problems.sides import same_source
 from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.rollouts.rounds import RuleOf
-from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
+from coderl_tasks.runtime.display import (
+    Display,
+    command_line,
+    is_part,
+    name_flow_run,
+    publish_or_warn,
+    saying_what_next,
+)
 from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings

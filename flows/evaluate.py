@@ -32,8 +32,7 @@ from coderl_tasks.planning.flow_plans import (
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.engine import open_session
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
-from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
+from coderl_tasks.runtime.display import Display, command_line, name_flow_run, publish_or_warn, saying_what_next
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
 from coderl_tasks.settings.flow_settings import REWARD_HASH

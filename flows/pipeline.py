@@ -17,8 +17,7 @@ from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, 
 from coderl_tasks.paths import POOLS
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.flow_plans import plan_pipeline
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
-from coderl_tasks.runtime.suspension import suspended_in_outages
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next, suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate

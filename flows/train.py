@@ -46,9 +46,16 @@ from coderl_tasks.planning.training_plan import (
 )
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, publish_or_warn
-from coderl_tasks.runtime.suspension import suspended_in_outages
+from coderl_tasks.runtime.display import (
+    Display,
+    command_line,
+    forget_old_results,
+    is_part,
+    name_flow_run,
+    publish_or_warn,
+    saying_what_next,
+    suspended_in_outages,
+)
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import SMOKE

@@ -1,21 +1,29 @@
-"""What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
+"""What people see of a flow run: lines and bars on the console, and its name, artifacts and state in the Prefect UI.
+
+The work does not depend on what is published in Prefect. Only when a service stays away after all retries does a
+deployment's run wait there to be resumed (`suspended_in_outages`).
+"""
 
 import asyncio
 import logging
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
-from uuid import UUID
+from typing import Any, Self, TypeVar
+from uuid import UUID, uuid4
 
-from prefect import get_run_logger
+import httpx
+from prefect import get_client, get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import PrefectException
+from prefect.flow_runs import asuspend_flow_run
 from prefect.logging.handlers import APILogHandler
+from prefect.runtime import flow_run
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -30,32 +38,33 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
+from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
 from coderl_tasks.filtering import OnRows, RowsProgress
+from coderl_tasks.insight.artifacts import publish
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
-from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.setting import words_of
 
-
-def _is_of_a_task(record: logging.LogRecord) -> bool:
-    """Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log."""
-    return record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
-
-
+logger = logging.getLogger(__name__)
 _warnings = APILogHandler(logging.WARNING)
 """Warnings of the tasks in the flow run's log, which the UI shows."""
-_warnings.addFilter(_is_of_a_task)
+# Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log.
+_warnings.addFilter(
+    lambda record: record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
+)
 _package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
+PAUSE_S = 600.0
+KEPT_RESULTS = 200
+Answer = TypeVar("Answer")
 
 
 class _Counted(ProgressColumn):
@@ -258,9 +267,9 @@ class Display:
         what, progress, artifact = "the progress artifact", 100.0 * self._done / self._total, self._artifact
         if artifact is None:
             create = partial(acreate_progress_artifact, progress, key="training", description="steps trained")
-            self._artifact = await best_effort.call(what, create)
+            self._artifact = await best_effort(what, create)
         else:
-            await best_effort.call(what, lambda: aupdate_progress_artifact(artifact, progress))
+            await best_effort(what, lambda: aupdate_progress_artifact(artifact, progress))
 
 
 def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:
@@ -301,3 +310,68 @@ def saying_what_next(display: Display, command: str, stopped: Callable[[], str] 
         raise
     finally:
         _in_a_block.reset(token)
+
+
+_next_try = 0.0  # time.monotonic() before which `best_effort` asks nothing of the Prefect server
+
+
+async def best_effort(what: str, request: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    """Returns the answer to `request`, a call to the Prefect server that the work does not depend on. If there is none,
+    warns once, naming `what`, and returns None. It and all others then do so for PAUSE_S without a call: Prefect's
+    client takes a minute to fail on a lost server."""
+    global _next_try
+    if time.monotonic() < _next_try:
+        return None
+    try:
+        return await request()
+    except (httpx.HTTPError, PrefectException) as error:
+        logger.warning("%s was not published: %s", what, str(error) or type(error).__name__)
+        _next_try = time.monotonic() + PAUSE_S
+        return None
+
+
+async def name_flow_run(name: str, *, root: bool = False) -> None:
+    """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
+
+    async def rename() -> None:
+        runs = {flow_run.id, flow_run.root_flow_run_id if root else None} - {None}
+        async with get_client() as client:
+            for run in runs:
+                await client.update_flow_run(UUID(run), name=name)
+
+    await best_effort(f"the name {name}", rename)
+
+
+async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
+    await best_effort(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
+
+
+def forget_old_results(kept: int = KEPT_RESULTS) -> None:
+    """Let go of all but the newest that Prefect remembers of finished tasks: some 8 KB each, for as long as the flow
+    runs, to draw which task is handed what another one returned."""
+    context = FlowRunContext.get()
+    if context is not None:
+        for result in list(context.run_results)[:-kept]:
+            del context.run_results[result]
+
+
+@asynccontextmanager
+async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
+    """Suspend this flow run for at most so many hours when the block ends in InfraError. Resuming starts the flow anew,
+    which goes on where its directory ends. A bare run ends with the error."""
+    try:
+        yield
+    except InfraError as error:
+        # Only a deployment can start the flow again, and of a flow and its parts only the whole.
+        if is_deployed() and flow_run.parent_flow_run_id is None:
+            display = Display()
+            display.say(str(error))
+            # Prefect's command line can retry a flow run, but not resume one.
+            code = f"from prefect.flow_runs import resume_flow_run; resume_flow_run('{flow_run.id}')"
+            display.say(
+                f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
+                f'`python -c "{code}"`, goes on where this run stopped'
+            )
+            # A key of its own: Prefect numbers a process's suspensions, and refuses a number that it has seen before.
+            await asuspend_flow_run(timeout=round(hours * 3600), key=uuid4().hex)
+        raise
