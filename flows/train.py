@@ -59,8 +59,7 @@ from coderl_tasks.runtime.display import (
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import SMOKE
-from coderl_tasks.training.before_steps import prepare, probe_run
-from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
+from coderl_tasks.training.around_steps import BEFORE_TRAINING, eval_metrics, evaluate_run, prepare, probe_run
 from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import (
     Phase,

@@ -42,7 +42,7 @@ from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
-from coderl_tasks.training.before_steps import prepare, probe_run
+from coderl_tasks.training.around_steps import prepare, probe_run
 from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import checkpoint, run_step, sample, score, update
 

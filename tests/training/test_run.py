@@ -32,7 +32,7 @@ from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.before_steps import needs_probe
+from coderl_tasks.training.around_steps import needs_probe
 from coderl_tasks.training.run import TrainingRun, recorded_probe
 from coderl_tasks.training.run_problems import fitting_problems, split_validation
 

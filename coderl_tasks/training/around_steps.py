@@ -1,9 +1,11 @@
-"""What a start does before its first step: it scores again what was lost, and probes a Tinker service of which nothing
-is known.
+"""What a run does besides its steps: what a start does before the first one, and the evaluations.
 
-The replay after a restore needs the scored rollouts of committed steps: missing ones are re-scored from the recorded
-samples. Grading is deterministic, so the update comes out as it was; where it does not (a program at the edge of its
-time limit, a sandbox that failed), the log says so.
+A start scores again what was lost, and probes a Tinker service of which nothing is known. The replay after a restore
+needs the scored rollouts of committed steps: missing ones are re-scored from the recorded samples. Grading is
+deterministic, so the update comes out as it was; where it does not (a program at the edge of its time limit, a sandbox
+that failed), the log says so.
+
+A run evaluates the baseline, every `eval.every` steps, and at its end. None of these evaluations is repeated.
 """
 
 from collections.abc import Callable, Coroutine
@@ -14,13 +16,19 @@ import polars as pl
 from prefect import task
 
 from coderl_tasks.errors import DataError
+from coderl_tasks.evaluation.paired import compared
+from coderl_tasks.evaluation.pass_at_1 import evaluate_policy, evaluation_subset
+from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
 from coderl_tasks.policy.probe import Probe, probe_service
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
+from coderl_tasks.rollouts.rounds import Progress
 from coderl_tasks.training.run import TrainingRun
 from coderl_tasks.training.step import Phase, Score
 
+BEFORE_TRAINING = -1
 COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
 """What tells whether rollouts that were re-scored are those that a commit counted."""
 
@@ -107,3 +115,54 @@ async def probe_run(run: TrainingRun) -> Probe:
     run.directory.record_finding("probe", asdict(found))
     run.probe = found
     return found
+
+
+@task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
+@supervised
+async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Progress | None = None) -> dict[str, Any]:
+    """Returns the summary of evaluation `name` of the policy after `step` (-1: before training), recorded or new."""
+    journal = run.directory.evaluation(name)
+    recorded = journal.read_summary()
+    # Compare the step too: once a run gets more steps, its recorded final evaluation is of an earlier policy.
+    if recorded is not None and recorded.get("step") == step:
+        return recorded
+    # Rename that one, do not replace it: it is paid for, and `compare_to` may name it.
+    if recorded is not None:
+        journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
+    settings = run.settings
+    is_end = name in (BASELINE, FINAL)
+    if run.validation_problems and not is_end:
+        problems = run.validation_problems
+    else:
+        limit = settings.eval.ends_limit if is_end else settings.eval.limit
+        problems = evaluation_subset(run.test_problems, limit, seed=settings.seed)
+    # The policy is named by its saved sampler weights, else by the model and the step.
+    policy = settings.model_name if step == BEFORE_TRAINING else f"{settings.model_name} after step {step}"
+    for row in read_checkpoints(run.directory.path) if step != BEFORE_TRAINING else ():
+        if row["step"] == step and "sampler_path" in row:
+            policy = str(row["sampler_path"])
+    rollouts, summary = await evaluate_policy(
+        problems,
+        await run.learner.sampling_client(step + 1),
+        run.session.engine(
+            *(settings, "evaluate", policy),
+            temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's
+            sampler_step=step,
+            served_by=run.session.served_by,
+        ),
+        groups=journal.groups,
+        on_progress=on_progress,
+    )
+    summary["step"] = step
+    baseline = run.directory.evaluation(BASELINE)
+    if name != BASELINE and (baseline_summary := baseline.read_summary()) is not None:
+        summary |= compared(baseline.read_rollouts(), rollouts, to=BASELINE, sides=(baseline_summary, summary))
+    journal.write(rollouts, summary)
+    return summary
+
+
+def eval_metrics(name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """The row of metrics.jsonl for evaluation `name`."""
+    same = ("ci_low", "ci_high", "n", "mean_reward", "format_rate", "truncated_rate", "infra_errors")
+    own = {"eval/name": name, "eval/mean_correct": summary["pass_at_1"]}
+    return own | {f"eval/{key}": summary[key] for key in same}
