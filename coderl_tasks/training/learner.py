@@ -59,16 +59,6 @@ class SavedState:
     kept: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedUpdate:
-    """An update with what was saved after it (`state_path`, `sampler_path`, as due) and the seconds of both."""
-
-    result: UpdateResult
-    saved: dict[str, str]
-    train_s: float
-    save_s: float
-
-
 @dataclass(slots=True)
 class _Trained:
     """A training client, the session that opened it, and the updates that its weights hold."""
@@ -100,15 +90,38 @@ class Learner:
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        opened = self._samplers.get(updates)
+        """Returns a client that samples from the policy after so many updates. It is opened once per Tinker session, on
+        the weights that the last update saved. If there are none, or they are gone, the policy is restored."""
         # Without the turn: with overlap the next step is sampled while an update holds it.
-        if opened is None or opened[0] is not self._session.current:
-            opened = await self._sampler(updates)
-            self._samplers[updates] = opened
-            # Of each step that is sampled, and of an evaluation meanwhile.
-            while len(self._samplers) > self._settings.max_steps_off_policy + 2:
-                del self._samplers[next(iter(self._samplers))]
-        return opened[1]
+        if updates in self._samplers and self._samplers[updates][0] is self._session.current:
+            return self._samplers[updates][1]
+        if updates == 0:
+            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
+            path = rows[-1].get("sampler_path") if rows else None
+        else:
+            commit = self._directory.step(updates - 1).read_commit()
+            path = commit.sampler_path if commit is not None else None
+        sampler: tinker.SamplingClient | None = None
+        service = await self._session.service()
+        if path is not None:
+            try:
+                sampler = await create_sampling_client(service, sampler_path=path)
+            except ConfigError as error:
+                # Restoring the policy instead would be refused for the same reason.
+                if is_about_the_account(error):
+                    raise
+                logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
+        if sampler is None:
+            async with self._turn:
+                trained = await self._after(updates)
+                with tinker_errors("saving the sampler's weights"):
+                    sampler = await trained.client.save_weights_and_get_sampling_client()
+                service = trained.opened_by
+        self._samplers[updates] = service, sampler
+        # Keep those of the steps that are sampled, and of an evaluation meanwhile.
+        while len(self._samplers) > self._settings.max_steps_off_policy + 2:
+            del self._samplers[next(iter(self._samplers))]
+        return sampler
 
     @asynccontextmanager
     async def trainer(self, updates: int) -> AsyncIterator[tinker.TrainingClient]:
@@ -119,9 +132,10 @@ class Learner:
 
     async def update(
         self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
-    ) -> AppliedUpdate:
-        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and `save` what the
-        commit is to name."""
+    ) -> tuple[UpdateResult, dict[str, str], dict[str, float]]:
+        """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and saves what
+        the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
+        as due), and the seconds of both (`train`, `save`)."""
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
@@ -133,7 +147,7 @@ class Learner:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save.hours * 3600)
                 saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
-            return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
+            return result, saved, {"train": applied - started, "save": time.monotonic() - applied}
 
     def saved_states(self, updates: int) -> list[SavedState]:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
@@ -196,29 +210,6 @@ class Learner:
     async def base_client(self) -> tinker.SamplingClient:
         # Anew each time: a client ends with its session, which a retry may have replaced.
         return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
-
-    async def _sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
-        """Opens a sampler of the policy after so many updates, and returns both it and its session. Uses the weights
-        that the last update saved. If there are none, or they are gone, it restores the policy to that point."""
-        if updates == 0:
-            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
-            path = rows[-1].get("sampler_path") if rows else None
-        else:
-            commit = self._directory.step(updates - 1).read_commit()
-            path = commit.sampler_path if commit is not None else None
-        if path is not None:
-            service = await self._session.service()
-            try:
-                return service, await create_sampling_client(service, sampler_path=path)
-            except ConfigError as error:
-                # Restoring the policy instead would be refused for the same reason.
-                if is_about_the_account(error):
-                    raise
-                logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
-        async with self._turn:
-            trained = await self._after(updates)
-            with tinker_errors("saving the sampler's weights"):
-                return trained.opened_by, await trained.client.save_weights_and_get_sampling_client()
 
     async def _after(self, updates: int) -> _Trained:
         """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.

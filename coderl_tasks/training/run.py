@@ -64,10 +64,6 @@ class Act:
     why: str  # the sign
 
 
-def acts_of(commits: Iterable[Commit]) -> list[Act]:
-    return [Act(**row) for commit in commits for row in commit.acts]
-
-
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
     peak, schedule = settings.learning_rate, settings.schedule
     planned = learning_rate_at(
@@ -92,8 +88,8 @@ def stopped_before(settings: TrainSettings, commits: Sequence[Commit]) -> int | 
 def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str, step: int | None) -> list[Act]:
     if settings.steer != "act":
         return []
-    found = (act for act in acts_of(commits) if act.setting == setting)
-    return [act for act in found if step is None or act.from_step <= step]
+    acts = (Act(**row) for commit in commits for row in commit.acts)
+    return [act for act in acts if act.setting == setting and (step is None or act.from_step <= step)]
 
 
 class Steering:
@@ -103,13 +99,13 @@ class Steering:
         self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
-    def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:
-        """Returns at most one act, with its message, after `step` (whose row is `metrics`). Rows must come in step
+    def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> tuple[Act, str] | None:
+        """Returns the act due after `step` (whose row is `metrics`), if any, with its message. Rows must come in step
         order. A second call for the same step returns the same result."""
         if self._settings.steer != "act":
-            return []
+            return None
         commits = self._directory.commits()[:step]
-        earlier = acts_of(commits)
+        earlier = [Act(**row) for commit in commits for row in commit.acts]
         first = max((act.from_step for act in earlier), default=0)
         # Signs from before an act are no reason for another one: watch anew from the first step that it changed.
         if first != self._first:
@@ -120,9 +116,8 @@ class Steering:
         for row in rows[judged:]:
             self._watch.add(row)
         if earlier and step - first < PAUSE:
-            return []
-        found = self._decided(step, commits, earlier, may_be_hotter)
-        return [] if found is None else [found]
+            return None
+        return self._decided(step, commits, earlier, may_be_hotter)
 
     def _decided(
         self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool

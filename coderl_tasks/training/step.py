@@ -46,10 +46,9 @@ from coderl_tasks.policy.sampling import (
 )
 from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
-from coderl_tasks.policy.update import observed, with_base_logprobs
+from coderl_tasks.policy.update import UpdateResult, observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
-from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
@@ -284,29 +283,29 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     save: Kind | None = "sampler" if settings.max_steps_off_policy else None
     if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
         save = "both" if settings.max_steps_off_policy else "state"
-    applied = await run.learner.update(step, rollouts, adam, save)
+    result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    steps = applied.result.steps
-    service_metrics = steps[-1].service_metrics if steps else {}
+    service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
-    metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
+    metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
     # Decide once, and record it in the commit: decided again after a kill, the result could differ.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
-    if decided:
-        metrics["act"] = "; ".join(told for _, told in decided)
+    if decided is not None:
+        metrics["act"] = decided[1]
     commit = Commit(
         step=step,
         metrics=metrics,
         # A replay uses these parameters, whatever a resume has changed in the settings since.
         adam=adam.model_dump(),
         method=run.learner.method.record(),
-        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # a single one is in the metrics
-        acts=[asdict(act) for act, _ in decided],
+        # A single optimizer step is in the metrics.
+        updates=[one.row() for one in result.steps] if len(result.steps) > 1 else [],
+        acts=[] if decided is None else [asdict(decided[0])],
         outcomes=[]
         if run.adaptive is None
         else [(group["problem_id"][0], *outcome(run.count(group))) for group in split_groups(rollouts)],
-        **applied.saved,
+        **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
@@ -320,13 +319,14 @@ def step_metrics(
     run: TrainingRun,
     step: int,
     scored: pl.DataFrame,
-    applied: AppliedUpdate,
+    result: UpdateResult,
     learning_rate: float,
     begun: float,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """The step's row of metrics.jsonl: its rollouts, its update, and the seconds of each phase done by this process."""
-    spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
+    """The step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic) when the
+    run began to wait for it, `seconds` what sample, score, train and save took in this process."""
+    spent = {"sample": 0.0, "score": 0.0} | seconds
     settings = run.settings
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
     # Computed before the clock is read: this time is part of the step.
@@ -341,7 +341,7 @@ def step_metrics(
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, forecast, cost)
+    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost)
     return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 
