@@ -18,6 +18,7 @@ commits are the record and this file is drawn from them: a crash between a commi
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -315,12 +316,10 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
     number = 1
     while True:
         path = folder / (name if number == 1 else f"{name}-{number}")
-        try:
+        number += 1
+        with suppress(FileExistsError):
             # Of two starts in one second, creating it decides which has the name.
             path.mkdir(mode=PRIVATE)
-        except FileExistsError:
-            number += 1
-        else:
             return path
 
 

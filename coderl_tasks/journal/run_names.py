@@ -41,7 +41,14 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
     places = (*named, path) if is_name(given) else (path,)
     found = next((place for place in places if place.is_dir()), None)
     if found is None and given == LATEST:
-        found = _last_written_run()
+        root = runs_root()
+        runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
+        if not runs:
+            raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
+        # Its folder, or one of its logs, was written last.
+        found = max(
+            runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name)
+        )
     if found is None and path.is_file() and _is_there(path.parent):
         found = path.parent
     if found is None:
@@ -84,15 +91,6 @@ def near_names(name: str, folder: Path) -> list[str]:
 def did_you_mean(near: list[str]) -> str:
     """The question that an error asks; empty without anything near."""
     return f": did you mean {' or '.join(near)}?" if near else ""
-
-
-def _last_written_run() -> Path:
-    """The run below the default root whose directory changed last. Raises ConfigError if there is none."""
-    root = runs_root()
-    runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
-    if not runs:
-        raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
-    return max(runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name))
 
 
 def _is_there(path: Path) -> bool:

@@ -26,18 +26,7 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
-from coderl_tasks.policy.clients import (
-    connect,
-    context_length,
-    disconnect,
-    is_about_the_account,
-    lost,
-    require_answer,
-    rest_client,
-    served_by,
-    service_address,
-    tinker_errors,
-)
+from coderl_tasks.policy import clients
 from coderl_tasks.policy.rollout import TRUNCATED
 from coderl_tasks.policy.sampling import (
     OUTSIDE_TRAINING,
@@ -236,7 +225,7 @@ class Session:
         self.renderer = renderer
         self.context = context
         self.environment = environment
-        self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
+        self.service_address = None if used.tinker_is_embedded else clients.service_address(used.tinker_url)
         self.served_by = served_by
         self.budget = budget or Budget()
         self._used = used
@@ -257,7 +246,7 @@ class Session:
         """
         session_before = self.current
         task = asyncio.ensure_future(work)
-        silence = asyncio.ensure_future(lost(self._used.tinker_url))
+        silence = asyncio.ensure_future(clients.lost(self._used.tinker_url))
         self._working += 1
         try:
             while not task.done():
@@ -294,13 +283,13 @@ class Session:
                 if self._reopens and self._model_name is not None:
                     # A retired model looks like an evicted one, a 404, which would be restored again and again.
                     try:
-                        await context_length(self._used.tinker_url, self._used.tinker_api_key, self._model_name)
+                        await clients.context_length(self._used.tinker_url, self._used.tinker_api_key, self._model_name)
                     except ConfigError as error:
-                        if is_about_the_account(error):
+                        if clients.is_about_the_account(error):
                             raise
                         retired = f"{self._model_name} was retired while the run was at work"
                         raise ConfigError(f"{retired}: {error}") from error
-                self.current = await connect(self._used.tinker_url, self._used.tinker_api_key)
+                self.current = await clients.connect(self._used.tinker_url, self._used.tinker_api_key)
             return self.current
 
     def engine(
@@ -320,8 +309,8 @@ class Session:
 
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""
-        with tinker_errors("asking what it has stored"):
-            return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
+        with clients.tinker_errors("asking what it has stored"):
+            return await clients.rest_client(self._used.tinker_url, self._used.tinker_api_key)
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
@@ -341,7 +330,7 @@ class Session:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     # Popped first: one that does not answer is not asked again.
-                    await disconnect(self._released.pop())
+                    await clients.disconnect(self._released.pop())
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
@@ -388,7 +377,7 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
     `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
     """
     # Before the SDK is used: it silently retries a mistyped address for five minutes.
-    await require_answer(used.tinker_url)
+    await clients.require_answer(used.tinker_url)
     model = settings.model_name
     async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
         # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
@@ -398,8 +387,8 @@ async def open_session(settings: FlowSettings, used: Services, budget: Budget | 
                 # In a thread: reading a tokenizer would block the event loop for seconds.
                 read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
                 rendering = tasks.create_task(read)
-                asking = tasks.create_task(context_length(*address, model))
-                identifying = tasks.create_task(served_by(*address, model))
+                asking = tasks.create_task(clients.context_length(*address, model))
+                identifying = tasks.create_task(clients.served_by(*address, model))
                 trying = tasks.create_task(try_programs(used.sandbox_urls))
                 # Before anything is sampled: without a sandbox to grade them, samples would be paid for in vain.
                 tasks.create_task(require_sandbox(client))

@@ -26,18 +26,7 @@ from coderl_tasks.journal.atomic import require_in_place
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, save_checkpoint_async
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
-from coderl_tasks.policy.clients import (
-    Kind,
-    create_sampling_client,
-    create_training_client,
-    delete_checkpoint,
-    is_about_the_account,
-    restore_training_client,
-    save_weights,
-    stored_checkpoints,
-    tinker_errors,
-    training_run_of,
-)
+from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, update_policy
@@ -105,16 +94,16 @@ class Learner:
         service = await self._session.service()
         if path is not None:
             try:
-                sampler = await create_sampling_client(service, sampler_path=path)
+                sampler = await clients.create_sampling_client(service, sampler_path=path)
             except ConfigError as error:
                 # Restoring the policy instead would be refused for the same reason.
-                if is_about_the_account(error):
+                if clients.is_about_the_account(error):
                     raise
                 logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
         if sampler is None:
             async with self._turn:
                 trained = await self._after(updates)
-                with tinker_errors("saving the sampler's weights"):
+                with clients.tinker_errors("saving the sampler's weights"):
                     sampler = await trained.client.save_weights_and_get_sampling_client()
                 service = trained.opened_by
         self._samplers[updates] = service, sampler
@@ -131,7 +120,7 @@ class Learner:
             yield (await self._after(updates)).client
 
     async def update(
-        self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
+        self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: clients.Kind | None
     ) -> tuple[UpdateResult, dict[str, str], dict[str, float]]:
         """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and saves what
         the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
@@ -146,7 +135,8 @@ class Learner:
             if save is not None:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save.hours * 3600)
-                saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
+                name = f"rolling-{step_name(step)}"
+                saved = await clients.save_weights(trained.client, name, kind=save, ttl_seconds=ttl)
             return result, saved, {"train": applied - started, "save": time.monotonic() - applied}
 
     def saved_states(self, updates: int) -> list[SavedState]:
@@ -181,14 +171,14 @@ class Learner:
                 rest = await self._session.rest()
             if self._deleted is None:  # an earlier start may have deleted nearly all of them
                 stored: set[str] = set()
-                for training_run in sorted({training_run_of(path) for path in paths}):
+                for training_run in sorted({clients.training_run_of(path) for path in paths}):
                     async with asyncio.timeout(DELETE_TIMEOUT_S):
-                        stored |= await stored_checkpoints(rest, training_run)
+                        stored |= await clients.stored_checkpoints(rest, training_run)
                 self._deleted = set(paths) - stored
             # Call `outdated` again: it now leaves out what an earlier start has deleted.
             for path in self.outdated():
                 async with asyncio.timeout(DELETE_TIMEOUT_S):
-                    await delete_checkpoint(rest, path)
+                    await clients.delete_checkpoint(rest, path)
                 self._deleted.add(path)
         except (InfraError, TimeoutError) as error:
             logger.warning("old states are not deleted yet: %s", error or "no answer")
@@ -209,7 +199,7 @@ class Learner:
 
     async def base_client(self) -> tinker.SamplingClient:
         # Anew each time: a client ends with its session, which a retry may have replaced.
-        return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
+        return await clients.create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
 
     async def _after(self, updates: int) -> _Trained:
         """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
@@ -262,21 +252,21 @@ class Learner:
             )
         for state in states:
             try:
-                return _Trained(await restore_training_client(service, state.path), service, state.updates)
+                return _Trained(await clients.restore_training_client(service, state.path), service, state.updates)
             except ConfigError as error:
                 # A key that is refused is refused for every older state too.
-                if state is states[-1] or is_about_the_account(error):
+                if state is states[-1] or clients.is_about_the_account(error):
                     raise
                 logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)
         settings = self._settings
         if settings.init_from is not None:
-            client = await restore_training_client(service, settings.init_from)
+            client = await clients.restore_training_client(service, settings.init_from)
         else:
             size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
-            client = await create_training_client(service, settings.model_name, **size)
+            client = await clients.create_training_client(service, settings.model_name, **size)
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
-        kind: Kind = "both" if settings.max_steps_off_policy else "state"
+        kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
         return _Trained(client, service, 0)
