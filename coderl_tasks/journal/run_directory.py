@@ -25,20 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import (
-    DamagedFileError,
-    DirectoryLock,
-    Row,
-    append_row,
-    make_folder,
-    read_json,
-    read_rows,
-    recover,
-    remove_leftovers,
-    repair,
-    write_json,
-    write_rows,
-)
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_config import (
     CONFIG_FILE,
@@ -74,25 +61,25 @@ class MetricsLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known = {row_identity(row) for row in read_rows(path)}
+        self._known = {row_identity(row) for row in atomic.read_rows(path)}
 
-    def append(self, row: Row) -> None:
+    def append(self, row: atomic.Row) -> None:
         """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
         identity = row_identity(row)
         # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the file, which
         # keeps its rows sorted.
         if all(known < identity for known in self._known):
-            append_row(self.path, row)
+            atomic.append_row(self.path, row)
             self._known.add(identity)
         else:
-            others = [old for old in read_rows(self.path) if row_identity(old) != identity]
+            others = [old for old in atomic.read_rows(self.path) if row_identity(old) != identity]
             self._replace(sorted([*others, row], key=row_identity))
 
-    def reconcile(self, committed: Iterable[Row]) -> None:
+    def reconcile(self, committed: Iterable[atomic.Row]) -> None:
         """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them:
         later ones come back when their step is repeated."""
-        repair(self.path)
-        rows = read_rows(self.path)
+        atomic.repair(self.path)
+        rows = atomic.read_rows(self.path)
         steps = sorted(committed, key=lambda row: int(row["step"]))
         last = int(steps[-1]["step"]) if steps else -1
         evals = {row_identity(row): row for row in rows if is_eval_row(row) and int(row["step"]) <= last}
@@ -100,33 +87,33 @@ class MetricsLog:
         if wanted != rows:
             self._replace(wanted)
 
-    def _replace(self, rows: list[Row]) -> None:
-        write_rows(self.path, rows)
+    def _replace(self, rows: list[atomic.Row]) -> None:
+        atomic.write_rows(self.path, rows)
         self._known = {row_identity(row) for row in rows}
 
 
-def metrics_rows(path: Path) -> list[Row]:
+def metrics_rows(path: Path) -> list[atomic.Row]:
     """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
     step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
-    rows = read_rows(path)
+    rows = atomic.read_rows(path)
     for number, row in enumerate(rows, 1):
         if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
-            raise DamagedFileError(path, f"row {number} has no step")
+            raise atomic.DamagedFileError(path, f"row {number} has no step")
         is_eval = is_eval_row(row)
         for name, value in row.items():
             # NaN is not below anything.
             is_number = isinstance(value, int | float) and abs(value) < _LARGEST
             if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == "act")):
-                raise DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
+                raise atomic.DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
     return rows
 
 
-def is_eval_row(row: Row) -> bool:
+def is_eval_row(row: atomic.Row) -> bool:
     """Whether `row` is an evaluation's and not a step's."""
     return "mean_reward" not in row and any(key.startswith("eval/") for key in row)
 
 
-def row_identity(row: Row) -> tuple[int, bool, str]:
+def row_identity(row: atomic.Row) -> tuple[int, bool, str]:
     """What tells a row from the others: step, whether it is an evaluation's, and which. Sorts in the file's order."""
     return int(row["step"]), is_eval_row(row), str(row.get("eval/name", ""))
 
@@ -137,7 +124,7 @@ class RunDirectory:
     `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
 
     def __init__(
-        self, path: Path, config: dict[str, Any], lock: DirectoryLock, *, changes: list[ConfigChange], resumed: bool
+        self, path: Path, config: dict[str, Any], lock: atomic.DirectoryLock, changes: list[ConfigChange], resumed: bool
     ):
         self.path = path
         self.config = config
@@ -173,25 +160,25 @@ class RunDirectory:
         if others and not config_path.exists():
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
-        lock = DirectoryLock(folder)
+        lock = atomic.DirectoryLock(folder)
         try:
             resumed = config_path.exists()
             recorded = recorded_config(folder) or {}
             # Only under the lock: a file that another process is still writing looks like a leftover.
-            remove_leftovers(folder)
+            atomic.remove_leftovers(folder)
             # Keep recorded findings: the new settings lack them, and finding them again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config) if resumed else []
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
-                recover(folder / name)
+                atomic.recover(folder / name)
             complete = {"format": FORMAT, **config, **findings}
-            run = cls(folder, complete, lock, changes=changes, resumed=resumed)
+            run = cls(folder, complete, lock, changes, resumed)
             run.finished = resumed and is_finished(run)
             # After every check that may refuse this start: a refused start must not change the recorded settings.
             if not resumed or (changes and not run.finished):
-                write_json(config_path, run.config)
+                atomic.write_json(config_path, run.config)
             # Where a crash came between recording all groups in one file and deleting those of each.
             for kind, recorded_as in (("steps", "sampled.parquet"), ("evals", "summary.json")):
                 for groups in folder.glob(f"{kind}/*/groups"):
@@ -219,7 +206,7 @@ class RunDirectory:
         if key not in FINDINGS:
             raise ValueError(f"{key} is no finding: {', '.join(FINDINGS)}")
         self.config[key] = value
-        write_json(self.path / CONFIG_FILE, self.config)
+        atomic.write_json(self.path / CONFIG_FILE, self.config)
 
     def commits(self) -> list[Commit]:
         """The commits of steps 0, 1, ... up to the first step without one. Each is read once: it never changes."""
@@ -269,14 +256,14 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
     summary = EvalJournal(path / "evals" / FINAL).read_summary()
     if summary is None or summary.get("step") != last:
         return False
-    return any(row_identity(row) == (last, True, FINAL) for row in read_rows(path / "metrics.jsonl"))
+    return any(row_identity(row) == (last, True, FINAL) for row in atomic.read_rows(path / "metrics.jsonl"))
 
 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
     # It takes effect after the step that it was decided with, or one later where that one may have been begun.
     commits = (StepJournal(path, step).path("commit") for step in (last, last - 1) if step >= 0)
-    acts = (act for file in commits for act in read_json(file).get("acts", ()))
+    acts = (act for file in commits for act in atomic.read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
 
@@ -326,7 +313,7 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
 def _make_run_folder(folder: Path) -> None:
     """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: freeing space helps."""
     try:
-        make_folder(folder, private=True)
+        atomic.make_folder(folder, private=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise

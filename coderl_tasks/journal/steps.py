@@ -38,16 +38,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from coderl_tasks.journal.atomic import (
-    DamagedFileError,
-    make_folder,
-    read_json,
-    read_parquet,
-    set_aside,
-    sync_folder,
-    write_json,
-    write_parquet,
-)
+from coderl_tasks.journal import atomic
 from coderl_tasks.policy.rollout import REQUIRED_COLUMNS, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
@@ -123,8 +114,8 @@ class GroupFiles:
 
     def write(self, index: int, frame: pl.DataFrame) -> None:
         """Record group `index`."""
-        make_folder(self.folder)
-        write_parquet(self.folder / f"{index:02d}.parquet", frame)
+        atomic.make_folder(self.folder)
+        atomic.write_parquet(self.folder / f"{index:02d}.parquet", frame)
 
     def read(self) -> dict[int, pl.DataFrame]:
         """The recorded groups by index, in order. Damaged ones are set aside and missing here."""
@@ -146,7 +137,7 @@ class GroupFiles:
         """Delete the folder: what it held is recorded elsewhere."""
         if self.folder.exists():
             shutil.rmtree(self.folder)
-            sync_folder(self.folder.parent)
+            atomic.sync_folder(self.folder.parent)
 
 
 class StepJournal:
@@ -171,9 +162,9 @@ class StepJournal:
         """Record, and return, what the step is sampled on; before anything of it is sampled that the settings do not
         say."""
         problems = StepProblems(list(problem_ids), None if sizes is None else list(sizes), decided)
-        completions = {} if problems.sizes is None else {"completions": problems.sizes}
-        final = {} if decided is None else {"decided": decided}
-        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": problems.ids, **completions, **final})
+        values: dict[str, Any] = {"problem_ids": problems.ids, "completions": problems.sizes, "decided": decided}
+        known = {key: value for key, value in values.items() if value is not None}
+        atomic.write_json(atomic.make_folder(self.folder) / PROBLEMS_FILE, known)
         return problems
 
     def read_problems(self) -> StepProblems | None:
@@ -182,12 +173,12 @@ class StepJournal:
         path = self.folder / PROBLEMS_FILE
         if not path.is_file():
             return None
-        values = read_json(path)
+        values = atomic.read_json(path)
         return StepProblems(values["problem_ids"], values.get("completions"), values.get("decided"))
 
     def write(self, phase: RolloutPhase, frame: pl.DataFrame) -> None:
         """End `phase` with its rollouts (SAMPLED_SCHEMA or ROLLOUT_SCHEMA)."""
-        make_folder(self.folder)
+        atomic.make_folder(self.folder)
         write_rollouts(self.path(phase), frame)
         if phase == "sampled":
             # In this order: a crash in between leaves both, and the next start deletes the groups.
@@ -204,8 +195,8 @@ class StepJournal:
         values = asdict(commit)
         # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
-        make_folder(self.folder)
-        write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
+        atomic.make_folder(self.folder)
+        atomic.write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""
@@ -213,11 +204,11 @@ class StepJournal:
         if not path.is_file():
             return None
         try:
-            values = read_json(path)
+            values = atomic.read_json(path)
             if values.get("step") != self.step or not isinstance(values.get("metrics"), dict):
-                raise DamagedFileError(path, f"it does not commit step {self.step}")
-        except DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, set_aside(path).name)
+                raise atomic.DamagedFileError(path, f"it does not commit step {self.step}")
+        except atomic.DamagedFileError as error:
+            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
             return None
         values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
         return Commit(**values)
@@ -228,7 +219,7 @@ def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
     # By their tokens alone: what else tells a frame's size depends on how it came to be.
     tokens = int(rollouts["completion_tokens"].list.len().sum())
     rows = max(1, TOKENS_PER_ROW_GROUP * rollouts.height // tokens) if tokens > TOKENS_PER_ROW_GROUP else None
-    write_parquet(path, rollouts, rows)
+    atomic.write_parquet(path, rollouts, rows)
 
 
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
@@ -237,9 +228,9 @@ def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = 
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
-    except DamagedFileError as error:
-        logger.warning("%s; set aside as %s", error, set_aside(path).name)
+        return atomic.read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
+    except atomic.DamagedFileError as error:
+        logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
         return None
 
 
@@ -256,9 +247,9 @@ class EvalJournal:
 
     def write(self, rollouts: pl.DataFrame, summary: dict[str, Any]) -> None:
         """Record the finished evaluation: `rollouts` (ROLLOUT_SCHEMA), then `summary`, which marks it as done."""
-        make_folder(self.folder)
+        atomic.make_folder(self.folder)
         write_rollouts(self.folder / "rollouts.parquet", rollouts)
-        write_json(self.folder / "summary.json", summary)
+        atomic.write_json(self.folder / "summary.json", summary)
         # Last: without a summary a restart goes on from the groups. What a crash leaves of them the next start deletes.
         self.groups.remove()
 
@@ -268,7 +259,7 @@ class EvalJournal:
         # Never over another one: each was sampled and graded, and a summary may name it as what it is compared with.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         self.folder.rename(next(path for name in names if not (path := self.folder.with_name(name)).exists()))
-        sync_folder(self.folder.parent)
+        atomic.sync_folder(self.folder.parent)
 
     def read_summary(self) -> dict[str, Any] | None:
         """The summary, None if the evaluation has to be done (again)."""
@@ -276,9 +267,9 @@ class EvalJournal:
         if not path.is_file():
             return None
         try:
-            return read_json(path)
-        except DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, set_aside(path).name)
+            return atomic.read_json(path)
+        except atomic.DamagedFileError as error:
+            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
             return None
 
     def read_rollouts(self) -> pl.DataFrame | None:
@@ -316,8 +307,8 @@ def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
     """Add the rollouts of `step`, which is committed as all before it are. Once the steps of a file of many are
     complete, that is written in place of theirs."""
-    folder = make_folder(run / "index")
-    write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
+    folder = atomic.make_folder(run / "index")
+    atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
     last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
     many = folder / f"{last:06d}.parquet"
     if last < 0 or many.is_file():
@@ -334,7 +325,7 @@ def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
         # Tokens are read for their number alone.
         elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
             frames.append(rollouts.select(_COLUMNS))
-    write_parquet(many, pl.concat(frames))
+    atomic.write_parquet(many, pl.concat(frames))
     for file in own_files.values():
         file.unlink(missing_ok=True)
 

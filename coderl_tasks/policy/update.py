@@ -28,18 +28,8 @@ import polars as pl
 import tinker
 
 from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.policy import grpo
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.grpo import (
-    LOSS_FN,
-    Advantage,
-    PolicyLoss,
-    TrainStepOutput,
-    UpdateFailedError,
-    UpdateRefusedError,
-    array_datum,
-    finish_train_step,
-    submit_train_step,
-)
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
@@ -57,7 +47,7 @@ GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 class UpdateMethod:
     """How the rollouts of a step are trained on."""
 
-    loss: PolicyLoss = field(default_factory=PolicyLoss)
+    loss: grpo.PolicyLoss = field(default_factory=grpo.PolicyLoss)
     epochs: int = 1
     batch_size: int | None = None  # datums per optimizer step; None: all of them
     kl_penalty_coef: float = 0.0  # weight of the penalty on leaving the base model
@@ -73,7 +63,7 @@ class UpdateMethod:
     def recorded(cls, record: Mapping[str, Any]) -> Self:
         if not record:
             return cls()
-        loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])
+        loss = grpo.PolicyLoss(record["loss_fn"], record["loss_fn_config"])
         return cls(loss, record["epochs"], record["batch_size"], record["kl_penalty_coef"])
 
     def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
@@ -219,13 +209,13 @@ def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float | None]:
 
 
 def build_datums(
-    rows: pl.DataFrame, advantages: Sequence[Advantage], loss_fn: LossName = LOSS_FN
+    rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
 ) -> list[tinker.Datum]:
     """One datum per row of `trained_rollouts`, in order, with its advantage and what `loss_fn` reads."""
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
-        array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
+        grpo.array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
         for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
     ]
 
@@ -243,7 +233,7 @@ async def update_policy(
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
     # Computed once: the datums and the reported loss must use the same numbers.
-    advantages: Sequence[Advantage] = list(rows["advantage"])
+    advantages: Sequence[grpo.Advantage] = list(rows["advantage"])
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
@@ -257,10 +247,10 @@ async def update_policy(
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
-        forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
+        forward_backward, optim_step = grpo.submit_train_step(training_client, chosen, adam, method.loss)
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-        output = finish_train_step(*answers)
+        output = grpo.finish_train_step(*answers)
         steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
     tokens = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
@@ -285,7 +275,7 @@ async def _with_prompt_logprobs(
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):
-        output = await client.forward(datums, loss_fn=LOSS_FN)
+        output = await client.forward(datums, loss_fn=grpo.LOSS_FN)
     _require_logprobs(output.loss_fn_outputs, len(datums))
     completed = []
     for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
@@ -298,15 +288,15 @@ async def _with_prompt_logprobs(
 
 def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None:
     if len(answers) != datums or any("logprobs" not in answer for answer in answers):
-        raise UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
+        raise grpo.UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
 def _step(
     rows: pl.DataFrame,
     batch: Sequence[int],
-    advantages: Sequence[Advantage],
-    output: TrainStepOutput,
-    loss: PolicyLoss,
+    advantages: Sequence[grpo.Advantage],
+    output: grpo.TrainStepOutput,
+    loss: grpo.PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
     """Sums up one optimizer step. `batch` indexes `rows` and `advantages`; `output` has the trainer's log-probabilities
@@ -321,7 +311,8 @@ def _step(
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)
         trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompts[index] - 1 :]
         if len(trainer) != len(sampler):
-            raise UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens")
+            lengths = f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens"
+            raise grpo.UpdateFailedError(lengths)
         found = loss.of_completion(trainer, sampler, advantages[index])
         gap += float((sampler - trainer).sum())
         total += found.loss
@@ -331,7 +322,7 @@ def _step(
         clipped = clipped if found.clipped is None else (clipped or 0) + found.clipped
     # Not retryable: a replay repeats the update bit for bit, and would end here again.
     if not np.isfinite([total, gap]).all():
-        raise UpdateRefusedError(
+        raise grpo.UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "
             "an earlier checkpoint with init_from)"
         )

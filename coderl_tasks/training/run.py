@@ -33,14 +33,8 @@ from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
 from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
+from coderl_tasks.training import run_problems
 from coderl_tasks.training.learner import Learner
-from coderl_tasks.training.run_problems import (
-    Orders,
-    fitting_problems,
-    frozen_orders,
-    read_evaluation_side,
-    split_validation,
-)
 
 STANDS = QUIET + 1
 """Steps that a sign has to stand: one more than a single bad step stays in the shortest window of five."""
@@ -182,7 +176,7 @@ class TrainingRun:
         pool: dict[str, Problem],
         test_problems: list[Problem],
         validation_problems: list[Problem],
-        test_orders: Orders,
+        test_orders: run_problems.Orders,
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self.settings = settings
@@ -277,11 +271,14 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     used.require_hidden(directory.path, pool_file)
     # Local files first: a pool or a data set that cannot be used then costs no session.
     problems = read_pool(pool_file)
-    orders = frozen_orders(directory, problems, pool_file)
-    test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
+    orders = run_problems.frozen_orders(directory, problems, pool_file)
+    test_problems: list[Problem] = []
+    if settings.eval.every != -1:
+        test_problems = run_problems.read_evaluation_side(settings, problems, directory.path)
     budget = run_budget(settings, directory.path, directory.commits())
     async with open_session(settings, used, budget) as session:
-        trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
+        fitting = run_problems.fitting_problems(session, problems, directory)
+        trained, held_out = run_problems.split_validation(fitting, settings)
         pool = {problem.problem_id: problem for problem in trained}
         profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
