@@ -26,17 +26,8 @@ from coderl_tasks.grading.client import SandboxClient
 from coderl_tasks.grading.judge import Judge, require_sandbox
 from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
-from coderl_tasks.policy import clients
+from coderl_tasks.policy import clients, sampling
 from coderl_tasks.policy.rollout import TRUNCATED
-from coderl_tasks.policy.sampling import (
-    OUTSIDE_TRAINING,
-    Completion,
-    GroupRequest,
-    completion_budget,
-    graded_group,
-    group_frame,
-    sample_group,
-)
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.prompts.tokenizer import model_renderer
@@ -99,22 +90,22 @@ class RolloutEngine:
         num_samples: int,
         *,
         seed: int | None,
-        step: int = OUTSIDE_TRAINING,
+        step: int = sampling.OUTSIDE_TRAINING,
         attempt: int = 0,
         sampler_step: int | None = None,
         first_sample: int = 0,
         temperature: float | None = None,
-    ) -> GroupRequest:
+    ) -> sampling.GroupRequest:
         """Builds the request for `num_samples` completions of `problem`, numbered from `first_sample`. Without a `seed`
         the service draws freely. `sampler_step` and `temperature` default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
-        return GroupRequest(
+        return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
             split=problem.split,
             prompt_tokens=prompt,
             num_samples=num_samples,
-            max_tokens=completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
+            max_tokens=sampling.completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
             seed=seed,
             step=step,
             attempt=attempt,
@@ -124,17 +115,18 @@ class RolloutEngine:
         )
 
     async def sample(
-        self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
+        self, sampler: tinker.SamplingClient, request: sampling.GroupRequest, record: Record | None = None
     ) -> pl.DataFrame:
         """Samples a group (SAMPLED_SCHEMA) and passes it to `record`. If the prompt leaves no room, its completions are
         empty and truncated. Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
-            group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
+            cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
+            group = sampling.group_frame(request, cut_off, decode=decode)
         else:
             # Hold a slot only for the request: recording and grading must not delay other groups.
             async with self._slots, self._budget.room(request) as charge:
-                completions = await sample_group(
+                completions = await sampling.sample_group(
                     sampler,
                     request.prompt_tokens,
                     num_samples=request.num_samples,
@@ -144,7 +136,7 @@ class RolloutEngine:
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )
-                group = group_frame(request, completions, decode=decode)
+                group = sampling.group_frame(request, completions, decode=decode)
                 charge(group)
         if record is not None:
             record(group)
@@ -160,7 +152,7 @@ class RolloutEngine:
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
         scored = iter(await self.environment.score(self._judge, problem, texts))
-        return graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
+        return sampling.graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
 
 
 class GradedAhead:

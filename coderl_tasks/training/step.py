@@ -33,17 +33,10 @@ from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems, index_step
+from coderl_tasks.policy import sampling
 from coderl_tasks.policy.clients import Kind
 from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import (
-    GroupRequest,
-    in_order,
-    require_graded,
-    require_sampled,
-    split_groups,
-    try_all,
-)
 from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
 from coderl_tasks.policy.update import UpdateResult, observed, with_base_logprobs
@@ -117,10 +110,10 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
-            await try_all(partial(run.engine.sample, sampler, record=record), requests)
-        sampled = in_order(groups.values(), SAMPLED_SCHEMA)
+            await sampling.try_all(partial(run.engine.sample, sampler, record=record), requests)
+        sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
         try:
-            require_sampled(sampled, f"step {step}")
+            sampling.require_sampled(sampled, f"step {step}")
         except InfraError:
             await run.graded_ahead.release(step)  # grades of groups that are discarded are void
             for index, group in groups.items():
@@ -194,8 +187,8 @@ async def _another_round(
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
-    graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
-    require_graded(graded, f"step {step}")
+    graded = sampling.in_order(await run.graded_ahead.graded(sampling.split_groups(sampled)), ROLLOUT_SCHEMA)
+    sampling.require_graded(graded, f"step {step}")
     return graded
 
 
@@ -214,7 +207,7 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
 
 def group_requests(
     run: TrainingRun, step: int, problems: StepProblems, sampled: Mapping[int, int]
-) -> list[GroupRequest]:
+) -> list[sampling.GroupRequest]:
     """Returns what `step` samples next, in group order: one request per problem whose group lacks completions.
     `sampled` has the number of completions by group. A group's `first_completions` are always a request of their own: a
     step that is resumed makes the same requests."""
@@ -304,7 +297,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         acts=[] if decided is None else [asdict(decided[0])],
         outcomes=[]
         if run.adaptive is None
-        else [(group["problem_id"][0], *outcome(run.count(group))) for group in split_groups(rollouts)],
+        else [(group["problem_id"][0], *outcome(run.count(group))) for group in sampling.split_groups(rollouts)],
         **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
@@ -433,7 +426,7 @@ class SamplingAhead:
 
     async def _cancel(self, steps: Sequence[int]) -> None:
         ended = [self._begun.pop(step) for step in steps]
-        for sampling in ended:
-            sampling.cancel()
+        for each in ended:
+            each.cancel()
         # Until they have ended: no group may be recorded once the directory is no longer held.
         await asyncio.gather(*ended, return_exceptions=True)
