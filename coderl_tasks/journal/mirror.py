@@ -1,7 +1,7 @@
 """A folder whose record lives elsewhere too, so that another machine can go on where this one was killed.
 
 1. Work is done in a local folder, as always: atomic files, one writer. What an address other than a local path holds is
-   fetched before, and what changes is sent there: when `changed` says so, and at the end, even after an error.
+   fetched before, and what changes is sent there: when the caller says so, and at the end, even after an error.
 2. Only whole files are sent (atomic writes leave no others), new ones before old ones are deleted. What was not yet
    sent when a machine died is done again.
 """
@@ -11,9 +11,8 @@ import hashlib
 import logging
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
@@ -101,35 +100,25 @@ class Mirror:
         return stamps
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedFolder:
-    """A local folder to work in; `changed` asks for what is new in it to be sent to where it is recorded."""
-
-    path: Path
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def changed(self) -> None:
-        self.news.set()
-
-
 @asynccontextmanager
-async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
-    """Yields a folder to work in: the one at `address` if that is local, else a copy whose changes are sent there.
-    One process at a time may work in it (else DirectoryBusyError); across machines the caller must ensure that."""
+async def recorded_at(address: str) -> AsyncIterator[tuple[Path, Callable[[], None]]]:
+    """Yields a folder to work in, the one at `address` if that is local, else a copy, and a function that asks for what
+    is new in a copy to be sent there. One process at a time may work in it (else DirectoryBusyError); across machines
+    the caller must ensure that."""
     original = local_path(address)
     local = original or coderl_home() / "mirrors" / hashlib.sha256(address.encode()).hexdigest()[:16]
+    news = asyncio.Event()
     # A copy's lock lies beside it: `fetch` deletes the copy.
     lock = DirectoryLock(make_folder(local) if original else make_folder(local.parent / f"{local.name}.lock"))
     try:
         if original is not None:
-            yield RecordedFolder(original)
+            yield original, news.set
             return
         mirror = Mirror(address, local)
         await asyncio.to_thread(mirror.fetch)
-        folder = RecordedFolder(local)
-        sending = asyncio.create_task(_send_news(mirror, folder))
+        sending = asyncio.create_task(_send_news(mirror, news))
         try:
-            yield folder
+            yield local, news.set
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -139,10 +128,10 @@ async def recorded_at(address: str) -> AsyncIterator[RecordedFolder]:
         lock.release()
 
 
-async def _send_news(mirror: Mirror, folder: RecordedFolder) -> None:
+async def _send_news(mirror: Mirror, news: asyncio.Event) -> None:
     while True:
-        await folder.news.wait()
-        folder.news.clear()
+        await news.wait()
+        news.clear()
         try:
             await asyncio.to_thread(mirror.send)
         except InfraError as error:  # sent with the next news, or at the end, where a failure counts

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 Orders = Mapping[str, Sequence[int]]
 COUNT_COLUMNS = ("test_runs", "test_catches")
 PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
-"""What of config.json decides how long prompts are, and completions may be."""
+"""What of config.json decides how long prompts are, and completions may be. With the context it is recorded as `of` in
+prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 
 
 def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
@@ -47,25 +48,20 @@ def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Pa
     # Begun without the file: another order from here on would name other failures than the steps before it.
     if directory.step(0).has("scored"):
         return {}
-    orders = learned_orders(problems, pool)
+    orders: dict[str, list[int]] = {}
+    # A pool without a profile has no counts.
+    if set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
+        n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
+        counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
+        for problem_id, runs, catches in counted.iter_rows():
+            if len(runs) == n_tests.get(problem_id):
+                order = learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+                if order != sorted(order):
+                    orders[problem_id] = order
     # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
     write_json(path, orders)
     logger.info("tests of %d of %d problems are run in a learned order: %s", len(orders), len(problems), path.name)
     return orders
-
-
-def learned_orders(problems: Sequence[Problem], pool: Path) -> dict[str, list[int]]:
-    """The orders that differ from the problems' own, by problem id; none for a pool without COUNT_COLUMNS."""
-    if not set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
-        return {}
-    n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
-    counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
-    orders = {
-        name: learned_priority(CatchCounts(tuple(runs), tuple(catches)))
-        for name, runs, catches in counted.iter_rows()
-        if len(runs) == n_tests.get(name)
-    }
-    return {problem_id: order for problem_id, order in orders.items() if order != sorted(order)}
 
 
 def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
@@ -85,29 +81,22 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
     return loaded.problems
 
 
-def prompt_room(of: dict[str, Any], session: Session, problems: list[Problem], path: Path) -> dict[str, Any]:
-    """What room prompts leave for completions, which `of` alone decides: ids of problems `without` any, and how many
-    `capped` have less than `max_tokens`.
-
-    To encode the prompts of thousands of problems takes seconds: what came out is recorded at `path`.
-    """
-    # FileNotFoundError: no earlier start; DataError: damaged.
-    with suppress(FileNotFoundError, DataError):
-        if (record := read_json(path))["of"] == of:
-            return record
-    lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
-    budgets = [completion_budget(length, of["max_tokens"], of["context"]) for length in lengths]
-    without = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
-    room = {"of": of, "without": without, "capped": sum(0 < budget < of["max_tokens"] for budget in budgets)}
-    write_json(path, room)
-    return room
-
-
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
     """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
     Raises ConfigError if no problem is left."""
     of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
-    room = prompt_room(of, session, problems, directory.path / "prompts.json")
+    path = directory.path / "prompts.json"
+    room: dict[str, Any] = {}
+    # To encode the prompts of thousands of problems takes seconds: an earlier start recorded what came out.
+    with suppress(FileNotFoundError, DataError):  # there was none, or the file is damaged
+        room = read_json(path)
+    if room.get("of") != of:
+        limit = of["max_tokens"]
+        lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
+        budgets = [completion_budget(length, limit, session.context) for length in lengths]
+        unfit = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
+        room = {"of": of, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
+        write_json(path, room)
     without = set(room["without"])
     kept = [problem for problem in problems if problem.problem_id not in without]
     if not kept:
