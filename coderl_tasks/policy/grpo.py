@@ -35,7 +35,7 @@ that a crash lost could not be replayed.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,11 +215,6 @@ class PolicyLoss:
     name: LossName = LOSS_FN
     config: Mapping[str, float] = field(default_factory=dict)
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        """What the service is asked for: its name of the loss, and its configuration."""
-        return {"loss_fn": self.name, "loss_fn_config": dict(self.config) or None}
-
     def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> CompletionLoss:
         """The loss from both sides' log-probabilities (T,) of a completion's tokens, float64."""
         logs = trainer - sampler
@@ -344,7 +339,8 @@ def submit_train_step(
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        forward_backward = training_client.forward_backward(list(datums), **loss.arguments)
+        config = dict(loss.config) or None
+        forward_backward = training_client.forward_backward(list(datums), loss_fn=loss.name, loss_fn_config=config)
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
         raise _update_error(error) from error

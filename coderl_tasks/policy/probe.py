@@ -241,7 +241,7 @@ async def _trained_logprobs(
     # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
     told = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
     with tinker_errors(f"computing log-probabilities{told}"):
-        output = await trainer.forward(datums, **loss.arguments)
+        output = await trainer.forward(datums, loss_fn=loss.name, loss_fn_config=dict(loss.config) or None)
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [
         answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None

@@ -189,7 +189,8 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
 
 def kl_to_base(scored: pl.DataFrame) -> float | None:
     """The mean of sampler less base log-probability, in nats, over the tokens that have the base model's, or None."""
-    return _gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null()))[1]
+    known = scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())
+    return _gaps(known)[1] if known.height else None
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
@@ -198,14 +199,15 @@ def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
     gaps, mean = _gaps(rows)
-    return [advantage + coef * ((mean or 0.0) - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
+    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
 
 
-def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float | None]:
-    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens."""
+def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float]:
+    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens (0 without
+    any)."""
     pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
     gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
-    return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
+    return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else 0.0
 
 
 def build_datums(

@@ -265,7 +265,7 @@ class Session:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
             # Only when no other work is left: closing ends the models and samplers of a released session.
             self._working -= 1
-            if not self._working:
+            if self._released and not self._working:
                 await self._close_released()
 
     async def service(self) -> tinker.ServiceClient:

@@ -91,8 +91,8 @@ class Learner:
             commit = self._directory.step(updates - 1).read_commit()
             path = commit.sampler_path if commit is not None else None
         sampler: tinker.SamplingClient | None = None
-        service = await self._session.service()
         if path is not None:
+            service = await self._session.service()
             try:
                 sampler = await clients.create_sampling_client(service, sampler_path=path)
             except ConfigError as error:

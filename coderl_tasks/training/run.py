@@ -244,11 +244,6 @@ class TrainingRun:
         return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
     @property
-    def sends_seeds(self) -> bool:
-        """Whether sampling requests carry a seed: not where the service was found to clone with one."""
-        return self.probe is None or not self.probe.seeds_clone
-
-    @property
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""

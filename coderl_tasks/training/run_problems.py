@@ -84,7 +84,7 @@ def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: P
 def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
     """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
     Raises ConfigError if no problem is left."""
-    of = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    of: dict[str, Any] = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
     path = directory.path / "prompts.json"
     room: dict[str, Any] = {}
     # To encode the prompts of thousands of problems takes seconds: an earlier start recorded what came out.

@@ -212,6 +212,7 @@ def group_requests(
     `sampled` has the number of completions by group. A group's `first_completions` are always a request of their own: a
     step that is resumed makes the same requests."""
     settings, requests = run.settings, []
+    seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
     temperature = temperature_at(settings, run.directory.commits(), step)
     for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
         present = sampled.get(index, 0)
@@ -221,7 +222,7 @@ def group_requests(
         until = size if present else min(size, settings.first_completions or size)
         request = run.engine.request(
             *(run.pool[problem_id], index, until - present),
-            seed=seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix) if run.sends_seeds else None,
+            seed=None if seeds_clone else seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix),
             step=step,
             sampler_step=run.sampler_step(step),
             first_sample=present,
@@ -409,7 +410,8 @@ class SamplingAhead:
         """The sampled `step`; the steps after it are under way by then. Raises what sampling raised."""
         was_begun = step in self._begun
         window = range(step, step + 1 + self._ahead)
-        await self._cancel([begun for begun in self._begun if begun not in window])
+        if outside := [begun for begun in self._begun if begun not in window]:
+            await self._cancel(outside)
         for later in window:
             if later not in self._begun and (later == step or self._may_begin(later)):
                 self._begun[later] = asyncio.create_task(self._sample(later))

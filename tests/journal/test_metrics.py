@@ -48,7 +48,7 @@ def test_reconcile_follows_the_commits(tmp_path: Path) -> None:
 def test_reading_without_a_torn_last_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     assert metrics_rows(path) == []
-    rows = [BASELINE, {"step": 0, "mean_reward": 1, "loss": None}, step_row(1, 0.5)]
+    rows: list[dict[str, object]] = [BASELINE, {"step": 0, "mean_reward": 1, "loss": None}, step_row(1, 0.5)]
     log = MetricsLog(path)
     for row in rows:
         log.append(row)
