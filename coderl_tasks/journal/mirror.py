@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import NamedTuple
 
 from coderl_tasks.addresses import explained, filesystem, joined, local_path, make_folder_at
 from coderl_tasks.errors import InfraError
@@ -25,13 +24,9 @@ from coderl_tasks.paths import coderl_home
 logger = logging.getLogger(__name__)
 
 
-class Stamp(NamedTuple):
-    """What tells whether a file has been written again. The inode too: the file renamed into place may have the old
-    one's size, and its time within a clock tick."""
-
-    inode: int
-    written_ns: int
-    size: int
+Stamp = tuple[int, int, int]
+"""When a file was written (ns), its inode and size: what tells whether it has been written again. The file renamed into
+place may have the old one's size, and its time within a clock tick."""
 
 
 class Mirror:
@@ -65,7 +60,7 @@ class Mirror:
             now = self._stamps()
             # In the order in which they were written: what says whose groups these are is there before them, and a kill
             # in between leaves no groups that belong to nothing.
-            for name, stamp in sorted(now.items(), key=lambda item: item[1].written_ns):
+            for name, stamp in sorted(now.items(), key=lambda item: item[1][0]):
                 if self._sent.get(name) != stamp and self._put(name):
                     self._sent[name] = stamp
             # Last: whoever takes over in between finds a file, what replaced it, or both, but never neither.
@@ -96,7 +91,7 @@ class Mirror:
                 stat = path.stat()
                 if S_ISREG(stat.st_mode):
                     name = path.relative_to(self._local).as_posix()
-                    stamps[name] = Stamp(stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                    stamps[name] = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
         return stamps
 
 

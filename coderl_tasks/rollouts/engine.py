@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
@@ -63,42 +63,26 @@ class RolloutSettings:
     served_by: str = ""  # what answers for the policy, where that is to be recorded
 
 
+@dataclass(eq=False)
 class RolloutEngine:
-    """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards, and `budget` is
-    asked before each group."""
+    """Samples and grades groups as `settings` say."""
 
-    def __init__(
-        self,
-        judge: Judge,
-        renderer: Renderer,
-        settings: RolloutSettings,
-        *,
-        environment: Environment = CODE,
-        budget: Budget | None = None,
-    ) -> None:
-        self.environment = environment
-        self.settings = settings
-        self.renderer = renderer
-        self._judge = judge
-        self._budget = budget or Budget()
-        self._slots = asyncio.Semaphore(settings.concurrency)
+    judge: Judge
+    renderer: Renderer
+    settings: RolloutSettings
+    environment: Environment = CODE  # makes the prompts and the rewards
+    budget: Budget = field(default_factory=Budget)  # is asked before each group
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.settings.concurrency)
 
     def request(
-        self,
-        problem: Problem,
-        group_index: int,
-        num_samples: int,
-        *,
-        seed: int | None,
-        step: int = sampling.OUTSIDE_TRAINING,
-        attempt: int = 0,
-        sampler_step: int | None = None,
-        first_sample: int = 0,
-        temperature: float | None = None,
+        self, problem: Problem, group_index: int, num_samples: int, seed: int | None, **others: Any
     ) -> sampling.GroupRequest:
-        """Builds the request for `num_samples` completions of `problem`, numbered from `first_sample`. Without a `seed`
-        the service draws freely. `sampler_step` and `temperature` default to the settings'."""
+        """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
+        `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
+        values = {"temperature": self.settings.temperature, "sampler_step": self.settings.sampler_step} | others
         return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
@@ -107,11 +91,7 @@ class RolloutEngine:
             num_samples=num_samples,
             max_tokens=sampling.completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
             seed=seed,
-            step=step,
-            attempt=attempt,
-            sampler_step=self.settings.sampler_step if sampler_step is None else sampler_step,
-            first_sample=first_sample,
-            temperature=self.settings.temperature if temperature is None else temperature,
+            **values,
         )
 
     async def sample(
@@ -125,7 +105,7 @@ class RolloutEngine:
             group = sampling.group_frame(request, cut_off, decode=decode)
         else:
             # Hold a slot only for the request: recording and grading must not delay other groups.
-            async with self._slots, self._budget.room(request) as charge:
+            async with self._slots, self.budget.room(request) as charge:
                 completions = await sampling.sample_group(
                     sampler,
                     request.prompt_tokens,
@@ -151,7 +131,7 @@ class RolloutEngine:
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
-        scored = iter(await self.environment.score(self._judge, problem, texts))
+        scored = iter(await self.environment.score(self.judge, problem, texts))
         return sampling.graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
 
 

@@ -197,10 +197,6 @@ class Learner:
             start = {"step": step, "dataset_offset": (step + 1) * self._settings.problems_per_step}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
 
-    async def base_client(self) -> tinker.SamplingClient:
-        # Anew each time: a client ends with its session, which a retry may have replaced.
-        return await clients.create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
-
     async def _after(self, updates: int) -> _Trained:
         """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
         Raises ConfigError or DataError if an update cannot be replayed."""

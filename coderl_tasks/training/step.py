@@ -34,7 +34,7 @@ from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
 from coderl_tasks.journal.steps import Commit, StepProblems, index_step
 from coderl_tasks.policy import sampling
-from coderl_tasks.policy.clients import Kind
+from coderl_tasks.policy.clients import Kind, create_sampling_client
 from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.selection import outcome, seed_for
@@ -256,7 +256,7 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         base_rows = observed(scored, seed_for(settings.seed, "kl_base", step))
     if base_rows is not None and base_rows.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
-        base_client = await run.learner.base_client()
+        base_client = await create_sampling_client(await run.session.service(), base_model=settings.model_name)
         scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, base_rows)
     journal.write("scored", scored)
     return Phase(scored, time.monotonic() - started)

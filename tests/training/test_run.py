@@ -33,8 +33,7 @@ from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
 from coderl_tasks.training.around_steps import needs_probe
-from coderl_tasks.training.run import TrainingRun, recorded_probe
-from coderl_tasks.training.run_problems import fitting_problems, split_validation
+from coderl_tasks.training.run import TrainingRun, fitting_problems, recorded_probe, split_validation
 
 
 def problems(count: int) -> list[Problem]:
