@@ -41,7 +41,7 @@ from coderl_tasks.runtime.display import (
     publish_or_warn,
     saying_what_next,
 )
-from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
+from coderl_tasks.runtime.remote_shards import profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of

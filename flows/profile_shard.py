@@ -9,12 +9,11 @@ from prefect.concurrency.asyncio import concurrency
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.journal.mirror import recorded_at
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems import read_problem_rows
 from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.shard_dispatch import PROFILE
+from coderl_tasks.runtime.remote_shards import PROFILE, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 

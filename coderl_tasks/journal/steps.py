@@ -119,10 +119,9 @@ class GroupFiles:
 
     def read(self) -> dict[int, pl.DataFrame]:
         """The recorded groups by index, in order. Damaged ones are set aside and missing here."""
-        frames = {
-            index: read_frame(self.folder / f"{index:02d}.parquet", SAMPLED_SCHEMA) for index in sorted(self.indices())
-        }
-        return {index: frame for index, frame in frames.items() if frame is not None}
+        paths = {index: self.folder / f"{index:02d}.parquet" for index in sorted(self.indices())}
+        frames = ((index, read_frame(path, SAMPLED_SCHEMA)) for index, path in paths.items())
+        return {index: frame for index, frame in frames if frame is not None}
 
     def indices(self) -> set[int]:
         """Which groups are recorded, damaged or not."""

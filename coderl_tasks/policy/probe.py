@@ -16,10 +16,10 @@ sampler's own scores of a text (`compute_logprobs`) would not show that the two 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -68,14 +68,6 @@ class Probe:
     logprobs_at: LogprobsAt | None  # which distribution those are of; None at 1
     duplicate_rate: float  # as in metrics.jsonl
     tokens: int  # that the probe sampled
-
-    @classmethod
-    def recorded(cls, record: Mapping[str, Any] | None) -> Self | None:
-        return None if record is None else cls(**record)
-
-    def is_of(self, service: str, model: str, temperature: float) -> bool:
-        """Whether this is what a probe of `service` would find out again."""
-        return (self.service, self.model, self.temperature) == (service, model, temperature)
 
     def summary(self) -> str:
         parts = [

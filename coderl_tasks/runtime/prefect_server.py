@@ -176,13 +176,13 @@ def _status(api_url: str, auth: str | None) -> int | None:
 
 
 @contextmanager
-def embedded_prefect(port: int | None = None) -> Iterator[str]:
-    """A `prefect server` on loopback, on a free port unless told, its database under `CODERL_HOME`; its API address.
+def embedded_prefect() -> Iterator[str]:
+    """A `prefect server` on a free port of loopback, its database under `CODERL_HOME`; its API address.
     Raises InfraError where the database has no room: the server would end at its start, and could not log why."""
     require_room([_home()])
     with ExitStack() as stack:
         with _one_at_a_time(), _damage_named(_home() / "prefect.db"):
-            api_url = stack.enter_context(_started(port or free_port()))
+            api_url = stack.enter_context(_started(free_port()))
         yield api_url
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
-import polars as pl
 from prefect import task
 
 from coderl_tasks.errors import DataError
@@ -72,22 +71,20 @@ async def prepare(
         say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
         sampled = await sample(run, step)
         scored = await score(run, step, sampled)
-        if different := differences(run, step, scored.rollouts):
-            say(f"warning: step {step} was scored otherwise, and so its update is another one: {different}")
+        commit = run.directory.step(step).read_commit()
+        counted, found = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
+        differing = [
+            f"{name} {counted.get(name)} -> {found[name]}" for name in COMPARED if counted.get(name) != found[name]
+        ]
+        if differing:
+            differences = ", ".join(differing)
+            say(f"warning: step {step} was scored otherwise, and so its update is another one: {differences}")
         sampled.release()
         scored.release()
     if needs_probe(run):
-        found = await probe(run)
-        for line in (f"probe: {found.summary()}", *(f"warning: {warning}" for warning in found.warnings())):
+        service = await probe(run)
+        for line in (f"probe: {service.summary()}", *(f"warning: {warning}" for warning in service.warnings())):
             say(line)
-
-
-def differences(run: TrainingRun, step: int, scored: pl.DataFrame) -> str:
-    """How re-scored rollouts differ from those that the commit of `step` counted; empty if they do not."""
-    commit = run.directory.step(step).read_commit()
-    recorded, found = commit.metrics if commit is not None else {}, rollout_metrics(scored)
-    differing = [name for name in COMPARED if recorded.get(name) != found[name]]
-    return ", ".join(f"{name} {recorded.get(name)} -> {found[name]}" for name in differing)
 
 
 def needs_probe(run: TrainingRun) -> bool:

@@ -304,10 +304,12 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
 
 def recorded_probe(run: TrainingRun) -> Probe | None:
     """What an earlier start found out about this very service, model and temperature; None for an embedded server."""
-    found, service = Probe.recorded(run.directory.config.get("probe")), run.session.service_address
+    found, service, settings = run.directory.config.get("probe"), run.session.service_address, run.settings
     if found is None or service is None:
         return None
-    return found if found.is_of(service, run.settings.model_name, run.settings.temperature) else None
+    probe = Probe(**found)
+    is_same = (probe.service, probe.model, probe.temperature) == (service, settings.model_name, settings.temperature)
+    return probe if is_same else None
 
 
 def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:

@@ -9,8 +9,8 @@ import pytest
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.journal.atomic import DirectoryBusyError, make_folder, write_bytes
-from coderl_tasks.journal.mirror import Mirror, recorded_at
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.runtime.remote_shards import Mirror, recorded_at
 
 
 @pytest.fixture
