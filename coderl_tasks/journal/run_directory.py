@@ -126,11 +126,8 @@ class RunDirectory:
     def __init__(
         self, path: Path, config: dict[str, Any], lock: atomic.DirectoryLock, changes: list[ConfigChange], resumed: bool
     ):
-        self.path = path
-        self.config = config
-        self.changes = changes
-        self.resumed = resumed
-        self.finished = False
+        self.path, self.config, self.changes = path, config, changes
+        self.resumed, self.finished = resumed, False
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self._lock = lock
         self._commits: list[Commit] = []

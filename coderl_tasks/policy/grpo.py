@@ -199,15 +199,6 @@ Advantage = float | np.ndarray
 LOSS_FN: LossName = "importance_sampling"
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionLoss:
-    """The loss of one completion, summed over its tokens."""
-
-    loss: float
-    ratios: np.ndarray  # the tokens' importance ratios (T,) as the loss takes them
-    clipped: int | None  # how many tokens it cuts at a threshold; None: it has none
-
-
 @dataclass(frozen=True)
 class PolicyLoss:
     """A loss with all that it is told (a key for each that LOSS_CONFIG has of it)."""
@@ -215,22 +206,26 @@ class PolicyLoss:
     name: LossName = LOSS_FN
     config: Mapping[str, float] = field(default_factory=dict)
 
-    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> CompletionLoss:
-        """The loss from both sides' log-probabilities (T,) of a completion's tokens, float64."""
+    def of_completion(
+        self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage
+    ) -> tuple[float, np.ndarray, int | None]:
+        """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
+        takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
+        sides' log-probabilities (T,) of the tokens, float64."""
         logs = trainer - sampler
         ratios = np.full(len(logs), np.exp(logs.mean())) if self.name == "gspo" else np.exp(logs)
         if self.name == "importance_sampling":
-            return CompletionLoss(-_weighted(ratios, advantage), ratios, None)
+            return -_weighted(ratios, advantage), ratios, None
         if self.name == "dro":
             penalty = self.config["beta"] / 2 * (logs**2).sum()
-            return CompletionLoss(float(penalty) - _weighted(trainer, advantage), ratios, None)
+            return float(penalty) - _weighted(trainer, advantage), ratios, None
         low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
         cut = np.clip(ratios, low, high)
         if self.name == "cispo":
-            return CompletionLoss(-_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum()))
+            return -_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum())
         # Only on the side where the advantage would push the ratio on: the other one is still to be pulled back.
         clipped = cut * advantage < ratios * advantage
-        return CompletionLoss(-float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum()))
+        return -float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum())
 
 
 def _weighted(values: np.ndarray, advantage: Advantage) -> float:

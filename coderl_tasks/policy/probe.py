@@ -17,6 +17,7 @@ sampler's own scores of a text (`compute_logprobs`) would not show that the two 
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -261,8 +262,20 @@ async def _logprobs_at(
     unscaled = _mean_gap(completions, trained)
     nearest, farthest = [], []
     for completion, scores in zip(completions, trained, strict=True):
-        top = await _top_logprobs(sampler, prompt, completion.tokens)
-        if top is None:
+        rows: Sequence[list[tuple[int, float]] | None] = ()
+        # A service may not offer this; what is refused for another reason was refused before.
+        with suppress(ConfigError), tinker_errors("asking for top-k log-probabilities"):
+            response = await sampler.sample(
+                prompt=tinker.ModelInput.from_ints([*prompt, *completion.tokens]),
+                num_samples=1,
+                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
+                include_prompt_logprobs=True,
+                topk_prompt_logprobs=TOP_K,
+            )
+            rows = response.topk_prompt_logprobs or ()
+        # The most probable tokens in the place of each of the completion's tokens.
+        top = [row for row in rows[len(prompt) :] if row]
+        if len(top) != len(completion.tokens):
             return "unscaled" if unscaled <= tolerance else "unknown"
         # At `temperature` a log-probability is only known to lie between bounds: note the least and greatest gap.
         low, high = scaled_bounds(scores, top, temperature)
@@ -273,26 +286,6 @@ async def _logprobs_at(
     if unscaled <= min(tolerance, float(np.concatenate(farthest).mean())):
         return "unscaled"
     return "scaled" if float(np.concatenate(nearest).mean()) <= tolerance else "neither"
-
-
-async def _top_logprobs(
-    sampler: tinker.SamplingClient, prompt: list[int], tokens: list[int]
-) -> list[list[tuple[int, float]]] | None:
-    """The TOP_K most probable tokens, with log-probabilities at temperature 1, in the place of each of `tokens`; None
-    where the service has none to give."""
-    try:
-        with tinker_errors("asking for top-k log-probabilities"):
-            response = await sampler.sample(
-                prompt=tinker.ModelInput.from_ints([*prompt, *tokens]),
-                num_samples=1,
-                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
-                include_prompt_logprobs=True,
-                topk_prompt_logprobs=TOP_K,
-            )
-    except ConfigError:  # not offered; what is refused for another reason was refused before
-        return None
-    found = [row for row in (response.topk_prompt_logprobs or [])[len(prompt) :] if row]
-    return found if len(found) == len(tokens) else None
 
 
 def scaled_bounds(

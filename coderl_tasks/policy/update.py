@@ -315,13 +315,13 @@ def _step(
         if len(trainer) != len(sampler):
             lengths = f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens"
             raise grpo.UpdateFailedError(lengths)
-        found = loss.of_completion(trainer, sampler, advantages[index])
+        completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, advantages[index])
         gap += float((sampler - trainer).sum())
-        total += found.loss
+        total += completion_loss
         tokens += len(sampler)
-        ratio_sum += float(found.ratios.sum())
-        ratio_max = max(ratio_max, float(found.ratios.max()))
-        clipped = clipped if found.clipped is None else (clipped or 0) + found.clipped
+        ratio_sum += float(ratios.sum())
+        ratio_max = max(ratio_max, float(ratios.max()))
+        clipped = clipped if completion_clipped is None else (clipped or 0) + completion_clipped
     # Not retryable: a replay repeats the update bit for bit, and would end here again.
     if not np.isfinite([total, gap]).all():
         raise grpo.UpdateRefusedError(

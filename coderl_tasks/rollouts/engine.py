@@ -193,15 +193,11 @@ class Session:
         served_by: str = "",
         budget: Budget | None = None,
     ) -> None:
-        self.judge = judge
-        self.renderer = renderer
-        self.context = context
-        self.environment = environment
+        self.judge, self.renderer, self.context, self.environment = judge, renderer, context, environment
         self.service_address = None if used.tinker_is_embedded else clients.service_address(used.tinker_url)
         self.served_by = served_by
         self.budget = budget or Budget()
-        self._used = used
-        self._model_name = model_name
+        self._used, self._model_name = used, model_name
         self._reopens = False  # whether a session was released before
         self.current: tinker.ServiceClient | None = None
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.

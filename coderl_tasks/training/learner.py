@@ -61,9 +61,7 @@ class Learner:
     """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
-        self._session = session
-        self._directory = directory
-        self._settings = settings
+        self._session, self._directory, self._settings = session, directory, settings
         self.method = UpdateMethod(
             PolicyLoss(settings.loss_fn, settings.loss_config()),
             settings.epochs_per_rollout_batch,

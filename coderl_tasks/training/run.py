@@ -196,12 +196,8 @@ class TrainingRun:
         test_orders: Orders,
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
-        self.settings = settings
-        self.directory = directory
-        self.session = session
-        self.pool = pool
-        self.test_problems = test_problems
-        self.validation_problems = validation_problems
+        self.settings, self.directory, self.session = settings, directory, session
+        self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory)
