@@ -26,7 +26,7 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
 from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
-from coderl_tasks.journal.unfinished import recorded_settings, working_in
+from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult

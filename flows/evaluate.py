@@ -17,9 +17,8 @@ from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import recorded_config, recorded_settings, working_in
 from coderl_tasks.journal.steps import FINAL, EvalJournal
-from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.planning.flow_plans import (
     compared_name,
     compared_sides,

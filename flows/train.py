@@ -26,9 +26,9 @@ from coderl_tasks.insight.token_uses import costs
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.atomic import held_by
 from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
+from coderl_tasks.journal.recorded_json import LOCK_FILE
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
-from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.estimates import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
 from coderl_tasks.planning.speeds import recorded_speed

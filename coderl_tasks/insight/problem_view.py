@@ -24,7 +24,7 @@ from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference,
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.atomic import DamagedFileError
-from coderl_tasks.journal.json_shapes import Config, read_shaped
+from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
 from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder

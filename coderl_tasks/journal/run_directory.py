@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import atomic
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.run_config import (
+from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
     FINDINGS,
     FORMAT,

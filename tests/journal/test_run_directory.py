@@ -16,10 +16,9 @@ import pytest
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
-from coderl_tasks.journal.run_config import FORMAT, check_resume
+from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
 from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
 from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, index_files, index_step
-from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import is_open_to_others, private_folder
 
 Config = dict[str, Any]

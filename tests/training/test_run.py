@@ -13,7 +13,7 @@ from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
-from coderl_tasks.journal.run_config import check_resume
+from coderl_tasks.journal.recorded_json import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.planning.training_plan import (
