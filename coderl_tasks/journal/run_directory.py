@@ -18,7 +18,7 @@ commits are the record and this file is drawn from them: a crash between a commi
 import errno
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -118,7 +118,7 @@ def row_identity(row: atomic.Row) -> tuple[int, bool, str]:
     return int(row["step"]), is_eval_row(row), str(row.get("eval/name", ""))
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run's directory, held by this process until `close` (or the end of a `with` block). `config` is what
     config.json says: the settings, and FINDINGS. `changes` are the settings that differ from the recorded ones;
     `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
@@ -227,9 +227,6 @@ class RunDirectory:
 
     def close(self) -> None:
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

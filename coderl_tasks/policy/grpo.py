@@ -272,9 +272,13 @@ def array_datum(
     advantage: Advantage,
     loss_fn: LossName = LOSS_FN,
 ) -> tinker.types.Datum:
-    """As `make_datum` (`tokens`: prompt + completion, `ob_len`: the prompt's length), but the input's tokens stay an
-    array, and what else `loss_fn` reads is added. A step's 24 million tokens take 0.1 GB as arrays, 1 GB as lists. The
-    SDK sends both as the same bytes, but can neither compare nor dump the array."""
+    """Returns the training example of one completion, with the inputs that `loss_fn` reads. `tokens` (n,) are those of
+    the prompt, `ob_len` of them, and the completion. `logprobs` are the sampler's, for the completion's tokens, all
+    tokens or all targets; `advantage` is the completion's, or one per completion token. Raises ValueError for any other
+    length, an empty prompt or completion.
+
+    The input's tokens stay an array: a step's 24 million take 0.1 GB as arrays, 1 GB as lists. The SDK sends both as
+    the same bytes, but can neither compare nor dump the array."""
     n = len(tokens)
     if ob_len < 1:
         raise ValueError(f"ob_len must be at least 1 (the prompt's length), got {ob_len}")

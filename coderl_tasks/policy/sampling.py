@@ -25,7 +25,6 @@ from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
 from coderl_tasks.policy import rollout
 from coderl_tasks.policy.clients import tinker_errors
 
-Stop = Sequence[int] | Sequence[str] | None
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 OUTSIDE_TRAINING = -1
@@ -79,7 +78,7 @@ async def sample_group(
     max_tokens: int,
     temperature: float,
     seed: int | None,
-    stop: Stop = None,
+    stop: Sequence[int] | Sequence[str] | None = None,
     top_p: float = 1.0,
 ) -> list[Completion]:
     """Samples `num_samples` completions of one prompt in one request. `stop` None means the model's own end token. If

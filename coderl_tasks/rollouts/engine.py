@@ -35,10 +35,7 @@ from coderl_tasks.services import Services
 from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
-Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]
 Record = Callable[[pl.DataFrame], None]
-Key = tuple[int, int]
-"""(step, group_index)"""
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 SUPERVISION_S = 1.0
@@ -139,9 +136,10 @@ class GradedAhead:
     """Groups that are graded while others are still being sampled, each completion at most once until its step is
     released."""
 
-    def __init__(self, grade: Grade) -> None:
+    def __init__(self, grade: Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]) -> None:
         self._grade = grade
-        self._parts: dict[Key, list[tuple[int, asyncio.Task[pl.DataFrame]]]] = {}
+        # By (step, group_index), each part with its height.
+        self._parts: dict[tuple[int, int], list[tuple[int, asyncio.Task[pl.DataFrame]]]] = {}
 
     def start(self, group: pl.DataFrame) -> None:
         """Begin to grade what of `group` (SAMPLED_SCHEMA) is not yet: of one that has grown, what it grew by."""
@@ -161,17 +159,13 @@ class GradedAhead:
         return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
 
     async def release(self, *steps: int) -> None:
-        """Cancel what is under way of these steps, and let their groups be graded afresh."""
+        """Cancel what is under way of these steps (all if none is named), and let their groups be graded afresh."""
         # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
-        keys = [key for key in self._parts if key[0] in steps]
+        keys = [key for key in self._parts if not steps or key[0] in steps]
         tasks = [task for key in keys for _, task in self._parts.pop(key)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Cancel what is under way."""
-        await self.release(*(step for step, _ in self._parts))
 
 
 class Session:

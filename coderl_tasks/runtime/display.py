@@ -86,7 +86,7 @@ class StepProgress:
     def __init__(
         self, console: Console, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._total, self._done, self._clock, self._last = total, done, clock, clock()
+        self.total, self.done, self._clock, self._last = total, done, clock, clock()
         self._pace: float | None = None
         self._has_bar = console.is_terminal
         name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
@@ -108,9 +108,9 @@ class StepProgress:
     @property
     def left_s(self) -> float | None:
         """Seconds left at the recent pace; None before the first step or without a known end."""
-        if self._pace is None or self._total is None:
+        if self._pace is None or self.total is None:
             return None
-        return self._pace * max(self._total - self._done, 0)
+        return self._pace * max(self.total - self.done, 0)
 
     def phase(self, text: str) -> None:
         """Name what is going on now (sampling, scoring, evaluation at step 9, ...)."""
@@ -123,11 +123,11 @@ class StepProgress:
         now = self._clock()
         taken, self._last = now - self._last, now
         self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
-        self._done += 1
+        self.done += 1
         left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
-        self._bar.update(self._task, completed=self._done, left=left)
+        self._bar.update(self._task, completed=self.done, left=left)
         # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self._total, None if self._has_bar else self.left_s)
+        return step_line(row, self.total, None if self._has_bar else self.left_s)
 
 
 @dataclass
@@ -159,8 +159,6 @@ class Display:
         _package.addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
-        self._total: int | None = None
-        self._done = 0
 
     def say(self, text: str) -> None:
         """A line for people, which the logs.log of a run has too."""
@@ -240,9 +238,8 @@ class Display:
     @asynccontextmanager
     async def steps(self, last_step: int | None, done: int) -> AsyncIterator[None]:
         """Shows training steps while the block runs; `done` of them were done before."""
-        self._total, self._done = None if last_step is None else last_step + 1, done
-        await self._move_artifact()
-        with StepProgress(self._console, self._total, done) as self._steps:
+        with StepProgress(self._console, None if last_step is None else last_step + 1, done) as self._steps:
+            await self._move_artifact()
             yield
         self._steps = None
 
@@ -258,13 +255,13 @@ class Display:
     async def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""
         self.row(row)
-        self._done += 1
         await self._move_artifact()
 
     async def _move_artifact(self) -> None:
-        if not self._total:
+        steps, artifact, what = self._steps, self._artifact, "the progress artifact"
+        if steps is None or not steps.total:
             return
-        what, progress, artifact = "the progress artifact", 100.0 * self._done / self._total, self._artifact
+        progress = 100.0 * steps.done / steps.total
         if artifact is None:
             create = partial(acreate_progress_artifact, progress, key="training", description="steps trained")
             self._artifact = await best_effort(what, create)
@@ -277,17 +274,6 @@ def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned:
     return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
 
 
-def what_next(command: str, error: BaseException) -> str:
-    """How `command` goes on with what `error` stopped: some errors recur until what they name is put right."""
-    if isinstance(error, BudgetReachedError):
-        words = shlex.split(command)
-        setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
-        kept = [word for word in words if word.partition("=")[0] != setting]
-        return f"with a higher {setting}, say, {shlex.join([*kept, f'{setting}={2 * error.cap:.10g}'])} goes on"
-    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
-    return f"{first}{command} goes on"
-
-
 _in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
 
 
@@ -298,15 +284,23 @@ def is_part() -> bool:
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Of a
-    pipeline and its part only the pipeline does."""
+    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Some errors
+    recur until what they name is put right. Of a pipeline and its part only the pipeline says so."""
     part = is_part()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
+        how = f"{command} goes on"
+        if isinstance(error, BudgetReachedError):
+            words = shlex.split(command)
+            setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
+            others = [word for word in words if word.partition("=")[0] != setting]
+            how = f"with a higher {setting}, say, {shlex.join([*others, f'{setting}={2 * error.cap:.10g}'])} goes on"
+        elif isinstance(error, ConfigError | DataError):
+            how = f"put right what the error below names, then {how}"
         if not part:
-            display.say(f"{stopped()}; {what_next(command, error)}")
+            display.say(f"{stopped()}; {how}")
         raise
     finally:
         _in_a_block.reset(token)

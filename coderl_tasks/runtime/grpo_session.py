@@ -17,9 +17,10 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
@@ -127,7 +128,7 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
     return str(path)
 
 
-class GrpoSession:
+class GrpoSession(AbstractContextManager["GrpoSession"]):
     """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
     work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
 
@@ -323,9 +324,6 @@ class GrpoSession:
         if self._thread.is_alive() and self._opened.done() and self._opened.exception() is None:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -97,6 +97,7 @@ def stopped_before(settings: TrainSettings, commits: Sequence[Commit]) -> int | 
 
 
 def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str, step: int | None) -> list[Act]:
+    """The acts on `setting` that hold at `step` (None: at any step); none unless steer=act."""
     if settings.steer != "act":
         return []
     acts = (Act(**row) for commit in commits for row in commit.acts)
@@ -104,6 +105,8 @@ def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str,
 
 
 class Steering:
+    """Decides the acts of a run, from the metrics of its committed steps."""
+
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
@@ -220,17 +223,11 @@ class TrainingRun:
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
-        self.adaptive = (
-            Adaptive(
-                list(pool.values()),
-                profiled or {},
-                lambda: [commit.outcomes for commit in directory.commits()],
-                completions=settings.first_completions or settings.completions_per_problem,
-                lag=settings.max_steps_off_policy,
-            )
-            if settings.selection == "adaptive"
-            else None
-        )
+        self.adaptive: Adaptive | None = None
+        if settings.selection == "adaptive":
+            size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
+            problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
+            self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
 
     @property
     def last_step(self) -> int | None:
@@ -295,7 +292,7 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
             yield run
         finally:
             # Before the session closes: grading uses its sandbox client.
-            await run.graded_ahead.close()
+            await run.graded_ahead.release()
 
 
 def recorded_probe(run: TrainingRun) -> Probe | None:

@@ -19,9 +19,10 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import tinker
@@ -385,7 +386,7 @@ async def run_step(
     return commit, notices
 
 
-class SamplingAhead:
+class SamplingAhead(AbstractAsyncContextManager["SamplingAhead"]):
     """Runs `sample`, which retries what is retryable, for one step after the other, and for up to `ahead` steps before
     their turn, of which `may_begin` is true.
 
@@ -399,9 +400,6 @@ class SamplingAhead:
         self._may_begin = may_begin
         self._ahead = ahead
         self._begun: dict[int, asyncio.Task[Phase]] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._cancel(list(self._begun))
