@@ -156,8 +156,8 @@ class Budget:
         """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
         if self.max_tokens is not None and then.counted > self.max_tokens:
-            said = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
-            return "max_tokens_total", self.max_tokens, said
+            reason = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
+            return "max_tokens_total", self.max_tokens, reason
         if self.max_usd is not None and self.price is not None:
             spent, more, usd = self.price.usd(self.spent), self.price.usd(most), self.price.usd(then)
             assert spent is not None and more is not None and usd is not None, "require_price has seen to it"

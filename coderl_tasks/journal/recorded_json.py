@@ -187,8 +187,8 @@ class ConfigChange:
 
     def on_resume(self, step: int) -> str:
         """The line to show when a run resumes at `step`."""
-        said = f"changed on resume, from step {step} on: {self}"
-        return f"warning: {said}" if _SETTINGS.get(self.key, _PLAIN).on_resume == "warned" else said
+        line = f"changed on resume, from step {step} on: {self}"
+        return f"warning: {line}" if _SETTINGS.get(self.key, _PLAIN).on_resume == "warned" else line
 
 
 def recorded_config(run: Path | None) -> dict[str, Any] | None:

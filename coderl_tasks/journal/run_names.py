@@ -39,23 +39,23 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
     path = Path(given).expanduser()
     named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
     places = (*named, path) if is_name(given) else (path,)
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None and given == LATEST:
+    directory = next((place for place in places if place.is_dir()), None)
+    if directory is None and given == LATEST:
         root = runs_root()
         runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
         if not runs:
             raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
         # Its folder, or one of its logs, was written last.
-        found = max(
+        directory = max(
             runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name)
         )
-    if found is None and path.is_file() and _is_there(path.parent):
-        found = path.parent
-    if found is None:
+    if directory is None and path.is_file() and _is_there(path.parent):
+        directory = path.parent
+    if directory is None:
         what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
         near = [*near_runs(path), *(near_names(given, POOLS) if is_name(given) else ())]
         raise ConfigError(f"{what}{did_you_mean(near)} (coderl runs and coderl pools list them)")
-    return found
+    return directory
 
 
 def doubt(path: Path) -> str | None:

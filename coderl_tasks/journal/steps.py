@@ -278,21 +278,21 @@ class EvalJournal:
 
 def index_files(run: Path) -> dict[Path, range]:
     """The files of the index, in order, and the steps that each holds; no step is in two of them."""
-    found = _all_files(run)
-    in_many = {step for steps in found.values() if len(steps) > 1 for step in steps}
+    files = _all_files(run)
+    in_many = {step for steps in files.values() if len(steps) > 1 for step in steps}
     # A kill may leave files of single steps that are in a file of many by now.
-    return {file: steps for file, steps in found.items() if len(steps) > 1 or steps.start not in in_many}
+    return {file: steps for file, steps in files.items() if len(steps) > 1 or steps.start not in in_many}
 
 
 def _all_files(run: Path) -> dict[Path, range]:
     """Every file of the index, those of many steps first, and the steps that each holds."""
-    found = {}
+    files = {}
     for file in sorted((run / "index").glob("*.parquet")):
         number = file.stem.removeprefix("step-")
         if number.isdecimal():
             n_steps = STEPS_PER_FILE if number == file.stem else 1
-            found[file] = range(int(number) + 1 - n_steps, int(number) + 1)
-    return found
+            files[file] = range(int(number) + 1 - n_steps, int(number) + 1)
+    return files
 
 
 def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:

@@ -84,27 +84,27 @@ class Probe:
 
     def warnings(self) -> list[str]:
         """What the user should know of this service before training, one line each."""
-        found = []
+        lines = []
         if self.served is not None and not same_model(self.served, self.model):
-            found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
+            lines.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
         if self.seeds_clone:
-            found.append(
+            lines.append(
                 "samples of one request with a seed are clones on this service: no seeds are sent, so that groups that "
                 "have to be sampled again come out different; what is recorded is replayed as ever"
             )
         if self.stops == "left out":
-            found.append("completions that stop do not end with their stop token: the policy is not trained to stop")
+            lines.append("completions that stop do not end with their stop token: the policy is not trained to stop")
         if self.stops == "none seen":
-            found.append("no completion stopped, though greedy decoding was to: stop tokens may be ignored here")
+            lines.append("no completion stopped, though greedy decoding was to: stop tokens may be ignored here")
         if self.gap > NOISE:
-            found.append(
+            lines.append(
                 f"sampled and trained log-probabilities of the same tokens differ by {self.gap:.2g} nats per token at "
                 f"temperature 1 (numerical noise stays below {NOISE}): importance ratios are off by a factor of "
                 f"{math.exp(self.gap):.2f} before anything is trained"
             )
         if self.logprobs_at is not None:
-            found.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
-        return found
+            lines.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
+        return lines
 
     def fault(self) -> str | None:
         """Why nothing can be trained on this service, whatever the settings; None if it can."""
@@ -232,8 +232,8 @@ async def _trained_logprobs(
         array_datum(np.array([*prompt, *c.tokens]), c.logprobs or [], len(prompt), 0.0, loss.name) for c in completions
     ]
     # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
-    told = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
-    with tinker_errors(f"computing log-probabilities{told}"):
+    with_loss = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
+    with tinker_errors(f"computing log-probabilities{with_loss}"):
         output = await trainer.forward(datums, loss_fn=loss.name, loss_fn_config=dict(loss.config) or None)
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [

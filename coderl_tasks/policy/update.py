@@ -175,8 +175,8 @@ async def with_base_logprobs(
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(base_logprobs, dtype=pl.Float32)
 
-    found = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
-    column = [next(found) if is_asked else None for is_asked in which]
+    computed = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
+    column = [next(computed) if is_asked else None for is_asked in which]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
 

@@ -113,18 +113,18 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
     if isinstance(rows, str | Path | Mapping):
         hint = "(a file: coderl curate makes a pool of it for pool=)"
         raise ConfigError(f"problems is a list of rows, each a dict {hint}")
-    found = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
-    if not found:
+    problems = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
+    if not problems:
         raise ConfigError("problems is empty: there is nothing to train on")
     places: dict[str, int] = {}
-    for number, problem in enumerate(found):
+    for number, problem in enumerate(problems):
         if (first := places.setdefault(problem.problem_id, number)) != number:
             what = "two of the problems have one problem_id, or are the same"
             raise ConfigError(f"problems[{first}] and problems[{number}]: {what}")
-    content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
+    content = json.dumps([problem.to_row() for problem in problems], sort_keys=True).encode()
     path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
-        write_parquet(path, problems_frame(found))
+        write_parquet(path, problems_frame(problems))
     return str(path)
 
 

@@ -94,7 +94,7 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
         return False
 
 
-def told(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
+def json_answer(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
     """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
     try:
         with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:

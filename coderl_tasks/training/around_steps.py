@@ -40,9 +40,9 @@ def lost_scores(run: TrainingRun) -> list[int]:
     # With max_steps_off_policy the next step is sampled from an older policy: count only states up to that one.
     states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
     saved = max((state.updates for state in states), default=0)
-    kept = max((state.updates for state in states if state.kept), default=0)
+    lasting = max((state.updates for state in states if state.kept), default=0)
     lost = []
-    for step in range(kept, committed):
+    for step in range(lasting, committed):
         journal = run.directory.step(step)
         if journal.read("scored") is not None:
             continue
@@ -72,9 +72,11 @@ async def prepare(
         sampled = await sample(run, step)
         scored = await score(run, step, sampled)
         commit = run.directory.step(step).read_commit()
-        counted, found = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
+        counted, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
         differing = [
-            f"{name} {counted.get(name)} -> {found[name]}" for name in COMPARED if counted.get(name) != found[name]
+            f"{name} {counted.get(name)} -> {rescored[name]}"
+            for name in COMPARED
+            if counted.get(name) != rescored[name]
         ]
         if differing:
             differences = ", ".join(differing)
@@ -100,18 +102,18 @@ async def probe_run(run: TrainingRun) -> Probe:
     assert service is not None
     sampler = await run.learner.sampling_client(updates)
     async with run.learner.trainer(updates) as trainer:
-        found = await probe_service(
+        probe = await probe_service(
             *(sampler, trainer, run.session.renderer),
             service=service,
             model=run.settings.model_name,
             temperature=run.settings.temperature,
             loss=run.learner.method.loss,
         )
-    found.require_trainable()
+    probe.require_trainable()
     # Only if it can be trained on: a service that is put right is probed anew by the next start.
-    run.directory.record_finding("probe", asdict(found))
-    run.probe = found
-    return found
+    run.directory.record_finding("probe", asdict(probe))
+    run.probe = probe
+    return probe
 
 
 @task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)

@@ -141,7 +141,7 @@ class Learner:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
         rows, commits = read_checkpoints(self._directory.path), self._directory.commits()
         states = [SavedState(int(row["step"]) + 1, row["state_path"], True) for row in rows if "state_path" in row]
-        rolling = [SavedState(one.step + 1, one.state_path, False) for one in commits if one.state_path is not None]
+        rolling = [SavedState(c.step + 1, c.state_path, False) for c in commits if c.state_path is not None]
         states += rolling[-self._settings.rolling_states :]
         # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)

@@ -297,10 +297,10 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
 
 def recorded_probe(run: TrainingRun) -> Probe | None:
     """What an earlier start found out about this very service, model and temperature; None for an embedded server."""
-    found, service, settings = run.directory.config.get("probe"), run.session.service_address, run.settings
-    if found is None or service is None:
+    recorded, service, settings = run.directory.config.get("probe"), run.session.service_address, run.settings
+    if recorded is None or service is None:
         return None
-    probe = Probe(**found)
+    probe = Probe(**recorded)
     is_same = (probe.service, probe.model, probe.temperature) == (service, settings.model_name, settings.temperature)
     return probe if is_same else None
 
@@ -369,15 +369,15 @@ def fitting_problems(session: Session, problems: list[Problem], directory: RunDi
         room = {"of": of, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
         write_json(path, room)
     without = set(room["without"])
-    kept = [problem for problem in problems if problem.problem_id not in without]
-    if not kept:
+    fitting = [problem for problem in problems if problem.problem_id not in without]
+    if not fitting:
         raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
     if without:
-        logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(kept), len(problems))
+        logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(fitting), len(problems))
     if room["capped"]:
         capped = of["max_tokens"], room["capped"], session.context
         logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", *capped)
-    return kept
+    return fitting
 
 
 def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:

@@ -295,7 +295,7 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
         adam=adam.model_dump(),
         method=run.learner.method.record(),
         # A single optimizer step is in the metrics.
-        updates=[one.row() for one in result.steps] if len(result.steps) > 1 else [],
+        updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
         acts=[] if decided is None else [asdict(decided[0])],
         outcomes=[]
         if run.adaptive is None
