@@ -36,9 +36,6 @@ FORMAT = 1  # version of the run directory's format, the one that the first rele
 _SETTINGS = {key: about(field) for key, field in all_settings(TrainSettings)} | {
     REWARD_HASH: Setting(on_resume="warned")
 }
-MAY_CHANGE = tuple(key for key, setting in _SETTINGS.items() if setting.on_resume != "refused")
-"""Settings that may differ on resume, as each says of itself."""
-
 FINDINGS = ("probe",)
 """Keys of config.json that are not settings: what one start found out, for later ones. A resume keeps them."""
 NOT_COMPARED = (*FINDINGS, "format", *(key for key, setting in _SETTINGS.items() if setting.on_resume == "ignored"))
@@ -221,7 +218,7 @@ def check_resume(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[ConfigC
     """The changes between a recorded configuration and a new one, to be logged. Raises ConfigError naming every change
     of a setting that may not change on resume."""
     changes = config_changes(old, new)
-    refused = [change for change in changes if not (change.is_free or change.key in MAY_CHANGE)]
+    refused = [c for c in changes if not c.is_free and _SETTINGS.get(c.key, _PLAIN).on_resume == "refused"]
     if refused:
         raise ConfigError(
             f"the run was started with other settings ({'; '.join(map(str, refused))}): "
