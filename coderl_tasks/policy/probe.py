@@ -158,12 +158,12 @@ async def probe_service(
     draw = partial(sample_group, sampler, prompt)
     draw_at_one = partial(draw, num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, stop=stop)
     first = await draw_at_one(seed=seed)
-    seeds_clone = _are_clones(first)
+    seeds_clone = bool(_repeats(first)["clones"].any())
     at_one, sent_seed = first, seed if not seeds_clone else None
     # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
     if seeds_clone:
         at_one = await draw_at_one(seed=None)
-        if _are_clones(at_one):
+        if _repeats(at_one)["clones"].any():
             raise CoderlError(
                 f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
                 "with a seed and without, so that no group would have a signal"
@@ -210,10 +210,6 @@ def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
     rows = [{"group_index": 0, "completion_tokens": c.tokens, "logprobs": c.logprobs} for c in completions]
     schema = {"group_index": pl.Int32(), "completion_tokens": pl.List(pl.Int32()), "logprobs": pl.List(pl.Float32())}
     return group_repeats(pl.DataFrame(rows, schema=schema))
-
-
-def _are_clones(completions: Sequence[Completion]) -> bool:
-    return bool(_repeats(completions)["clones"].any())
 
 
 def _stops(completions: Iterable[Completion], stop: set[int]) -> Stops:

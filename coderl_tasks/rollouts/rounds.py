@@ -143,7 +143,7 @@ class _Rounds:
             graded = await self._graded(index, number)
             # Also where something of it could not be graded: `require_graded` counts that in what is returned.
             self.used[index] = number + 1
-            if _has_infra_errors(graded):
+            if Verdict.INFRA_ERROR.value in graded["verdict"]:
                 return False
             n += graded.height
             n_correct += int((graded["correctness_score"] == 1.0).sum())
@@ -159,7 +159,7 @@ class _Rounds:
         frame = self.rounds.get((index, number))
         if frame is None:
             frame = self._record(index, number, await self._sampled(index, number))
-        if "verdict" not in frame.columns or _has_infra_errors(frame):
+        if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
             sampled = frame.select(SAMPLED_SCHEMA.keys())
             frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))
         return frame
@@ -199,10 +199,6 @@ class _Rounds:
         """The recorded rounds that are of this plan."""
         sizes = dict(enumerate(self.sizes))
         return {place: frame for place, frame in found.items() if frame.height == sizes.get(place[1])}
-
-
-def _has_infra_errors(graded: pl.DataFrame) -> bool:
-    return bool((graded["verdict"] == Verdict.INFRA_ERROR.value).any())
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:

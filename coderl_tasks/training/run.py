@@ -57,7 +57,6 @@ LR_FACTOR, MOST_HALVINGS = 0.5, 3
 WARMER, HOTTEST = 0.1, 1.3
 """Added to the temperature at a time, and how high that may get: hotter samples of a small model are noise."""
 
-Row = Mapping[str, Any]
 Orders = Mapping[str, Sequence[int]]
 COUNT_COLUMNS = ("test_runs", "test_catches")
 PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
@@ -113,7 +112,7 @@ class Steering:
         self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
-    def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> tuple[Act, str] | None:
+    def decide(self, step: int, metrics: Mapping[str, Any], *, may_be_hotter: bool) -> tuple[Act, str] | None:
         """Returns the act due after `step` (whose row is `metrics`), if any, with its message. Rows must come in step
         order. A second call for the same step returns the same result."""
         if self._settings.steer != "act":
