@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -35,7 +35,6 @@ from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
 
-Schedule = Literal["constant", "linear", "cosine"]
 UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
 KL_SAMPLE = 16
 """Completions of a step that the KL to the base model is observed on."""
@@ -124,22 +123,6 @@ class UpdateResult:
     ratio_max: float | None = None
     clipped_share: float | None = None  # of the tokens, 0 to 1
     grad_norm: float | None = None  # the greatest
-
-
-def learning_rate_at(
-    step: int, peak: float, *, warmup_steps: int = 0, schedule: Schedule = "constant", total_steps: int | None = None
-) -> float:
-    """The learning rate of `step` (from 0), whose number alone decides: a run that goes on does not warm up again.
-
-    It grows in equal parts to `peak`, which the last of the `warmup_steps` has. Then it stays there, or falls, by a
-    straight line or half a cosine, so as to be 0 at `total_steps`: the steps before that one learn.
-    """
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    if schedule == "constant" or total_steps is None:
-        return peak
-    done = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
-    return peak * (1 - done) if schedule == "linear" else peak * (1 + math.cos(math.pi * done)) / 2
 
 
 def adam_params(learning_rate: float) -> tinker.AdamParams:

@@ -38,7 +38,6 @@ from coderl_tasks.policy.grpo import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
 from coderl_tasks.policy.sampling import completion_budget
 from coderl_tasks.policy.selection import SELECTIONS, Adaptive
-from coderl_tasks.policy.update import learning_rate_at
 from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
 from coderl_tasks.problems.sides import evaluation_side
 from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
@@ -75,12 +74,19 @@ class Act:
 
 
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
-    peak, schedule = settings.learning_rate, settings.schedule
-    planned = learning_rate_at(
-        step, peak, warmup_steps=schedule.warmup, schedule=schedule.kind, total_steps=schedule.total
-    )
+    """Adam's parameters for `step`. Its number and the acts alone decide: a run that goes on does not warm up again.
+
+    The learning rate grows in equal parts to the setting, which the last step of the warmup has. Then it stays there,
+    or falls, by a straight line or half a cosine, to 0 at the schedule's total: the steps before that one learn.
+    """
+    rate, schedule = settings.learning_rate, settings.schedule
+    if step < schedule.warmup:
+        rate = rate * (step + 1) / schedule.warmup
+    elif schedule.kind != "constant" and schedule.total is not None:
+        done = min(1.0, (step - schedule.warmup) / (schedule.total - schedule.warmup))
+        rate = rate * (1 - done) if schedule.kind == "linear" else rate * (1 + math.cos(math.pi * done)) / 2
     factor = math.prod(act.by for act in _in_effect(settings, commits, "learning_rate", step))
-    return tinker.AdamParams(learning_rate=planned * factor, **settings.adam.model_dump())
+    return tinker.AdamParams(learning_rate=rate * factor, **settings.adam.model_dump())
 
 
 def temperature_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
