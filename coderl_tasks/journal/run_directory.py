@@ -41,15 +41,8 @@ from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
 STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
-_WRITTEN_EARLY = {
-    "config.json",
-    "test_order.json",
-    "prompts.json",
-    "logs.log",
-    "metrics.jsonl",
-    "checkpoints.jsonl",
-    "run.lock",
-}
+_EARLY = {CONFIG_FILE, "test_order.json", "prompts.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
+"""Files that a start may write before anything is sampled."""
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 """Files that hold samples or updates, damaged ones that were set aside included."""
 _LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
@@ -273,7 +266,7 @@ def is_unstarted(path: Path) -> bool:
     names = {child.name for child in children}
     if any(child.is_symlink() for child in (path, *children)):  # what lies behind it is somebody's arrangement
         return False
-    if not names <= {*_WRITTEN_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
+    if not names <= {*_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
         return False
     # Without one of its own marks a folder with such names in it may be anybody's.
     if names and not names & {"run.lock", "config.json"}:

@@ -46,7 +46,7 @@ from coderl_tasks.errors import ConfigError, InfraError
 from coderl_tasks.policy.clients import describe, is_fatal
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.policy.sampling import completion_budget, split_groups
-from coderl_tasks.settings.families import LossName
+from coderl_tasks.settings.families import LossName, Truncation
 
 CountedRewards = Callable[[pl.DataFrame], list[float | None]]
 """The rewards that a graded group (ROLLOUT_SCHEMA) is compared by, None where a completion has none."""
@@ -147,11 +147,12 @@ def penalised(group: pl.DataFrame, *, max_tokens: int, context: int, overlong_to
     return counted
 
 
-def counted_rewards(kind: str, *, max_tokens: int, context: int, overlong_tokens: int | None) -> CountedRewards:
-    """The rule of this name, with the limits that `penalised` needs."""
-    with_limits = partial(penalised, max_tokens=max_tokens, context=context, overlong_tokens=overlong_tokens)
+def counted_rewards(truncation: Truncation, max_tokens: int, context: int) -> CountedRewards:
+    """The rule that the setting names, with the limits that `penalised` needs."""
+    overlong = truncation.overlong_tokens
+    with_limits = partial(penalised, max_tokens=max_tokens, context=context, overlong_tokens=overlong)
     rules: dict[str, CountedRewards] = {"graded": as_graded, "masked": masked, "penalised": with_limits}
-    return rules[kind]
+    return rules[truncation.kind]
 
 
 def should_skip(advantages: list[float]) -> bool:

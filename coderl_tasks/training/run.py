@@ -217,12 +217,7 @@ class TrainingRun:
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
         self.estimate = estimator(settings.advantage, settings.advantage_eps)
-        self.count = counted_rewards(
-            settings.truncation.kind,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            overlong_tokens=settings.truncation.overlong_tokens,
-        )
+        self.count = counted_rewards(settings.truncation, settings.max_tokens, session.context)
         # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
         # saves at most a state (three times the weights) and sampler weights. A remote service has its own disks.
         self.folders = (directory.path, coderl_home())
