@@ -14,7 +14,6 @@ from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
 LATEST = "latest"  # names the newest run, or pool, wherever one is asked for
-_NEAR = 0.8
 
 
 def runs_root() -> Path:
@@ -84,7 +83,7 @@ def near_names(name: str, folder: Path) -> list[str]:
         return []
     known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_there(child)}
     # Of a short name one letter is a larger part.
-    cutoff = min(_NEAR, 1 - 1 / max(3, len(name)))
+    cutoff = min(0.8, 1 - 1 / max(3, len(name)))
     return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=cutoff)]
 
 

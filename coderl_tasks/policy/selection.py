@@ -43,7 +43,6 @@ import numpy.typing as npt
 
 from coderl_tasks.problems.problem import Problem
 
-SEED_BITS = 31
 HALF_AGE = 50
 """Steps after which evidence counts half: a group of 16 outweighs the prior for as long as a short run lasts, and a
 problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
@@ -86,7 +85,7 @@ def seed_for(*parts: int | str) -> int:
             raise TypeError(f"a seed is made of int and str, not {type(part).__name__}: {part!r}")
         data = str(part).encode()
         digest.update(f"{'i' if isinstance(part, int) else 's'}{len(data)}:".encode() + data)
-    return int.from_bytes(digest.digest()[:4], "big") >> (32 - SEED_BITS)
+    return int.from_bytes(digest.digest()[:4], "big") >> 1
 
 
 class Selection(Protocol):

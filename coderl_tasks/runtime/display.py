@@ -63,7 +63,6 @@ LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
 PAUSE_S = 600.0
-KEPT_RESULTS = 200
 Answer = TypeVar("Answer")
 
 
@@ -340,7 +339,7 @@ async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
     await best_effort(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
 
 
-def forget_old_results(kept: int = KEPT_RESULTS) -> None:
+def forget_old_results(kept: int = 200) -> None:
     """Let go of all but the newest that Prefect remembers of finished tasks: some 8 KB each, for as long as the flow
     runs, to draw which task is handed what another one returned."""
     context = FlowRunContext.get()
