@@ -304,8 +304,8 @@ def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
 
 
 def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
-    """Add the rollouts of `step`, which is committed as all before it are. Once the steps of a file of many are
-    complete, that is written in place of theirs."""
+    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of `step` to the index; it is committed, as all before it are. Once
+    STEPS_PER_FILE steps are complete, one file with all of them replaces the files of each."""
     folder = atomic.make_folder(run / "index")
     atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
     last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1

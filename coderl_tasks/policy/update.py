@@ -214,7 +214,7 @@ async def update_policy(
 ) -> UpdateResult:
     """Trains on the `trained` rows of `scored`, if any, as `method` says (default: one optimizer step on all of them).
     `seed` draws the batches. After an error or a cancellation do not use the client: steps may have been applied.
-    Raises as `train_step` does, UpdateFailedError without log-probabilities, UpdateRefusedError for non-finite ones."""
+    Raises UpdateFailedError for a failure or missing log-probabilities, UpdateRefusedError for a refusal or NaN."""
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
     # Computed once: the datums and the reported loss must use the same numbers.

@@ -306,8 +306,8 @@ def recorded_probe(run: TrainingRun) -> Probe | None:
 
 
 def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
-    """The run's orders by problem id; learned from the file `pool`, and recorded, if it is new. Raises DataError for a
-    recorded file that cannot be read or has other tests."""
+    """Returns the tests' order of the problems that have not their own, by problem id: recorded, or learned from the
+    profile in the file `pool` and then recorded. Raises DataError for a record that is damaged or of other tests."""
     path = directory.path / "test_order.json"
     if path.is_file():
         recorded = read_json(path)

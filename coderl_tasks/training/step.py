@@ -236,7 +236,8 @@ def group_requests(
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 @supervised
 async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
-    """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages. Raises as `require_graded` does."""
+    """Returns the scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages: those recorded, or `sampled` once it is
+    graded. Raises SandboxDownError or CoderlError if too many completions could not be graded."""
     journal = run.directory.step(step)
     recorded = journal.read("scored")
     if recorded is not None:
