@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run d
     from coderl_tasks.policy.clients import Kind
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
-LogDirBehavior = Literal["resume", "raise", "delete"]
 
 
 async def save_checkpoint_async(
@@ -113,7 +112,7 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     return states
 
 
-def check_log_dir(log_path: Path | str, behavior_if_exists: LogDirBehavior = "resume") -> bool:
+def check_log_dir(log_path: Path | str, behavior_if_exists: Literal["resume", "raise", "delete"] = "resume") -> bool:
     """Whether `log_path` holds a run to go on with. One that is there is left (`resume`), refused with a ConfigError
     (`raise`) or deleted (`delete`); a directory that is not a run's is never deleted (ConfigError)."""
     folder = Path(log_path).expanduser()
