@@ -37,9 +37,8 @@ from coderl_tasks.curation.profile import profile_shard
 from coderl_tasks.curation.stopping_rule import RISK_DROP, RISK_KEEP, StoppingRule
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings, open_session
 from coderl_tasks.rollouts.rounds import ROUND_SIZE, SamplingPlan
-from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
 from coderl_tasks.settings import CurateSettings
 from coderl_tasks.stats import jeffreys_interval

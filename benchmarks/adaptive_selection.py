@@ -19,9 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from coderl_tasks.policy import adaptive
-from coderl_tasks.policy.adaptive import Adaptive, Outcome
-from coderl_tasks.policy.selection import shuffle
+from coderl_tasks.policy import selection as selections
+from coderl_tasks.policy.selection import Adaptive, Outcome, shuffle
 from coderl_tasks.problems.problem import Problem
 
 PER_STEP, COMPLETIONS = 8, 16
@@ -55,7 +54,7 @@ def simulated(count: int, profile: int, steps: int, power: int | None, seed: int
     selection = Adaptive(pool, profiled, lambda: outcomes, completions=COMPLETIONS, lag=0)
     signals, expected = [], []
     for step in range(steps):
-        adaptive.SHARPNESS = power or 0
+        selections.SHARPNESS = power or 0
         select = shuffle if power is None else selection
         names = select(ids, seed=seed, step=step, count=PER_STEP)
         sizes = [COMPLETIONS] * len(names)
@@ -155,7 +154,7 @@ def main() -> None:
     for title in ("selection", "begun with", "with a signal per 1,000", "of those begun", "expected", "in them"):
         table.add_column(title, justify="right")
     for kind in ("shuffle", "adaptive"):
-        adaptive.SHARPNESS = POWERS[-1]
+        selections.SHARPNESS = POWERS[-1]
         for first in FIRST:
             rows = [
                 begun_with(first, kind, arguments.problems, arguments.steps, seed) for seed in range(arguments.seeds)

@@ -19,7 +19,7 @@ from rich.table import Table
 from coderl_tasks.curation.find_pool import find_pool
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.ledger import Tokens, metrics_tokens
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.journal.run_directory import committed_steps
 from coderl_tasks.planning.estimates import FIRST_STEPS, by_steps
 from coderl_tasks.settings import TrainSettings

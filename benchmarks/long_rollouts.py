@@ -38,9 +38,8 @@ from tinker.proto import tinker_public_pb2 as pb
 
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
 from coderl_tasks.journal.atomic import append_row, read_rows, write_parquet
-from coderl_tasks.journal.rollout_index import index_step
 from coderl_tasks.journal.run_directory import committed_steps
-from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.journal.steps import StepJournal, index_step
 from coderl_tasks.paths import NANO_MODEL, PROJECT_ROOT
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import load_problems, problems_frame

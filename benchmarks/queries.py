@@ -28,7 +28,7 @@ from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import STAGES
 from coderl_tasks.journal.atomic import write_json, write_parquet, write_rows
 from coderl_tasks.journal.run_directory import RunDirectory
-from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, step_name
+from coderl_tasks.journal.steps import BASELINE, FINAL, Commit, index_step, step_name
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
@@ -113,7 +113,7 @@ def write_run(path: Path, seed: int, rows: int, batch: int, text: str) -> None:
             scored = rollouts(draw, text, problems, step=step, sampler_step=step - 1)
             run.step(step).write("scored", scored)
             commit(run, draw, step)
-            run.index_rollouts(step, scored)
+            index_step(run.path, step, scored)
         add_the_rest(run, draw, text, steps)
 
 

@@ -23,8 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coderl_tasks.journal.atomic import read_rows
-from coderl_tasks.journal.rollout_index import STEPS_PER_FILE, index_step
-from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.journal.steps import STEPS_PER_FILE, StepJournal, index_step
 
 SETTINGS = ("batch_size=16", "group_size=8", "max_tokens=32", "eval_every=-1", "save_every=0")
 LOG_SETTINGS = ("eval_every=-1", "save_every=0")

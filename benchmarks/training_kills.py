@@ -56,7 +56,7 @@ from coderl_tasks.errors import BudgetReachedError
 from coderl_tasks.journal.atomic import make_folder, read_rows
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
 from coderl_tasks.journal.ledger import run_budget
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.paths import NANO_MODEL, NANO_WORDS_MODEL, PROJECT_ROOT, WORDS_DATASET, coderl_home
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.runtime.prefect_server import embedded_prefect, found_api_url

@@ -26,17 +26,22 @@ from coderl_tasks.insight.record import load_curation
 from coderl_tasks.insight.report import write_report
 from coderl_tasks.journal.atomic import make_folder, read_json, write_parquet
 from coderl_tasks.journal.ledger import cost_line, cost_price, curation_budget, pool_spent
-from coderl_tasks.journal.unfinished import recorded_settings, working_in
+from coderl_tasks.journal.recorded_json import recorded_settings, working_in
 from coderl_tasks.paths import BUNDLED_MODELS, MANIFEST_FILE, POOLS, same_model
 from coderl_tasks.planning.flow_plans import INHERITED, plan_curation
 from coderl_tasks.problems import SHARD_SCHEMA, SOLUTION_SCHEMA, Drop, LoadResult
 from coderl_tasks.problems.sides import same_source
-from coderl_tasks.rollouts.engine import Session
+from coderl_tasks.rollouts.engine import Session, open_session
 from coderl_tasks.rollouts.rounds import RuleOf
-from coderl_tasks.rollouts.session import open_session
-from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
-from coderl_tasks.runtime.shard_dispatch import profile_elsewhere
+from coderl_tasks.runtime.display import (
+    Display,
+    command_line,
+    is_part,
+    name_flow_run,
+    publish_or_warn,
+    saying_what_next,
+)
+from coderl_tasks.runtime.remote_shards import profile_elsewhere
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.setting import words_of

@@ -17,9 +17,8 @@ from coderl_tasks.insight.artifacts import evaluation_markdown
 from coderl_tasks.insight.comparison import compared_lines
 from coderl_tasks.insight.record import EvalRecord
 from coderl_tasks.journal.ledger import cost_line, cost_price, evaluation_budget, evaluation_tokens
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import recorded_config, recorded_settings, working_in
 from coderl_tasks.journal.steps import FINAL, EvalJournal
-from coderl_tasks.journal.unfinished import recorded_settings, working_in
 from coderl_tasks.planning.flow_plans import (
     compared_name,
     compared_sides,
@@ -31,9 +30,8 @@ from coderl_tasks.planning.flow_plans import (
 )
 from coderl_tasks.problems import Problem
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.rollouts.session import open_session
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
-from coderl_tasks.runtime.flow_run import name_flow_run, publish_or_warn
+from coderl_tasks.rollouts.engine import open_session
+from coderl_tasks.runtime.display import Display, command_line, name_flow_run, publish_or_warn, saying_what_next
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings, TrainSettings, about, all_settings, flat
 from coderl_tasks.settings.flow_settings import REWARD_HASH

@@ -11,14 +11,13 @@ from rich.console import Console
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.insight.summary import print_summary
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
+from coderl_tasks.journal.recorded_json import find_unfinished, recorded_settings, working_in
 from coderl_tasks.journal.run_directory import new_run_path
 from coderl_tasks.journal.run_names import runs_root
-from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
 from coderl_tasks.paths import POOLS
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.flow_plans import plan_pipeline
-from coderl_tasks.runtime.display import Display, command_line, saying_what_next
-from coderl_tasks.runtime.suspension import suspended_in_outages
+from coderl_tasks.runtime.display import Display, command_line, saying_what_next, suspended_in_outages
 from coderl_tasks.services import services
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from flows.curate import curate

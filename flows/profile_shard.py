@@ -9,12 +9,11 @@ from prefect.concurrency.asyncio import concurrency
 import flows  # noqa: F401 - first: Prefect loads this file by its path, without its package
 from coderl_tasks.curation.tasks import Shard, profile
 from coderl_tasks.journal.atomic import write_parquet
-from coderl_tasks.journal.mirror import recorded_at
 from coderl_tasks.planning.early_checks import with_decided_model
 from coderl_tasks.problems import read_problem_rows
-from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.rollouts.engine import open_session
 from coderl_tasks.runtime.display import Display
-from coderl_tasks.runtime.shard_dispatch import PROFILE
+from coderl_tasks.runtime.remote_shards import PROFILE, recorded_at
 from coderl_tasks.services import for_this_machine, services
 from coderl_tasks.settings import CurateSettings
 
@@ -35,17 +34,17 @@ async def profile_shard(
     display = Display()
     shard = await asyncio.to_thread(read_problem_rows, problems, start, count)
     # Take the slots first: a shard that waits for them must not lock the folder while another run could work on it.
-    async with concurrency(LIMITS), recorded_at(output) as folder:
+    async with concurrency(LIMITS), recorded_at(output) as (folder, changed):
         with services(settings.model_name, settings.model_reason) as used:
             for line in used.lines:
                 display.say(line)
             async with open_session(settings, used) as session:
 
                 def on_progress(done: int, total: int) -> None:
-                    folder.changed()
+                    changed()
 
-                frame = await profile(Shard(session, settings, shard, folder.path), start, on_progress)
-        write_parquet(folder.path / PROFILE, frame)
+                frame = await profile(Shard(session, settings, shard, folder), start, on_progress)
+        write_parquet(folder / PROFILE, frame)
     display.say(f"{frame.height} problems profiled: {output}")
     return frame.height
 

@@ -26,9 +26,9 @@ from coderl_tasks.insight.token_uses import costs
 from coderl_tasks.insight.warning_signs import memory_advice
 from coderl_tasks.journal.atomic import held_by
 from coderl_tasks.journal.ledger import Tokens, cost_line, recorded_price
+from coderl_tasks.journal.recorded_json import LOCK_FILE
 from coderl_tasks.journal.run_directory import RunDirectory, was_stopped
 from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
-from coderl_tasks.journal.unfinished import LOCK_FILE
 from coderl_tasks.planning.early_checks import deployed_name
 from coderl_tasks.planning.estimates import FIRST_STEPS, estimate_line, pool_profile, time_line, training_estimates
 from coderl_tasks.planning.speeds import recorded_speed
@@ -46,14 +46,20 @@ from coderl_tasks.planning.training_plan import (
 )
 from coderl_tasks.policy.grpo import compute_advantages, make_datum, should_skip, train_step
 from coderl_tasks.problems.sides import evaluation_side
-from coderl_tasks.runtime.display import Display, command_line, is_part, saying_what_next
-from coderl_tasks.runtime.flow_run import forget_old_results, name_flow_run, publish_or_warn
-from coderl_tasks.runtime.suspension import suspended_in_outages
+from coderl_tasks.runtime.display import (
+    Display,
+    command_line,
+    forget_old_results,
+    is_part,
+    name_flow_run,
+    publish_or_warn,
+    saying_what_next,
+    suspended_in_outages,
+)
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings
 from coderl_tasks.settings.flow_settings import SMOKE
-from coderl_tasks.training.before_steps import prepare, probe_run
-from coderl_tasks.training.evaluations import BEFORE_TRAINING, eval_metrics, evaluate_run
+from coderl_tasks.training.around_steps import BEFORE_TRAINING, eval_metrics, evaluate_run, prepare, probe_run
 from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import (
     Phase,

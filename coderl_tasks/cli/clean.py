@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state, tree_bytes
 from coderl_tasks.journal.atomic import RUN_LOCK, DirectoryBusyError, DirectoryLock, held_by
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import LOCK_FILE, is_untouched, recorded_config
 from coderl_tasks.journal.run_directory import is_unstarted
 from coderl_tasks.journal.run_names import runs_root
-from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched
 from coderl_tasks.paths import POOLS, tinker_store
 from coderl_tasks.services import load_environment
 from local_servers.interface import checkpoints, remove_checkpoint

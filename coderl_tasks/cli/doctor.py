@@ -18,7 +18,7 @@ from coderl_tasks.disk import GIB, needed_by_states
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.journal.atomic import free_bytes
 from coderl_tasks.journal.checkpoints import expiring_states, get_last_checkpoint
-from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.paths import NANO_MODEL, coderl_home, is_open_to_others, local_model_folder, same_model, tinker_store
 from coderl_tasks.runtime import prefect_server

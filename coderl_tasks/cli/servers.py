@@ -43,8 +43,15 @@ def serve(options: Namespace) -> int:
 
 def up(options: Namespace) -> int:
     """Runs a Prefect server and a worker until interrupted. Returns the worker's exit code, 0 after Ctrl-C, SIGTERM."""
-    from coderl_tasks.runtime.prefect_server import exports, is_open, not_joined, shared_prefect_server, ui_address
-    from coderl_tasks.runtime.prefect_worker import deploy_all, run_worker
+    from coderl_tasks.runtime.prefect_server import (
+        deploy_all,
+        exports,
+        is_open,
+        not_joined,
+        run_worker,
+        shared_prefect_server,
+        ui_address,
+    )
     from coderl_tasks.services import load_environment
 
     load_environment()

@@ -13,7 +13,7 @@ import polars as pl
 
 from coderl_tasks.curation.from_run import recorded_policy
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.journal.json_shapes import Manifest, read_shaped
+from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, near_names
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, POOLS, find_local, same_model
 from coderl_tasks.problems.sides import SIDES, evaluation_side, same_side, same_source

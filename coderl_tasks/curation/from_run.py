@@ -23,11 +23,11 @@ from coderl_tasks.curation.profile import Prices, profile_frame, rates
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import make_folder, read_json, write_json
 from coderl_tasks.journal.checkpoints import get_last_checkpoint
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import recorded_config
 from coderl_tasks.journal.run_names import did_you_mean, near_runs, run_path
 from coderl_tasks.paths import MANIFEST_FILE, file_sha256, local_model_folder, same_model
-from coderl_tasks.policy.adaptive import HALF_AGE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.policy.selection import HALF_AGE
 from coderl_tasks.problems import SHARD_SCHEMA, TOLD, Problem
 from coderl_tasks.problems.sides import SIDES, same_source
 from coderl_tasks.rollouts.rounds import Rule, RuleOf, SamplingPlan

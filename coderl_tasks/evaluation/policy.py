@@ -8,8 +8,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, expiring_states, read_checkpoints
-from coderl_tasks.journal.json_shapes import Score, read_shaped
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import Score, read_shaped, recorded_config
 from coderl_tasks.journal.run_directory import DEFAULT_ROOT
 from coderl_tasks.journal.run_names import LATEST, did_you_mean, is_name, near_runs, run_path
 from coderl_tasks.journal.steps import step_name

@@ -11,7 +11,7 @@ import yaml
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation.policy import SavedPolicy
 from coderl_tasks.insight.record import EvalRecord, load_run
-from coderl_tasks.journal.json_shapes import Manifest, read_shaped
+from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE, POOL_FILE, find_local, local_model_folder
 from coderl_tasks.settings import TrainSettings, flat
 

@@ -11,10 +11,15 @@ from coderl_tasks.errors import DataError
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import load_run
 from coderl_tasks.journal.atomic import held_by
-from coderl_tasks.journal.json_shapes import Manifest, read_shaped
-from coderl_tasks.journal.run_config import recorded_config
+from coderl_tasks.journal.recorded_json import (
+    LOCK_FILE,
+    Manifest,
+    is_untouched,
+    read_shaped,
+    recorded_config,
+    recorded_settings,
+)
 from coderl_tasks.journal.run_directory import committed_steps, has_ended, is_unstarted
-from coderl_tasks.journal.unfinished import LOCK_FILE, is_untouched, recorded_settings
 from coderl_tasks.paths import shown
 
 INT, FLOAT, TEXT = pl.Int64(), pl.Float64(), pl.String()

@@ -19,8 +19,7 @@ from coderl_tasks.insight.spans import StepSpans
 from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own
-from coderl_tasks.journal.metrics import MetricsLog, is_eval_row
-from coderl_tasks.journal.run_directory import RunDirectory
+from coderl_tasks.journal.run_directory import MetricsLog, RunDirectory, is_eval_row
 from coderl_tasks.paths import private_folder
 from coderl_tasks.policy.step_metrics import group_repeats
 from coderl_tasks.settings import TrainSettings

@@ -24,10 +24,9 @@ from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference,
 from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
 from coderl_tasks.journal.atomic import DamagedFileError
-from coderl_tasks.journal.json_shapes import Config, read_shaped
-from coderl_tasks.journal.rollout_index import index_files, scored_files
+from coderl_tasks.journal.recorded_json import Config, read_shaped
 from coderl_tasks.journal.run_names import did_you_mean
-from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.journal.steps import StepJournal, index_files, scored_files
 from coderl_tasks.paths import POOL_FILE, find_local, local_model_folder
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import PoolFile, Problem

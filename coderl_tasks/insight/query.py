@@ -30,9 +30,8 @@ from coderl_tasks.insight.console import Output, plain_table, render_frame, writ
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
 from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
 from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
-from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
-from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files
-from coderl_tasks.journal.steps import StepJournal
+from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
+from coderl_tasks.journal.steps import INDEX_SCHEMA, LENGTHS, StepJournal, index_files, scored_files
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import METRICS
 from coderl_tasks.untrusted_text import printable

@@ -12,11 +12,9 @@ import polars as pl
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import DamagedFileError, read_parquet, read_rows
-from coderl_tasks.journal.json_shapes import Manifest, Summary, read_shaped
-from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
-from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, index_files
-from coderl_tasks.journal.run_config import recorded_config
-from coderl_tasks.journal.steps import BASELINE, FINAL
+from coderl_tasks.journal.recorded_json import Manifest, Summary, read_shaped, recorded_config
+from coderl_tasks.journal.run_directory import is_eval_row, metrics_rows
+from coderl_tasks.journal.steps import BASELINE, FINAL, INDEX_SCHEMA, index_files
 from coderl_tasks.policy.rollout import NO_COMPLETION, REQUIRED_COLUMNS, ROLLOUT_SCHEMA
 from coderl_tasks.problems import DROPPED_SCHEMA, PROBLEM_SCHEMA, PROFILE_COLUMNS, PROFILE_SCHEMA, SOLUTION_SCHEMA
 

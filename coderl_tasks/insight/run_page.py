@@ -18,7 +18,7 @@ from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.checkpoints import expiring_states
-from coderl_tasks.journal.run_config import config_changes, shown_setting
+from coderl_tasks.journal.recorded_json import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem

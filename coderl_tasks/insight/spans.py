@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 
 from coderl_tasks.insight.trackers import Tracker
 from coderl_tasks.journal.atomic import Row
-from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.policy.step_metrics import PHASES
 
 logger = logging.getLogger(__name__)

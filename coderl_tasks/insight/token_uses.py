@@ -13,8 +13,8 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.insight.record import RunRecord
 from coderl_tasks.insight.tables import Column, Table
-from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.ledger import METRICS, Tokens, evaluation_tokens, pool_spent, read_lost, recorded_price
+from coderl_tasks.journal.recorded_json import Manifest, read_shaped
 from coderl_tasks.paths import MANIFEST_FILE
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import Row
-from coderl_tasks.journal.metrics import row_identity
+from coderl_tasks.journal.run_directory import row_identity
 
 Identity = tuple[int, bool, str]
 

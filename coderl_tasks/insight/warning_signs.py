@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from coderl_tasks.insight.record import RunRecord
-from coderl_tasks.journal.metrics import is_eval_row, row_identity
+from coderl_tasks.journal.run_directory import is_eval_row, row_identity
 from coderl_tasks.policy.step_metrics import REPEATED_MORE
 from coderl_tasks.settings import TrainSettings, about
 from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_SIZE, PROBLEMS

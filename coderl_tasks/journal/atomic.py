@@ -287,17 +287,13 @@ def recover(path: Path) -> None:
     try:
         repair(path)
     except DamagedFileError as error:
-        lines = _content(path).split(b"\n")
+        rows: list[Row] = []
+        for line in _content(path).split(b"\n"):
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+                rows += [row] if isinstance(row, dict) else []
         logger.warning("%s; set aside as %s, the other lines are kept", error, set_aside(path).name)
-        write_rows(path, [row for row in map(_row, lines) if row is not None])
-
-
-def _row(line: bytes) -> Row | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+        write_rows(path, rows)
 
 
 def _encode(row: Row) -> bytes:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # the SDK takes seconds to import, and who only reads a run d
     from coderl_tasks.policy.clients import Kind
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
-_EXPIRY = ("rolling_save", "max_steps_off_policy")
-LogDirBehavior = Literal["resume", "raise", "delete"]
 
 
 async def save_checkpoint_async(
@@ -92,7 +90,7 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     """Returns the newest expiring training states of `run` (`config`: its settings) from which a resume can go on,
     newest first. A step with a checkpoint is omitted: its state stays. `expires` is an estimate: the commit's time
     plus the lifetime that the service was asked for."""
-    recorded = {key: config[key] for key in _EXPIRY if config.get(key) is not None}
+    recorded = {key: config[key] for key in ("rolling_save", "max_steps_off_policy") if config.get(key) is not None}
     settings = TrainSettings().filled_from(recorded)
     hours, keep = settings.rolling_save.hours, settings.rolling_states
     staying = {row["step"] for row in read_checkpoints(run) if row.get("state_path")}
@@ -114,7 +112,7 @@ def expiring_states(run: Path, config: Mapping[str, Any]) -> list[ExpiringState]
     return states
 
 
-def check_log_dir(log_path: Path | str, behavior_if_exists: LogDirBehavior = "resume") -> bool:
+def check_log_dir(log_path: Path | str, behavior_if_exists: Literal["resume", "raise", "delete"] = "resume") -> bool:
     """Whether `log_path` holds a run to go on with. One that is there is left (`resume`), refused with a ConfigError
     (`raise`) or deleted (`delete`); a directory that is not a run's is never deleted (ConfigError)."""
     folder = Path(log_path).expanduser()

@@ -23,6 +23,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -54,12 +55,7 @@ class Tokens:
     training: int = 0
 
     def __add__(self, other: Self) -> "Tokens":
-        return Tokens(
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.completion + other.completion,
-            self.training + other.training,
-        )
+        return Tokens(*map(add, astuple(self), astuple(other)))
 
     @property
     def counted(self) -> int:
@@ -112,7 +108,7 @@ class Budget:
         self.max_usd = None if settings is None else settings.max_usd
         self.price = None if settings is None else cost_price(settings)
         self.epochs = settings.epochs_per_rollout_batch if isinstance(settings, TrainSettings) else 0
-        self.flow = "" if settings is None else flow_of(settings)
+        self.flow = "" if settings is None else type(settings).__name__.removesuffix("Settings").lower()  # the command
         self.spent = sum(spent, Tokens())
         self._training: dict[int, int] = {}  # by step, tokens of training that were charged and may come to be fewer
         self._in_flight: list[Tokens] = []  # what each group reserved
@@ -160,19 +156,14 @@ class Budget:
         """The cap that `most` would pass, its value, and what to say of it; None if it fits."""
         then = sum(self._in_flight, self.spent + most)
         if self.max_tokens is not None and then.counted > self.max_tokens:
-            said = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
-            return "max_tokens_total", self.max_tokens, said
+            reason = f"{self.spent.counted:,} tokens are spent, and the next group may take {most.counted:,}"
+            return "max_tokens_total", self.max_tokens, reason
         if self.max_usd is not None and self.price is not None:
             spent, more, usd = self.price.usd(self.spent), self.price.usd(most), self.price.usd(then)
             assert spent is not None and more is not None and usd is not None, "require_price has seen to it"
             if usd > self.max_usd:
                 return "max_usd", self.max_usd, f"{spent:.4g} USD are spent, and the next group may cost {more:.4g}"
         return None
-
-
-def flow_of(settings: FlowSettings) -> str:
-    """The command that takes `settings`."""
-    return type(settings).__name__.removesuffix("Settings").lower()
 
 
 def cost_price(settings: FlowSettings) -> Price | None:
@@ -254,6 +245,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
     if not is_capped(settings):
         return Budget(settings)
     epochs, committed = settings.epochs_per_rollout_batch, {commit.step: commit for commit in commits}
+    # The run's own evaluations: others are of `coderl evaluate`, which has a budget of its own.
     own = (folder for folder in path.glob("evals/*") if folder.name.startswith((BASELINE, FINAL, "step-")))
     budget = Budget(settings, map(evaluation_tokens, own))
     for folder in sorted(path.glob("steps/*")):
@@ -261,7 +253,7 @@ def run_budget(settings: TrainSettings, path: Path, commits: list[Commit]) -> Bu
         if step in committed:
             tokens = metrics_tokens(committed[step].metrics)
         else:
-            tokens = step_tokens(folder, epochs)
+            tokens = folder_tokens(folder, "scored.parquet", "sampled.parquet", epochs=epochs)
             budget.charged(step, tokens.training)
         budget.spent += tokens + lost
     return budget
@@ -272,12 +264,11 @@ def metrics_tokens(row: Mapping[str, Any]) -> Tokens:
     return Tokens(*(row[name] for name in METRICS))
 
 
-def step_tokens(folder: Path, epochs: int) -> Tokens:
-    """What the step recorded in `folder` has spent, as far as it is."""
-    for name in ("scored.parquet", "sampled.parquet"):
-        if (folder / name).is_file():
-            return files_tokens([folder / name], epochs)
-    return files_tokens(folder.glob("groups/*.parquet"), epochs)
+def folder_tokens(folder: Path, *wholes: str, epochs: int = 0) -> Tokens:
+    """What the step or evaluation recorded in `folder` has spent, finished or not: by the first of its files `wholes`
+    that is there, else by its groups."""
+    whole = next((folder / name for name in wholes if (folder / name).is_file()), None)
+    return files_tokens(folder.glob("groups/*.parquet") if whole is None else [whole], epochs)
 
 
 def add_lost(folder: Path, tokens: Tokens) -> None:
@@ -292,9 +283,7 @@ def read_lost(folder: Path) -> Tokens:
 
 
 def evaluation_tokens(folder: Path) -> Tokens:
-    """What the evaluation in `folder` has spent, finished or not."""
-    whole = folder / "rollouts.parquet"
-    return files_tokens([whole] if whole.is_file() else folder.glob("groups/*.parquet"))
+    return folder_tokens(folder, "rollouts.parquet")
 
 
 def profile_tokens(pool: Path) -> Tokens:

@@ -6,26 +6,28 @@
     evals/<name>/{rollouts.parquet, summary.json}
     report.html
 
-The next start opens the directory and continues at `next_step`. One process at a time: `create` and `resume` take a
-lock that ends with the process. Reading needs none.
+The next start opens the directory and continues at `next_step`. One process at a time: `RunDirectory.open` takes a lock
+that ends with the process. Reading needs none.
+
+metrics.jsonl has one row per step, and one row per evaluation (which has `eval/` keys and no `mean_reward`). The
+commits are the record and this file is drawn from them: a crash between a commit and its row costs nothing, because
+`reconcile` puts the file in order on every start. A row is identified by step and kind, an evaluation's also by
+`eval/name`.
 """
 
 import errno
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import polars as pl
-
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.atomic import DirectoryLock, make_folder, read_json, recover, remove_leftovers, write_json
+from coderl_tasks.journal import atomic
 from coderl_tasks.journal.checkpoints import read_checkpoints
-from coderl_tasks.journal.metrics import MetricsLog
-from coderl_tasks.journal.rollout_index import cut_index, index_step
-from coderl_tasks.journal.run_config import (
+from coderl_tasks.journal.recorded_json import (
     CONFIG_FILE,
     FINDINGS,
     FORMAT,
@@ -34,37 +36,91 @@ from coderl_tasks.journal.run_config import (
     config_changes,
     recorded_config,
 )
-from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal
+from coderl_tasks.journal.steps import FINAL, Commit, EvalJournal, GroupFiles, StepJournal, cut_index
 from coderl_tasks.paths import PRIVATE
 
 DEFAULT_ROOT = "~/code-rl-logs"
 STOP: Literal["max_steps"] = "max_steps"  # the setting that an act changes which ends a run
-_WRITTEN_EARLY = {
-    "config.json",
-    "test_order.json",
-    "prompts.json",
-    "logs.log",
-    "metrics.jsonl",
-    "checkpoints.jsonl",
-    "run.lock",
-}
+_EARLY = {CONFIG_FILE, "test_order.json", "prompts.json", "logs.log", "metrics.jsonl", "checkpoints.jsonl", "run.lock"}
+"""Files that a start may write before anything is sampled."""
 _PAID_FOR = ("*.parquet*", "commit.json*", "summary.json*")
 """Files that hold samples or updates, damaged ones that were set aside included."""
+_LARGEST = 2**63  # what a number is below, either way: beyond it none fits into a column of integers
 
 
-class RunDirectory:
+class MetricsLog:
+    """The metrics file of a run, for the one process that holds the directory. It remembers which rows there are, so
+    that appending does not read the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known = {row_identity(row) for row in atomic.read_rows(path)}
+
+    def append(self, row: atomic.Row) -> None:
+        """Add `row` durably, in its place. A row of the same step and kind is replaced. It needs `step` (an int)."""
+        identity = row_identity(row)
+        # The usual row is the last one and costs one append. A late or a repeated one costs rewriting the file, which
+        # keeps its rows sorted.
+        if all(known < identity for known in self._known):
+            atomic.append_row(self.path, row)
+            self._known.add(identity)
+        else:
+            others = [old for old in atomic.read_rows(self.path) if row_identity(old) != identity]
+            self._replace(sorted([*others, row], key=row_identity))
+
+    def reconcile(self, committed: Iterable[atomic.Row]) -> None:
+        """Make the step rows exactly those of `committed`, in order, and keep the evaluations up to the last of them:
+        later ones come back when their step is repeated."""
+        atomic.repair(self.path)
+        rows = atomic.read_rows(self.path)
+        steps = sorted(committed, key=lambda row: int(row["step"]))
+        last = int(steps[-1]["step"]) if steps else -1
+        evals = {row_identity(row): row for row in rows if is_eval_row(row) and int(row["step"]) <= last}
+        wanted = sorted([*steps, *evals.values()], key=row_identity)
+        if wanted != rows:
+            self._replace(wanted)
+
+    def _replace(self, rows: list[atomic.Row]) -> None:
+        atomic.write_rows(self.path, rows)
+        self._known = {row_identity(row) for row in rows}
+
+
+def metrics_rows(path: Path) -> list[atomic.Row]:
+    """The rows of a metrics file, none if it is missing. Raises DamagedFileError for a row that cannot be a run's: its
+    step is no whole number, or a value is no number of at most 2**63, nor a text where a row may have one."""
+    rows = atomic.read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if type(row.get("step")) is not int:  # JSON's true is an int to isinstance
+            raise atomic.DamagedFileError(path, f"row {number} has no step")
+        is_eval = is_eval_row(row)
+        for name, value in row.items():
+            # NaN is not below anything.
+            is_number = isinstance(value, int | float) and abs(value) < _LARGEST
+            if not is_number and value is not None and not (isinstance(value, str) and (is_eval or name == "act")):
+                raise atomic.DamagedFileError(path, f"row {number}: {name} is no number that a run writes")
+    return rows
+
+
+def is_eval_row(row: atomic.Row) -> bool:
+    """Whether `row` is an evaluation's and not a step's."""
+    return "mean_reward" not in row and any(key.startswith("eval/") for key in row)
+
+
+def row_identity(row: atomic.Row) -> tuple[int, bool, str]:
+    """What tells a row from the others: step, whether it is an evaluation's, and which. Sorts in the file's order."""
+    return int(row["step"]), is_eval_row(row), str(row.get("eval/name", ""))
+
+
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run's directory, held by this process until `close` (or the end of a `with` block). `config` is what
     config.json says: the settings, and FINDINGS. `changes` are the settings that differ from the recorded ones;
     `resumed` says whether there were any; `finished` that nothing was left to do at the start."""
 
     def __init__(
-        self, path: Path, config: dict[str, Any], lock: DirectoryLock, *, changes: list[ConfigChange], resumed: bool
+        self, path: Path, config: dict[str, Any], lock: atomic.DirectoryLock, changes: list[ConfigChange], resumed: bool
     ):
-        self.path = path
-        self.config = config
-        self.changes = changes
-        self.resumed = resumed
-        self.finished = False
+        self.path, self.config, self.changes = path, config, changes
+        self.resumed, self.finished = resumed, False
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self._lock = lock
         self._commits: list[Commit] = []
@@ -87,30 +143,37 @@ class RunDirectory:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"log_path={folder} is a file")
         config_path = folder / CONFIG_FILE
-        # Before taking the lock: it would leave its file in somebody else's folder.
-        if folder.is_dir() and not config_path.exists() and any(map(_is_visible, folder.iterdir())):
+        # Before taking the lock, which would leave its file in somebody else's folder. An interrupted start leaves its
+        # own; a log may be there early.
+        names = [child.name for child in folder.iterdir()] if folder.is_dir() else []
+        others = [name for name in names if not name.startswith(".") and name not in ("run.lock", "logs.log")]
+        if others and not config_path.exists():
             raise ConfigError(f"log_path={folder} holds other files and no run: choose an empty or a new directory")
         _make_run_folder(folder)
-        lock = DirectoryLock(folder)
+        lock = atomic.DirectoryLock(folder)
         try:
             resumed = config_path.exists()
             recorded = recorded_config(folder) or {}
             # Only under the lock: a file that another process is still writing looks like a leftover.
-            remove_leftovers(folder)
+            atomic.remove_leftovers(folder)
             # Keep recorded findings: the new settings lack them, and finding them again costs a probe.
             findings = {key: recorded[key] for key in FINDINGS if key in recorded}
             changes = allowed_changes(folder, recorded, config) if resumed else []
             if changes and is_unstarted(folder):
                 (folder / "test_order.json").unlink(missing_ok=True)  # it was learned from the old settings' pool
             for name in ("metrics.jsonl", "checkpoints.jsonl"):
-                recover(folder / name)
+                atomic.recover(folder / name)
             complete = {"format": FORMAT, **config, **findings}
-            run = cls(folder, complete, lock, changes=changes, resumed=resumed)
+            run = cls(folder, complete, lock, changes, resumed)
             run.finished = resumed and is_finished(run)
             # After every check that may refuse this start: a refused start must not change the recorded settings.
             if not resumed or (changes and not run.finished):
-                write_json(config_path, run.config)
-            run._remove_recorded_groups()
+                atomic.write_json(config_path, run.config)
+            # Where a crash came between recording all groups in one file and deleting those of each.
+            for kind, recorded_as in (("steps", "sampled.parquet"), ("evals", "summary.json")):
+                for groups in folder.glob(f"{kind}/*/groups"):
+                    if (groups.parent / recorded_as).is_file():
+                        GroupFiles(groups).remove()
             run.reconcile_metrics()
             cut_index(folder, run.next_step)
         except BaseException:
@@ -133,7 +196,7 @@ class RunDirectory:
         if key not in FINDINGS:
             raise ValueError(f"{key} is no finding: {', '.join(FINDINGS)}")
         self.config[key] = value
-        write_json(self.path / CONFIG_FILE, self.config)
+        atomic.write_json(self.path / CONFIG_FILE, self.config)
 
     def commits(self) -> list[Commit]:
         """The commits of steps 0, 1, ... up to the first step without one. Each is read once: it never changes."""
@@ -155,22 +218,8 @@ class RunDirectory:
         """The first step without a commit. Some of its phases may be done."""
         return self.last_committed_step + 1
 
-    def index_rollouts(self, step: int, scored: pl.DataFrame) -> None:
-        """Add to what queries read the rollouts of `step` (ROLLOUT_SCHEMA), once it is committed."""
-        index_step(self.path, step, scored)
-
-    def _remove_recorded_groups(self) -> None:
-        """Finish deleting single groups where a crash came between recording all of them and that."""
-        for kind, recorded in (("steps", "sampled.parquet"), ("evals", "summary.json")):
-            for folder in self.path.glob(f"{kind}/*/groups"):
-                if (folder.parent / recorded).is_file():
-                    GroupFiles(folder).remove()
-
     def close(self) -> None:
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -192,16 +241,16 @@ def has_ended(path: Path, last: int, *, max_steps: int, eval_every: int, steer: 
         return True
     # Its row of metrics.jsonl comes after its summary, and may be what is missing.
     summary = EvalJournal(path / "evals" / FINAL).read_summary()
-    return (
-        summary is not None and summary.get("step") == last and MetricsLog(path / "metrics.jsonl").has_eval(FINAL, last)
-    )
+    if summary is None or summary.get("step") != last:
+        return False
+    return any(row_identity(row) == (last, True, FINAL) for row in atomic.read_rows(path / "metrics.jsonl"))
 
 
 def was_stopped(path: Path, last: int) -> bool:
     """Whether an act ended the run at `path` with its last committed step. DataError for a damaged commit."""
     # It takes effect after the step that it was decided with, or one later where that one may have been begun.
     commits = (StepJournal(path, step).path("commit") for step in (last, last - 1) if step >= 0)
-    acts = (act for file in commits for act in read_json(file).get("acts", ()))
+    acts = (act for file in commits for act in atomic.read_json(file).get("acts", ()))
     return any(act["setting"] == STOP and act["from_step"] == last + 1 for act in acts)
 
 
@@ -217,7 +266,7 @@ def is_unstarted(path: Path) -> bool:
     names = {child.name for child in children}
     if any(child.is_symlink() for child in (path, *children)):  # what lies behind it is somebody's arrangement
         return False
-    if not names <= {*_WRITTEN_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
+    if not names <= {*_EARLY, "report.html", "steps", "evals"} or not (names or is_given_name(path.name)):
         return False
     # Without one of its own marks a folder with such names in it may be anybody's.
     if names and not names & {"run.lock", "config.json"}:
@@ -241,25 +290,18 @@ def new_run_path(root: Path | str = DEFAULT_ROOT, now: datetime | None = None) -
     number = 1
     while True:
         path = folder / (name if number == 1 else f"{name}-{number}")
-        try:
+        number += 1
+        with suppress(FileExistsError):
             # Of two starts in one second, creating it decides which has the name.
             path.mkdir(mode=PRIVATE)
-        except FileExistsError:
-            number += 1
-        else:
             return path
 
 
 def _make_run_folder(folder: Path) -> None:
     """Create `folder`; ConfigError if this is no place for one. A full disk stays an OSError: freeing space helps."""
     try:
-        make_folder(folder, private=True)
+        atomic.make_folder(folder, private=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ConfigError(f"{folder} cannot be created ({error.strerror}): choose another log_path") from error
-
-
-def _is_visible(path: Path) -> bool:
-    """Whether `path` is more than what an interrupted start or an early log leaves."""
-    return not path.name.startswith(".") and path.name not in ("run.lock", "logs.log")

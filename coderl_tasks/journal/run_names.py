@@ -14,7 +14,6 @@ from coderl_tasks.journal.run_directory import DEFAULT_ROOT, is_given_name
 from coderl_tasks.paths import POOLS
 
 LATEST = "latest"  # names the newest run, or pool, wherever one is asked for
-_NEAR = 0.8
 
 
 def runs_root() -> Path:
@@ -39,16 +38,23 @@ def record_path(given: str, *, pools_first: bool = False) -> Path:
     path = Path(given).expanduser()
     named = (POOLS / given, run_path(given)) if pools_first else (run_path(given), POOLS / given)
     places = (*named, path) if is_name(given) else (path,)
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None and given == LATEST:
-        found = _last_written_run()
-    if found is None and path.is_file() and _is_there(path.parent):
-        found = path.parent
-    if found is None:
+    directory = next((place for place in places if place.is_dir()), None)
+    if directory is None and given == LATEST:
+        root = runs_root()
+        runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
+        if not runs:
+            raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
+        # Its folder, or one of its logs, was written last.
+        directory = max(
+            runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name)
+        )
+    if directory is None and path.is_file() and _is_there(path.parent):
+        directory = path.parent
+    if directory is None:
         what = f"there is no run and no pool called {given}" if is_name(given) else f"there is no directory {path}"
         near = [*near_runs(path), *(near_names(given, POOLS) if is_name(given) else ())]
         raise ConfigError(f"{what}{did_you_mean(near)} (coderl runs and coderl pools list them)")
-    return found
+    return directory
 
 
 def doubt(path: Path) -> str | None:
@@ -77,22 +83,13 @@ def near_names(name: str, folder: Path) -> list[str]:
         return []
     known = {child.name.lower(): child.name for child in sorted(folder.iterdir()) if _is_there(child)}
     # Of a short name one letter is a larger part.
-    cutoff = min(_NEAR, 1 - 1 / max(3, len(name)))
+    cutoff = min(0.8, 1 - 1 / max(3, len(name)))
     return [known[near] for near in difflib.get_close_matches(name.lower(), known, n=3, cutoff=cutoff)]
 
 
 def did_you_mean(near: list[str]) -> str:
     """The question that an error asks; empty without anything near."""
     return f": did you mean {' or '.join(near)}?" if near else ""
-
-
-def _last_written_run() -> Path:
-    """The run below the default root whose directory changed last. Raises ConfigError if there is none."""
-    root = runs_root()
-    runs = [child for child in root.iterdir() if (child / "config.json").is_file()] if root.is_dir() else []
-    if not runs:
-        raise ConfigError(f"there is no run in {root} yet: coderl train starts one")
-    return max(runs, key=lambda run: (max(path.stat().st_mtime_ns for path in (run, *run.glob("*.jsonl"))), run.name))
 
 
 def _is_there(path: Path) -> bool:

@@ -15,13 +15,22 @@
     rollouts.parquet    graded (ROLLOUT_SCHEMA)
     summary.json        the evaluation is done
 
+    index/
+    000063.parquet      the rollouts of steps 0 to 63 (INDEX_SCHEMA)
+    step-000064.parquet those of step 64, until there is a file of its 64
+
 Reading a phase is the way to ask whether it is done: None means do it. A damaged file is set aside and reads as None.
+
+The index has what queries ask of rollouts, without tokens and texts, in files of many steps each. A million rollouts
+are some thousand files of steps, and to open each takes longer than to read what a query asks of it; of long
+completions to count the tokens takes as long as to read them all. A step adds its own rows, which it has in memory.
+What is not in the index, of a step after whose commit a kill came, is read from the steps.
 """
 
 import logging
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -29,16 +38,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from coderl_tasks.journal.atomic import (
-    DamagedFileError,
-    make_folder,
-    read_json,
-    read_parquet,
-    set_aside,
-    sync_folder,
-    write_json,
-    write_parquet,
-)
+from coderl_tasks.journal import atomic
 from coderl_tasks.policy.rollout import REQUIRED_COLUMNS, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,20 @@ PROBLEMS_FILE = "problems.json"
 _SCHEMAS: dict[RolloutPhase, Mapping[str, pl.DataType]] = {"sampled": SAMPLED_SCHEMA, "scored": ROLLOUT_SCHEMA}
 BASELINE, FINAL = "baseline", "final"
 """Evaluations by name: before training, and at its end."""
+STEPS_PER_FILE = 64
+LENGTHS = {"n_prompt_tokens": "prompt_tokens", "n_completion_tokens": "completion_tokens"}
+"""Columns of the index that count another one's tokens."""
+LEFT_OUT = (
+    *LENGTHS.values(), "logprobs", "base_logprobs", "completion", "code", "reward_error", "failed_output", "reason",
+)  # fmt: skip
+INDEX_SCHEMA: dict[str, pl.DataType] = {
+    **{name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name not in LEFT_OUT},
+    **dict.fromkeys(LENGTHS, pl.Int64()),
+}
+_LENGTHS = {name: pl.col(tokens).list.len() for name, tokens in LENGTHS.items()}
+_COLUMNS = [_LENGTHS.get(name, pl.col(name)).cast(dtype).alias(name) for name, dtype in INDEX_SCHEMA.items()]
+"""The columns of the index, from scored rollouts."""
+_READ = {name: dtype for name, dtype in ROLLOUT_SCHEMA.items() if name in INDEX_SCHEMA or name in LENGTHS.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ class Commit:
     `method` says how the rollouts were trained on (`UpdateMethod.record`), `updates` has a row per optimizer step where
     there were several. `acts` are the changes that steer=act decided after the step (`training.run.Act`);
     `outcomes` is by what selection=adaptive chooses later problems: per group its problem, how many completions were
-    right, and how many counted (`policy.adaptive.Outcome`).
+    right, and how many counted (`policy.selection.Outcome`).
     """
 
     step: int
@@ -100,15 +114,14 @@ class GroupFiles:
 
     def write(self, index: int, frame: pl.DataFrame) -> None:
         """Record group `index`."""
-        make_folder(self.folder)
-        write_parquet(self.folder / f"{index:02d}.parquet", frame)
+        atomic.make_folder(self.folder)
+        atomic.write_parquet(self.folder / f"{index:02d}.parquet", frame)
 
     def read(self) -> dict[int, pl.DataFrame]:
         """The recorded groups by index, in order. Damaged ones are set aside and missing here."""
-        frames = {
-            index: read_frame(self.folder / f"{index:02d}.parquet", SAMPLED_SCHEMA) for index in sorted(self.indices())
-        }
-        return {index: frame for index, frame in frames.items() if frame is not None}
+        paths = {index: self.folder / f"{index:02d}.parquet" for index in sorted(self.indices())}
+        frames = ((index, read_frame(path, SAMPLED_SCHEMA)) for index, path in paths.items())
+        return {index: frame for index, frame in frames if frame is not None}
 
     def indices(self) -> set[int]:
         """Which groups are recorded, damaged or not."""
@@ -123,7 +136,7 @@ class GroupFiles:
         """Delete the folder: what it held is recorded elsewhere."""
         if self.folder.exists():
             shutil.rmtree(self.folder)
-            sync_folder(self.folder.parent)
+            atomic.sync_folder(self.folder.parent)
 
 
 class StepJournal:
@@ -148,9 +161,9 @@ class StepJournal:
         """Record, and return, what the step is sampled on; before anything of it is sampled that the settings do not
         say."""
         problems = StepProblems(list(problem_ids), None if sizes is None else list(sizes), decided)
-        completions = {} if problems.sizes is None else {"completions": problems.sizes}
-        final = {} if decided is None else {"decided": decided}
-        write_json(make_folder(self.folder) / PROBLEMS_FILE, {"problem_ids": problems.ids, **completions, **final})
+        values: dict[str, Any] = {"problem_ids": problems.ids, "completions": problems.sizes, "decided": decided}
+        known = {key: value for key, value in values.items() if value is not None}
+        atomic.write_json(atomic.make_folder(self.folder) / PROBLEMS_FILE, known)
         return problems
 
     def read_problems(self) -> StepProblems | None:
@@ -159,12 +172,12 @@ class StepJournal:
         path = self.folder / PROBLEMS_FILE
         if not path.is_file():
             return None
-        values = read_json(path)
+        values = atomic.read_json(path)
         return StepProblems(values["problem_ids"], values.get("completions"), values.get("decided"))
 
     def write(self, phase: RolloutPhase, frame: pl.DataFrame) -> None:
         """End `phase` with its rollouts (SAMPLED_SCHEMA or ROLLOUT_SCHEMA)."""
-        make_folder(self.folder)
+        atomic.make_folder(self.folder)
         write_rollouts(self.path(phase), frame)
         if phase == "sampled":
             # In this order: a crash in between leaves both, and the next start deletes the groups.
@@ -181,8 +194,8 @@ class StepJournal:
         values = asdict(commit)
         # Left out where there is nothing to say, as of a plain update.
         plain = [name for name in ("method", "updates", "acts", "outcomes") if not values[name]]
-        make_folder(self.folder)
-        write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
+        atomic.make_folder(self.folder)
+        atomic.write_json(self.path("commit"), {key: value for key, value in values.items() if key not in plain})
 
     def read_commit(self) -> Commit | None:
         """The commit of the step, None if its update has to be done (again)."""
@@ -190,11 +203,11 @@ class StepJournal:
         if not path.is_file():
             return None
         try:
-            values = read_json(path)
+            values = atomic.read_json(path)
             if values.get("step") != self.step or not isinstance(values.get("metrics"), dict):
-                raise DamagedFileError(path, f"it does not commit step {self.step}")
-        except DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, set_aside(path).name)
+                raise atomic.DamagedFileError(path, f"it does not commit step {self.step}")
+        except atomic.DamagedFileError as error:
+            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
             return None
         values["outcomes"] = [tuple(row) for row in values.get("outcomes", ())]
         return Commit(**values)
@@ -205,7 +218,7 @@ def write_rollouts(path: Path, rollouts: pl.DataFrame) -> None:
     # By their tokens alone: what else tells a frame's size depends on how it came to be.
     tokens = int(rollouts["completion_tokens"].list.len().sum())
     rows = max(1, TOKENS_PER_ROW_GROUP * rollouts.height // tokens) if tokens > TOKENS_PER_ROW_GROUP else None
-    write_parquet(path, rollouts, rows)
+    atomic.write_parquet(path, rollouts, rows)
 
 
 def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = True) -> pl.DataFrame | None:
@@ -214,9 +227,9 @@ def read_frame(path: Path, schema: Mapping[str, pl.DataType], *, others: bool = 
     if not path.is_file():
         return None
     try:
-        return read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
-    except DamagedFileError as error:
-        logger.warning("%s; set aside as %s", error, set_aside(path).name)
+        return atomic.read_parquet(path, schema, others=others, required=REQUIRED_COLUMNS)
+    except atomic.DamagedFileError as error:
+        logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
         return None
 
 
@@ -233,9 +246,9 @@ class EvalJournal:
 
     def write(self, rollouts: pl.DataFrame, summary: dict[str, Any]) -> None:
         """Record the finished evaluation: `rollouts` (ROLLOUT_SCHEMA), then `summary`, which marks it as done."""
-        make_folder(self.folder)
+        atomic.make_folder(self.folder)
         write_rollouts(self.folder / "rollouts.parquet", rollouts)
-        write_json(self.folder / "summary.json", summary)
+        atomic.write_json(self.folder / "summary.json", summary)
         # Last: without a summary a restart goes on from the groups. What a crash leaves of them the next start deletes.
         self.groups.remove()
 
@@ -245,7 +258,7 @@ class EvalJournal:
         # Never over another one: each was sampled and graded, and a summary may name it as what it is compared with.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
         self.folder.rename(next(path for name in names if not (path := self.folder.with_name(name)).exists()))
-        sync_folder(self.folder.parent)
+        atomic.sync_folder(self.folder.parent)
 
     def read_summary(self) -> dict[str, Any] | None:
         """The summary, None if the evaluation has to be done (again)."""
@@ -253,11 +266,71 @@ class EvalJournal:
         if not path.is_file():
             return None
         try:
-            return read_json(path)
-        except DamagedFileError as error:
-            logger.warning("%s; set aside as %s", error, set_aside(path).name)
+            return atomic.read_json(path)
+        except atomic.DamagedFileError as error:
+            logger.warning("%s; set aside as %s", error, atomic.set_aside(path).name)
             return None
 
     def read_rollouts(self) -> pl.DataFrame | None:
         """The graded rollouts, None if they are missing or damaged."""
         return read_frame(self.folder / "rollouts.parquet", ROLLOUT_SCHEMA)
+
+
+def index_files(run: Path) -> dict[Path, range]:
+    """The files of the index, in order, and the steps that each holds; no step is in two of them."""
+    files = _all_files(run)
+    in_many = {step for steps in files.values() if len(steps) > 1 for step in steps}
+    # A kill may leave files of single steps that are in a file of many by now.
+    return {file: steps for file, steps in files.items() if len(steps) > 1 or steps.start not in in_many}
+
+
+def _all_files(run: Path) -> dict[Path, range]:
+    """Every file of the index, those of many steps first, and the steps that each holds."""
+    files = {}
+    for file in sorted((run / "index").glob("*.parquet")):
+        number = file.stem.removeprefix("step-")
+        if number.isdecimal():
+            n_steps = STEPS_PER_FILE if number == file.stem else 1
+            files[file] = range(int(number) + 1 - n_steps, int(number) + 1)
+    return files
+
+
+def scored_files(run: Path, indexed: Iterable[range] = ()) -> list[Path]:
+    """scored.parquet of each step that has one, in order, without the steps that are `indexed`."""
+    covered = {step for steps in indexed for step in steps}
+    steps = sorted(step for step in (run / "steps").glob("*") if step.name.isdecimal())
+    files = (step / "scored.parquet" for step in steps if int(step.name) not in covered)
+    return [file for file in files if file.is_file()]
+
+
+def index_step(run: Path, step: int, scored: pl.DataFrame) -> None:
+    """Adds the rollouts `scored` (ROLLOUT_SCHEMA) of `step` to the index; it is committed, as all before it are. Once
+    STEPS_PER_FILE steps are complete, one file with all of them replaces the files of each."""
+    folder = atomic.make_folder(run / "index")
+    atomic.write_parquet(folder / f"{step_name(step)}.parquet", scored.select(_COLUMNS))
+    last = (step + 1) // STEPS_PER_FILE * STEPS_PER_FILE - 1
+    many = folder / f"{last:06d}.parquet"
+    if last < 0 or many.is_file():
+        return
+    own_files = {
+        number: folder / f"{step_name(number)}.parquet" for number in range(last + 1 - STEPS_PER_FILE, last + 1)
+    }
+    frames = [pl.DataFrame(schema=INDEX_SCHEMA)]
+    for number, file in own_files.items():
+        # A step has its rows in its own file of the index or else in its rollouts; a damaged file is set aside.
+        rows = read_frame(file, INDEX_SCHEMA)
+        if rows is not None:
+            frames.append(rows)
+        # Tokens are read for their number alone.
+        elif (rollouts := read_frame(StepJournal(run, number).path("scored"), _READ, others=False)) is not None:
+            frames.append(rollouts.select(_COLUMNS))
+    atomic.write_parquet(many, pl.concat(frames))
+    for file in own_files.values():
+        file.unlink(missing_ok=True)
+
+
+def cut_index(run: Path, committed: int) -> None:
+    """Delete the files of the index that hold steps from `committed` on: these are done again, perhaps otherwise."""
+    for file, steps in _all_files(run).items():  # also of a step that a file of many hides
+        if steps.stop > committed:
+            file.unlink()

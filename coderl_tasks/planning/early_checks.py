@@ -20,8 +20,7 @@ from tinker.types import SupportedModel
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal import atomic
-from coderl_tasks.journal.run_config import CONFIG_FILE
-from coderl_tasks.journal.unfinished import SETTINGS_FILE
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, SETTINGS_FILE
 from coderl_tasks.paths import shown
 from coderl_tasks.policy.clients import not_offered, some_of, supported_models
 from coderl_tasks.problems.sources import Role, find_source, may_be_on_the_hub, open_source

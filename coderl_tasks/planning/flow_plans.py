@@ -17,9 +17,9 @@ from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.pass_at_1 import evaluation_subset
 from coderl_tasks.evaluation.policy import FoundPolicy, find_policy
 from coderl_tasks.journal.ledger import require_price
+from coderl_tasks.journal.recorded_json import find_unfinished, recorded_settings
 from coderl_tasks.journal.run_names import is_name, run_path, runs_root
 from coderl_tasks.journal.steps import BASELINE, FINAL, EvalJournal
-from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings
 from coderl_tasks.paths import POOLS, find_local
 from coderl_tasks.planning.early_checks import MadeWith, check_data, check_place, deployed_name, with_decided_model
 from coderl_tasks.planning.training_plan import check_training, plan_training, run_record, training_path

@@ -16,8 +16,8 @@ import polars as pl
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import DataError
 from coderl_tasks.journal.ledger import Tokens
-from coderl_tasks.journal.metrics import metrics_rows
-from coderl_tasks.journal.run_config import CONFIG_FILE, recorded_config
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, recorded_config
+from coderl_tasks.journal.run_directory import metrics_rows
 from coderl_tasks.journal.run_names import runs_root
 from coderl_tasks.paths import same_model
 from coderl_tasks.policy.clients import (

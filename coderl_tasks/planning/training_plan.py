@@ -11,7 +11,7 @@ from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.insight.listing import run_state
 from coderl_tasks.journal.ledger import require_price
-from coderl_tasks.journal.run_config import CONFIG_FILE, config_changes, recorded_config
+from coderl_tasks.journal.recorded_json import CONFIG_FILE, config_changes, recorded_config
 from coderl_tasks.journal.run_directory import RunDirectory, allowed_changes, has_ended
 from coderl_tasks.journal.run_names import did_you_mean, doubt, near_runs, run_path, runs_root
 from coderl_tasks.paths import known_sha256, same_model

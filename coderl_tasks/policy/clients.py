@@ -22,7 +22,6 @@ import difflib
 import logging
 import os
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -66,6 +65,8 @@ _HINTS = {
     403: "this key may not do that: check TINKER_API_KEY",
 }
 Kind = Literal["state", "sampler", "both"]
+_certificates = cache(httpx.create_ssl_context)
+"""The trusted authorities, which take longer to read than the question that is asked with them."""
 
 
 async def connect(base_url: str | None = None, api_key: str | None = None) -> tinker.ServiceClient:
@@ -304,12 +305,6 @@ async def _fault(base_url: str | None) -> str | None:
     except httpx.TransportError as error:
         return " ".join(str(error).split()) or type(error).__name__
     return None
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    """The trusted authorities, which take longer to read than the question that is asked with them."""
-    return httpx.create_ssl_context()
 
 
 @contextmanager

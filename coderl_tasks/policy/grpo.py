@@ -1,9 +1,23 @@
-"""Group-relative policy optimisation: the datums of a step, its loss, and one optimizer step on them.
+"""Group-relative policy optimisation: from the rewards of a group to one optimizer step.
 
-The advantage of a completion, and which groups are left out, is `policy.advantages`' affair.
+**What each completion is reinforced with.**
 
-Losses are sums over completion tokens. With l the trainer's log-probability of a token, q the sampler's, A the
-completion's advantage and r = exp(l - q) the importance ratio:
+1. Which rewards a group is compared by (`counted_rewards`): what a completion that ran into its limit, or nearly,
+   counts for.
+
+   graded      its reward as it is: without a closed block of code that is a format error
+   masked      nothing: it is not trained on, nor in the group's mean, since its tokens say little about what was wrong
+   penalised   its reward less what grows from 0 to 1 over the last tokens before the limit (Yu et al., "DAPO", soft
+               overlong punishment): shorter is better before it is too late
+
+2. Whether they differ (`should_skip`): a group whose rewards are equal has no signal and is left out.
+3. How far each is off (`ESTIMATORS`). An estimator sees the gradable rewards (G,) of one group, at least two of them,
+   and only where they differ: the rule is asked before it, on deviations that nothing is divided by.
+
+The column `reward` stays as it was graded; advantages follow from what is said here.
+
+**The loss.** Losses are sums over completion tokens. With l the trainer's log-probability of a token, q the sampler's,
+A the completion's advantage and r = exp(l - q) the importance ratio:
 
     importance_sampling   -r A
     ppo                   -min(r A, clip(r, low, high) A)
@@ -18,33 +32,172 @@ Not covered: stable_reinforce. It reads records of the sampler that end with its
 that a crash lost could not be replayed.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 import tinker
 
 from coderl_tasks.errors import ConfigError, InfraError
-from coderl_tasks.policy.advantages import compute_advantages as compute_advantages
-from coderl_tasks.policy.advantages import should_skip as should_skip
 from coderl_tasks.policy.clients import describe, is_fatal
-from coderl_tasks.settings.families import LossName
+from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
+from coderl_tasks.policy.sampling import completion_budget, split_groups
+from coderl_tasks.settings.families import LossName, Truncation
+
+CountedRewards = Callable[[pl.DataFrame], list[float | None]]
+"""The rewards that a graded group (ROLLOUT_SCHEMA) is compared by, None where a completion has none."""
+OVERLONG_SHARE = 5
+"""The penalty begins in the last of so many parts of the limit, where no length is given (DAPO: 4,096 of 20,480)."""
+# Not 0: the mean of equal rewards is rounded, so that they may deviate from it by a little.
+NO_SIGNAL = 1e-8
+MIN_GRADABLE = 2
+"""A group with fewer graded members has no mean to deviate from."""
+EPS = 1e-6
+Estimator = Callable[[list[float]], list[float]]
+
+
+def compute_advantages(rewards: list[float]) -> list[float]:
+    """A_i = r_i - mean(r): the deviation of each reward from the mean of its group.
+
+    It is not divided by the group's standard deviation, which would give nearly solved and nearly hopeless problems
+    more weight (Liu et al., "Understanding R1-Zero-Like Training").
+    """
+    if not rewards:
+        return []
+    mean = sum(rewards) / len(rewards)
+    return [reward - mean for reward in rewards]
+
+
+def std_normalised(rewards: list[float], eps: float = EPS) -> list[float]:
+    """A_i = (r_i - mean(r)) / (std(r) + eps), std with ddof 1 as torch.std: GRPO as first published (Shao et al.,
+    "DeepSeekMath"). Every group that is trained on then pulls about equally hard, however little its rewards differ."""
+    deviations = compute_advantages(rewards)
+    std = math.sqrt(math.fsum(deviation**2 for deviation in deviations) / (len(rewards) - 1))
+    return [deviation / (std + eps) for deviation in deviations]
+
+
+def leave_one_out(rewards: list[float]) -> list[float]:
+    """A_i = r_i - mean of r_j over j != i: RLOO (Ahmadian et al., "Back to Basics").
+
+    A completion is not part of its own baseline, which keeps the estimate unbiased. It is the mean-centred advantage
+    times G / (G - 1): the same directions, with more weight for small groups.
+    """
+    total, others = math.fsum(rewards), len(rewards) - 1
+    return [reward - (total - reward) / others for reward in rewards]
+
+
+def maxrl(rewards: list[float]) -> list[float]:
+    """A_i = (r_i - mean(r)) / mean(r): MaxRL (Tajwar et al., "Maximum Likelihood Reinforcement Learning").
+
+    With rewards of 0 and 1 a group's gradient is then the mean over its right completions, an estimate of the gradient
+    of log pass rate instead of the pass rate: hard problems weigh more. Raises ConfigError for a reward below 0: the
+    mean may then have either sign.
+    """
+    if min(rewards) < 0:
+        raise ConfigError(
+            f"advantage=maxrl divides by a group's mean reward, and there is one of {min(rewards):g}: it needs rewards "
+            "that are not negative (of code: format_coef=0), or another advantage"
+        )
+    # No epsilon: a mean of G such rewards is at least the greatest of them / G, so that no advantage exceeds G - 1.
+    mean = sum(rewards) / len(rewards)
+    return [deviation / mean for deviation in compute_advantages(rewards)]
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "mean_centred": compute_advantages,
+    "std_normalised": std_normalised,
+    "leave_one_out": leave_one_out,
+    "maxrl": maxrl,
+}
+"""By the value of the setting `advantage`."""
+
+
+def estimator(name: str, eps: float) -> Estimator:
+    """The estimator of this name; `eps` is what std_normalised adds to the standard deviation, the others need none."""
+    return partial(std_normalised, eps=eps) if name == "std_normalised" else ESTIMATORS[name]
+
+
+def as_graded(group: pl.DataFrame) -> list[float | None]:
+    return list(group["reward"])
+
+
+def masked(group: pl.DataFrame) -> list[float | None]:
+    """The rewards of the group, None for completions that were cut off."""
+    rows = group.select("reward", "stop_reason").iter_rows()
+    return [None if stop_reason == TRUNCATED else reward for reward, stop_reason in rows]
+
+
+def penalised(group: pl.DataFrame, *, max_tokens: int, context: int, overlong_tokens: int | None) -> list[float | None]:
+    """The rewards of the group less its completions' penalties. `max_tokens` is the limit of all where the `context`
+    leaves as much; the penalty begins `overlong_tokens` before a completion's limit, None for a fifth of it."""
+    counted: list[float | None] = []
+    rows = group.select("reward", pl.col("prompt_tokens", "completion_tokens").list.len()).iter_rows()
+    for reward, prompt, completion in rows:
+        if reward is None:
+            counted.append(None)
+            continue
+        limit = completion_budget(prompt, max_tokens, context)
+        # Of a limit that the context cuts short the same length may be all there is.
+        overlong = min(limit, overlong_tokens or max(1, limit // OVERLONG_SHARE))
+        counted.append(reward - min(1.0, max(0, completion - (limit - overlong)) / overlong))
+    return counted
+
+
+def counted_rewards(truncation: Truncation, max_tokens: int, context: int) -> CountedRewards:
+    """The rule that the setting names, with the limits that `penalised` needs."""
+    overlong = truncation.overlong_tokens
+    with_limits = partial(penalised, max_tokens=max_tokens, context=context, overlong_tokens=overlong)
+    rules: dict[str, CountedRewards] = {"graded": as_graded, "masked": masked, "penalised": with_limits}
+    return rules[truncation.kind]
+
+
+def should_skip(advantages: list[float]) -> bool:
+    """Whether a group has no signal: all |advantage| <= 1e-8 (or it is empty)."""
+    return all(abs(advantage) <= NO_SIGNAL for advantage in advantages)
+
+
+def with_advantages(
+    graded: pl.DataFrame, estimate: Estimator = compute_advantages, count: CountedRewards = as_graded
+) -> pl.DataFrame:
+    """Adds `advantage` and `trained`. `count(group)` is each completion's reward, or None to leave it out; `estimate`
+    turns the others into advantages, if there are two. A group without a signal keeps its deviations from the mean.
+    The update skips it (`trained` is false), empty completions, and those without an advantage."""
+    groups = [pl.DataFrame(schema=ROLLOUT_SCHEMA)]
+    for group in split_groups(graded):
+        rewards = count(group)
+        gradable = [reward for reward in rewards if reward is not None]
+        signal = _has_signal(rewards)
+        # Estimate only where rewards differ: equal ones deviate from the mean by rounding, which dividing amplifies.
+        advantages = (estimate if signal else compute_advantages)(gradable) if len(gradable) >= MIN_GRADABLE else []
+        remaining = iter(advantages)
+        column = [None if reward is None else next(remaining, None) for reward in rewards]
+        advantage = pl.Series("advantage", column, dtype=ROLLOUT_SCHEMA["advantage"])
+        trained = advantage.is_not_null() & (group["completion_tokens"].list.len() > 0) if signal else pl.lit(False)
+        groups.append(group.with_columns(advantage, trained.alias("trained")))
+    return pl.concat(groups)
+
+
+def groups_without_signal(graded: pl.DataFrame, count: CountedRewards = as_graded) -> list[int]:
+    """The indices of the groups of which no update can learn, by the rewards that `count`; none of which a completion
+    has no reward: what it was worth is not known."""
+    # An outage must not decide what is trained on: a group that it hit would be replaced for no fault of its own.
+    known = [group for group in split_groups(graded) if not group["reward"].has_nulls()]
+    return [group["group_index"][0] for group in known if not _has_signal(count(group))]
+
+
+def _has_signal(rewards: Sequence[float | None]) -> bool:
+    """Whether an update can learn of a group with these rewards, None for members that do not count."""
+    gradable = [reward for reward in rewards if reward is not None]
+    return len(gradable) >= MIN_GRADABLE and not should_skip(compute_advantages(gradable))
+
 
 Advantage = float | np.ndarray
 """Of a completion, or of each of its tokens (T,)."""
-AnswerT = TypeVar("AnswerT")
 LOSS_FN: LossName = "importance_sampling"
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionLoss:
-    """The loss of one completion, summed over its tokens."""
-
-    loss: float
-    ratios: np.ndarray  # the tokens' importance ratios (T,) as the loss takes them
-    clipped: int | None  # how many tokens it cuts at a threshold; None: it has none
 
 
 @dataclass(frozen=True)
@@ -54,39 +207,32 @@ class PolicyLoss:
     name: LossName = LOSS_FN
     config: Mapping[str, float] = field(default_factory=dict)
 
-    @cached_property
-    def arguments(self) -> dict[str, Any]:
-        """What the service is asked for: its name of the loss, and its configuration."""
-        return {"loss_fn": self.name, "loss_fn_config": dict(self.config) or None}
-
-    def of_completion(self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage) -> CompletionLoss:
-        """The loss from both sides' log-probabilities (T,) of a completion's tokens, float64."""
+    def of_completion(
+        self, trainer: np.ndarray, sampler: np.ndarray, advantage: Advantage
+    ) -> tuple[float, np.ndarray, int | None]:
+        """Returns the loss of a completion, summed over its tokens; the tokens' importance ratios (T,) as the loss
+        takes them; and how many tokens it cuts at a threshold, None if it has none. `trainer` and `sampler` are both
+        sides' log-probabilities (T,) of the tokens, float64."""
         logs = trainer - sampler
         ratios = np.full(len(logs), np.exp(logs.mean())) if self.name == "gspo" else np.exp(logs)
         if self.name == "importance_sampling":
-            return CompletionLoss(-_weighted(ratios, advantage), ratios, None)
+            return -_weighted(ratios, advantage), ratios, None
         if self.name == "dro":
             penalty = self.config["beta"] / 2 * (logs**2).sum()
-            return CompletionLoss(float(penalty) - _weighted(trainer, advantage), ratios, None)
+            return float(penalty) - _weighted(trainer, advantage), ratios, None
         low, high = self.config["clip_low_threshold"], self.config["clip_high_threshold"]
         cut = np.clip(ratios, low, high)
         if self.name == "cispo":
-            return CompletionLoss(-_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum()))
+            return -_weighted(cut * trainer, advantage), ratios, int((cut != ratios).sum())
         # Only on the side where the advantage would push the ratio on: the other one is still to be pulled back.
         clipped = cut * advantage < ratios * advantage
-        return CompletionLoss(-float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum()))
+        return -float(np.minimum(ratios * advantage, cut * advantage).sum()), ratios, int(clipped.sum())
 
 
 def _weighted(values: np.ndarray, advantage: Advantage) -> float:
     """The sum of `values` (T,), each times its advantage."""
     # One advantage is taken out of the sum: recorded losses are such products, to the bit.
     return float((values * advantage).sum()) if isinstance(advantage, np.ndarray) else float(values.sum()) * advantage
-
-
-def with_input(datum: tinker.Datum, name: str, values: np.ndarray) -> tinker.Datum:
-    """`datum` with the loss input `name` (one value per target) as `values`."""
-    inputs = {**datum.loss_fn_inputs, name: tinker.TensorData.from_numpy(values)}
-    return tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs)
 
 
 IMPORTANCE_SAMPLING = PolicyLoss()
@@ -127,9 +273,13 @@ def array_datum(
     advantage: Advantage,
     loss_fn: LossName = LOSS_FN,
 ) -> tinker.types.Datum:
-    """As `make_datum` (`tokens`: prompt + completion, `ob_len`: the prompt's length), but the input's tokens stay an
-    array, and what else `loss_fn` reads is added. A step's 24 million tokens take 0.1 GB as arrays, 1 GB as lists. The
-    SDK sends both as the same bytes, but can neither compare nor dump the array."""
+    """Returns the training example of one completion, with the inputs that `loss_fn` reads. `tokens` (n,) are those of
+    the prompt, `ob_len` of them, and the completion. `logprobs` are the sampler's, for the completion's tokens, all
+    tokens or all targets; `advantage` is the completion's, or one per completion token. Raises ValueError for any other
+    length, an empty prompt or completion.
+
+    The input's tokens stay an array: a step's 24 million take 0.1 GB as arrays, 1 GB as lists. The SDK sends both as
+    the same bytes, but can neither compare nor dump the array."""
     n = len(tokens)
     if ob_len < 1:
         raise ValueError(f"ob_len must be at least 1 (the prompt's length), got {ob_len}")
@@ -171,11 +321,14 @@ def train_step(
     """
     if not datums:
         return None
-    forward_backward, optim_step = submit_train_step(training_client, datums, adam_params)
+    answers: list[Any] = []
     # Both are waited for: the SDK posts optim_step even if forward_backward was refused.
-    output = _wait(forward_backward)
-    update = _wait(optim_step)
-    return finish_train_step(output, update)
+    for future in submit_train_step(training_client, datums, adam_params):
+        try:
+            answers.append(future.result())
+        except Exception as error:
+            answers.append(error)
+    return finish_train_step(*answers)
 
 
 def submit_train_step(
@@ -186,32 +339,27 @@ def submit_train_step(
 ) -> tuple[tinker.APIFuture[tinker.ForwardBackwardOutput], tinker.APIFuture[tinker.OptimStepResponse]]:
     """Submit both parts of a step, so that the service runs them in one go; raises as `train_step` does."""
     try:
-        forward_backward = training_client.forward_backward(list(datums), **loss.arguments)
+        config = dict(loss.config) or None
+        forward_backward = training_client.forward_backward(list(datums), loss_fn=loss.name, loss_fn_config=config)
         return forward_backward, training_client.optim_step(adam_params)
     except Exception as error:
-        raise _update_error([error]) from error
+        raise _update_error(error) from error
 
 
 def finish_train_step(
     output: tinker.ForwardBackwardOutput | BaseException, update: tinker.OptimStepResponse | BaseException
 ) -> TrainStepOutput:
     """The answer to a step, from what its two parts answered or failed with; raises as `train_step` does."""
-    if isinstance(output, BaseException) or isinstance(update, BaseException):
-        failures = [answer for answer in (output, update) if isinstance(answer, BaseException)]
-        raise _update_error(failures) from failures[0]
+    # The gradient's failure is the cause: its optimizer step is refused for good even where that one was retryable.
+    if isinstance(output, BaseException):
+        raise _update_error(output) from output
+    if isinstance(update, BaseException):
+        raise _update_error(update) from update
     return TrainStepOutput(output, update)
 
 
-def _wait(future: tinker.APIFuture[AnswerT]) -> AnswerT | Exception:
-    try:
-        return future.result()
-    except Exception as error:
-        return error
-
-
-def _update_error(failures: Sequence[BaseException]) -> UpdateFailedError | UpdateRefusedError:
-    """The error for a step of which `failures` came back. The first one is the cause: the optimizer step is refused for
-    good even where its gradient failed for a retryable reason."""
-    if is_fatal(failures[0]):
-        return UpdateRefusedError(f"the update was refused: {describe(failures[0])}")
-    return UpdateFailedError(f"the update failed: {describe(failures[0])}")
+def _update_error(cause: BaseException) -> UpdateFailedError | UpdateRefusedError:
+    """The error for a step that `cause` ended."""
+    if is_fatal(cause):
+        return UpdateRefusedError(f"the update was refused: {describe(cause)}")
+    return UpdateFailedError(f"the update failed: {describe(cause)}")

@@ -16,10 +16,11 @@ sampler's own scores of a text (`compute_logprobs`) would not show that the two 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -69,14 +70,6 @@ class Probe:
     duplicate_rate: float  # as in metrics.jsonl
     tokens: int  # that the probe sampled
 
-    @classmethod
-    def recorded(cls, record: Mapping[str, Any] | None) -> Self | None:
-        return None if record is None else cls(**record)
-
-    def is_of(self, service: str, model: str, temperature: float) -> bool:
-        """Whether this is what a probe of `service` would find out again."""
-        return (self.service, self.model, self.temperature) == (service, model, temperature)
-
     def summary(self) -> str:
         parts = [
             f"{self.served or 'a model without a name'} is served",
@@ -91,27 +84,27 @@ class Probe:
 
     def warnings(self) -> list[str]:
         """What the user should know of this service before training, one line each."""
-        found = []
+        lines = []
         if self.served is not None and not same_model(self.served, self.model):
-            found.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
+            lines.append(f"the service says that it trains {self.served}, and {self.model} was asked for")
         if self.seeds_clone:
-            found.append(
+            lines.append(
                 "samples of one request with a seed are clones on this service: no seeds are sent, so that groups that "
                 "have to be sampled again come out different; what is recorded is replayed as ever"
             )
         if self.stops == "left out":
-            found.append("completions that stop do not end with their stop token: the policy is not trained to stop")
+            lines.append("completions that stop do not end with their stop token: the policy is not trained to stop")
         if self.stops == "none seen":
-            found.append("no completion stopped, though greedy decoding was to: stop tokens may be ignored here")
+            lines.append("no completion stopped, though greedy decoding was to: stop tokens may be ignored here")
         if self.gap > NOISE:
-            found.append(
+            lines.append(
                 f"sampled and trained log-probabilities of the same tokens differ by {self.gap:.2g} nats per token at "
                 f"temperature 1 (numerical noise stays below {NOISE}): importance ratios are off by a factor of "
                 f"{math.exp(self.gap):.2f} before anything is trained"
             )
         if self.logprobs_at is not None:
-            found.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
-        return found
+            lines.append(f"temperature={self.temperature:g}: {_RATIO_MEANS[self.logprobs_at]}")
+        return lines
 
     def fault(self) -> str | None:
         """Why nothing can be trained on this service, whatever the settings; None if it can."""
@@ -165,12 +158,12 @@ async def probe_service(
     draw = partial(sample_group, sampler, prompt)
     draw_at_one = partial(draw, num_samples=SAMPLES, max_tokens=TOKENS, temperature=1.0, stop=stop)
     first = await draw_at_one(seed=seed)
-    seeds_clone = _are_clones(first)
+    seeds_clone = bool(_repeats(first)["clones"].any())
     at_one, sent_seed = first, seed if not seeds_clone else None
     # A second request tells a service that clones by seed, which can be trained on, from one that always clones.
     if seeds_clone:
         at_one = await draw_at_one(seed=None)
-        if _are_clones(at_one):
+        if _repeats(at_one)["clones"].any():
             raise CoderlError(
                 f"the Tinker service at {service} is not trained on: all {SAMPLES} samples of a request are the same, "
                 "with a seed and without, so that no group would have a signal"
@@ -219,10 +212,6 @@ def _repeats(completions: Sequence[Completion]) -> pl.DataFrame:
     return group_repeats(pl.DataFrame(rows, schema=schema))
 
 
-def _are_clones(completions: Sequence[Completion]) -> bool:
-    return bool(_repeats(completions)["clones"].any())
-
-
 def _stops(completions: Iterable[Completion], stop: set[int]) -> Stops:
     """Whether the completions that stopped end with one of the tokens they were to stop at."""
     stopped = [completion for completion in completions if completion.stop_reason == "stop"]
@@ -239,9 +228,9 @@ async def _trained_logprobs(
         array_datum(np.array([*prompt, *c.tokens]), c.logprobs or [], len(prompt), 0.0, loss.name) for c in completions
     ]
     # With the run's own loss: a service that lacks it refuses it here, and not when a step has been sampled.
-    told = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
-    with tinker_errors(f"computing log-probabilities{told}"):
-        output = await trainer.forward(datums, **loss.arguments)
+    with_loss = "" if loss == IMPORTANCE_SAMPLING else f" with loss_fn={loss.name}"
+    with tinker_errors(f"computing log-probabilities{with_loss}"):
+        output = await trainer.forward(datums, loss_fn=loss.name, loss_fn_config=dict(loss.config) or None)
     answers = [answer.get("logprobs") for answer in output.loss_fn_outputs]
     scores = [
         answer.to_numpy().astype(np.float64).ravel()[len(prompt) - 1 :] for answer in answers if answer is not None
@@ -269,8 +258,20 @@ async def _logprobs_at(
     unscaled = _mean_gap(completions, trained)
     nearest, farthest = [], []
     for completion, scores in zip(completions, trained, strict=True):
-        top = await _top_logprobs(sampler, prompt, completion.tokens)
-        if top is None:
+        rows: Sequence[list[tuple[int, float]] | None] = ()
+        # A service may not offer this; what is refused for another reason was refused before.
+        with suppress(ConfigError), tinker_errors("asking for top-k log-probabilities"):
+            response = await sampler.sample(
+                prompt=tinker.ModelInput.from_ints([*prompt, *completion.tokens]),
+                num_samples=1,
+                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
+                include_prompt_logprobs=True,
+                topk_prompt_logprobs=TOP_K,
+            )
+            rows = response.topk_prompt_logprobs or ()
+        # The most probable tokens in the place of each of the completion's tokens.
+        top = [row for row in rows[len(prompt) :] if row]
+        if len(top) != len(completion.tokens):
             return "unscaled" if unscaled <= tolerance else "unknown"
         # At `temperature` a log-probability is only known to lie between bounds: note the least and greatest gap.
         low, high = scaled_bounds(scores, top, temperature)
@@ -281,26 +282,6 @@ async def _logprobs_at(
     if unscaled <= min(tolerance, float(np.concatenate(farthest).mean())):
         return "unscaled"
     return "scaled" if float(np.concatenate(nearest).mean()) <= tolerance else "neither"
-
-
-async def _top_logprobs(
-    sampler: tinker.SamplingClient, prompt: list[int], tokens: list[int]
-) -> list[list[tuple[int, float]]] | None:
-    """The TOP_K most probable tokens, with log-probabilities at temperature 1, in the place of each of `tokens`; None
-    where the service has none to give."""
-    try:
-        with tinker_errors("asking for top-k log-probabilities"):
-            response = await sampler.sample(
-                prompt=tinker.ModelInput.from_ints([*prompt, *tokens]),
-                num_samples=1,
-                sampling_params=tinker.SamplingParams(max_tokens=1, temperature=1.0),
-                include_prompt_logprobs=True,
-                topk_prompt_logprobs=TOP_K,
-            )
-    except ConfigError:  # not offered; what is refused for another reason was refused before
-        return None
-    found = [row for row in (response.topk_prompt_logprobs or [])[len(prompt) :] if row]
-    return found if len(found) == len(tokens) else None
 
 
 def scaled_bounds(

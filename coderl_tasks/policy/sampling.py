@@ -22,18 +22,9 @@ import tinker
 
 from coderl_tasks.errors import BudgetReachedError, CoderlError, InfraError, SandboxDownError
 from coderl_tasks.grading.verdict import ScoredCompletion, Verdict
+from coderl_tasks.policy import rollout
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.rollout import (
-    GRADED_COLUMNS,
-    GRADED_SCHEMA,
-    NO_COMPLETION,
-    ORDER,
-    ROLLOUT_SCHEMA,
-    SAMPLED_COLUMNS,
-    SAMPLED_SCHEMA,
-)
 
-Stop = Sequence[int] | Sequence[str] | None
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 OUTSIDE_TRAINING = -1
@@ -53,7 +44,7 @@ class Completion:
     stop_reason: str  # "stop" or "length" (truncated)
 
 
-MISSING = Completion([], None, NO_COMPLETION)
+MISSING = Completion([], None, rollout.NO_COMPLETION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ async def sample_group(
     max_tokens: int,
     temperature: float,
     seed: int | None,
-    stop: Stop = None,
+    stop: Sequence[int] | Sequence[str] | None = None,
     top_p: float = 1.0,
 ) -> list[Completion]:
     """Samples `num_samples` completions of one prompt in one request. `stop` None means the model's own end token. If
@@ -150,13 +141,13 @@ def group_frame(
     request: GroupRequest, completions: Sequence[Completion], *, decode: Callable[[list[int]], str]
 ) -> pl.DataFrame:
     """One sampled group (SAMPLED_SCHEMA); `decode` turns completion tokens into the text that is graded."""
-    group = {name: getattr(request, name) for name in SAMPLED_SCHEMA if hasattr(request, name)}
-    own = [(name, column.value) for name, column in SAMPLED_COLUMNS.items() if column.value is not None]
+    group = {name: getattr(request, name) for name in rollout.SAMPLED_SCHEMA if hasattr(request, name)}
+    own = [(name, column.value) for name, column in rollout.SAMPLED_COLUMNS.items() if column.value is not None]
     rows = []
     for sample_index, completion in enumerate(completions, request.first_sample):
         text = decode(completion.tokens)
         rows.append(group | {"sample_index": sample_index} | {name: value(completion, text) for name, value in own})
-    return pl.DataFrame(rows, schema=SAMPLED_SCHEMA)
+    return pl.DataFrame(rows, schema=rollout.SAMPLED_SCHEMA)
 
 
 def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None]) -> pl.DataFrame:
@@ -164,24 +155,25 @@ def graded_group(sampled: pl.DataFrame, scored: Sequence[ScoredCompletion | None
     None for one that was left out."""
     if len(scored) != sampled.height:
         raise ValueError(f"{len(scored)} of {sampled.height} completions of a group were scored")
-    left_out = {**dict.fromkeys(GRADED_SCHEMA), "trained": False}
-    rows = [
-        left_out
-        if one is None
-        else {name: column.value and column.value(one) for name, column in GRADED_COLUMNS.items()}
-        for one in scored
-    ]
-    return pl.concat([sampled, pl.DataFrame(rows, schema=GRADED_SCHEMA)], how="horizontal").select(list(ROLLOUT_SCHEMA))
+    left_out = {**dict.fromkeys(rollout.GRADED_SCHEMA), "trained": False}
+    rows = []
+    for completion in scored:
+        if completion is None:
+            rows.append(left_out)
+        else:
+            rows.append({name: each.value and each.value(completion) for name, each in rollout.GRADED_COLUMNS.items()})
+    graded = pl.DataFrame(rows, schema=rollout.GRADED_SCHEMA)
+    return pl.concat([sampled, graded], how="horizontal").select(list(rollout.ROLLOUT_SCHEMA))
 
 
 def in_order(groups: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The groups of a step as one frame of `schema`, in group and sample order."""
     # Groups arrive in any order, and the last bits of a sum of gradients depend on it: a replay needs one order.
-    arrived = sorted((group for group in groups if group.height), key=lambda group: group.select(ORDER).row(0))
+    arrived = sorted((group for group in groups if group.height), key=lambda group: group.select(rollout.ORDER).row(0))
     rollouts = pl.concat([pl.DataFrame(schema=schema), *arrived])
-    order = rollouts.select(ORDER)
+    order = rollouts.select(rollout.ORDER)
     # Not copied where they are in order: a step's tokens can be gigabytes.
-    return rollouts if order.equals(order.sort(ORDER)) else rollouts.sort(ORDER)
+    return rollouts if order.equals(order.sort(rollout.ORDER)) else rollouts.sort(rollout.ORDER)
 
 
 def split_groups(rollouts: pl.DataFrame) -> list[pl.DataFrame]:

@@ -1,17 +1,76 @@
-"""What is drawn, without state: seeds as hashes, and the problems of a step.
+"""What is drawn: seeds as hashes, and the problems of a step.
 
 1. A seed depends on its parts alone: what has to be sampled again comes out the same, on any machine, in any order.
-2. The problems are a stream, cut into steps. Nothing is remembered between steps: the seed and the step decide.
+2. With selection=shuffle and cycle the problems are a stream, cut into steps. Nothing is remembered between steps: the
+   seed and the step decide.
 3. Further problems of a step (`refill`) are beside that stream, which they do not move: a pass still takes each problem
    once as a step's own, and some are sampled once more, as a further one of another step.
+
+selection=adaptive: problems whose groups are likely to have a signal, by what is known of each at that step.
+
+A group teaches nothing if all of its completions are right, or none is. With a pass rate p that is so of a group of G
+with the probability p^G + (1-p)^G. What is known of a problem's p is a beta distribution, of three parts:
+
+1. Its own evidence: right and graded completions of the pool's profile, if there is one, and of each step that sampled
+   it. The policy moves, so what is `age` steps old counts as 1 / (1 + age / HALF_AGE) of it, the weight of an
+   observation of something that walks at random. With gamma^age a problem that was never solved would in the end be a
+   blank again.
+2. The mean of problems like it: a ridge regression of the pass rates seen so far on split, kind and length of the
+   statement. So an unseen problem is no blank. It is a sum of these, not a mean per combination of them: 24 cells would
+   each need problems of their own before the first says anything.
+3. How much that mean is worth, in completions: little where problems are mostly always or never solved (as for a small
+   model they are), which the groups themselves show.
+
+A step draws without replacement, each problem with the weight E[1 - p^G - (1-p)^G]^SHARPNESS (Efraimidis and Spirakis,
+"Weighted random sampling with a reservoir"), and one in EXPLORED from those of the least evidence. Solved problems and
+hopeless ones are so left alone without a list of them, and come back as their evidence fades. What the last RESTS steps
+sampled rests: the first problems found to have a signal would otherwise be most of every later step, and a policy that
+goes over a few problems again and again has learned less of the others than one that takes them as they come.
+
+All of it is a function of the pool and of the outcomes that the commits record, up to the last step trained into the
+policy that samples: these are committed whenever a step is begun, ahead of its turn or not.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-SEED_BITS = 31
+import numpy as np
+import numpy.typing as npt
+
+from coderl_tasks.problems.problem import Problem
+
+HALF_AGE = 50
+"""Steps after which evidence counts half: a group of 16 outweighs the prior for as long as a short run lasts, and a
+problem that was solved or hopeless is in doubt again, and looked at, before a long one ends."""
+SHARPNESS = 6
+"""Power of the expected share of groups with a signal. With 1, the many that are probably solved or hopeless take half
+of a step from the few that are probably neither: where 30% of 400 simulated problems were between, 49% of the groups
+had a signal after a profile of two completions; with 6, 85% (benchmarks/adaptive_selection.py)."""
+EXPLORED = 16
+"""One problem in so many is drawn from those that least is known of."""
+RESTS, RESTING = 4, 1e-3
+"""Steps for which a problem that was sampled rests, and the factor of its weight meanwhile: small against an unseen
+one's, and large against that of a hopeless one, for a pool that has no others."""
+LIKE_WORTH, POOL_WORTH, SPREAD_WORTH = 8.0, 2.0, 8.0
+"""Problems, well known ones, that it takes to outweigh the pool's mean in that of a split or a kind; the mean 1/2 in
+the pool's; and a prior worth of one completion in the measured one."""
+LEAST_MEAN = 0.02
+"""Of problems alike, and as far below 1: a regression is a straight line, which may lead beyond 0 and 1."""
+KNOWN = 4.0
+"""Completions that make a problem count half of a well known one for the means."""
+LEAST_SPREAD, MOST_SPREAD = 0.1, 0.8
+"""Bounds of the prior's spread, p(1-p) over that of its mean: 0.1 to 4 completions' worth."""
+SOLVED, HOPELESS = 0.95, 0.05
+"""Expected pass rates from which, and up to which, a problem that has evidence is called so."""
+
+Outcome = tuple[str, float, int]
+"""Of a group: its problem, the completions that were right, and those that counted."""
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def seed_for(*parts: int | str) -> int:
@@ -26,7 +85,7 @@ def seed_for(*parts: int | str) -> int:
             raise TypeError(f"a seed is made of int and str, not {type(part).__name__}: {part!r}")
         data = str(part).encode()
         digest.update(f"{'i' if isinstance(part, int) else 's'}{len(data)}:".encode() + data)
-    return int.from_bytes(digest.digest()[:4], "big") >> (32 - SEED_BITS)
+    return int.from_bytes(digest.digest()[:4], "big") >> 1
 
 
 class Selection(Protocol):
@@ -95,3 +154,197 @@ def cycle(problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken
 
 SELECTIONS: dict[str, Selection] = {"shuffle": shuffle, "cycle": cycle}
 """By the value of the setting `selection`, those that the call alone decides; `Adaptive` is made with the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was known when a step's problems were chosen."""
+
+    signal: float  # share of its groups that were expected to have a signal
+    seen: int  # problems that earlier steps had sampled
+    solved: int  # problems that looked solved
+    hopeless: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """Of each problem of the pool: its beta distribution, and the evidence in it, in completions of today."""
+
+    right: Floats
+    wrong: Floats
+    evidence: Floats
+    seen: int  # how many of the problems a step has sampled
+    resting: Ints  # the places of those that one of the last RESTS steps sampled
+
+
+def outcome(rewards: Sequence[float | None]) -> tuple[float, int]:
+    """The right completions of a group with these rewards (None for those that do not count), and how many counted. A
+    reward between 0 and 1 counts as that much of a right one, but rewards that are all equal as all right or all wrong:
+    such a group has no signal, whatever they are."""
+    counted = [reward for reward in rewards if reward is not None]
+    if not counted:
+        return 0.0, 0
+    if min(counted) == max(counted):
+        return float(len(counted) if counted[0] >= 0.5 else 0), len(counted)
+    return math.fsum(min(1.0, max(0.0, reward)) for reward in counted), len(counted)
+
+
+def expected_signal(right: Floats, wrong: Floats, completions: int | Sequence[int]) -> Floats:
+    """The expected share of groups of so many completions (of all, or of each) that are neither all right nor all
+    wrong, where the pass rate has the distribution Beta(right, wrong)."""
+    sizes = np.asarray(completions)
+    all_right, all_wrong, total = np.ones_like(right), np.ones_like(right), right + wrong
+    for drawn in range(int(sizes.max())):  # E[p^G] is the product of (right + k) / (right + wrong + k), for k below G
+        all_right *= np.where(drawn < sizes, (right + drawn) / (total + drawn), 1.0)
+        all_wrong *= np.where(drawn < sizes, (wrong + drawn) / (total + drawn), 1.0)
+    return np.maximum(0.0, 1 - all_right - all_wrong)
+
+
+class Adaptive:
+    """Selects problems of the pool `problems` by their expected signal. `profiled` maps problem ids to (right, graded),
+    `completions` is a group's size. When a step is sampled, up to `lag` steps before it may be uncommitted
+    (max_steps_off_policy). `outcomes` returns the outcomes of each committed step, in order."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        profiled: Mapping[str, tuple[int, int]],
+        outcomes: Callable[[], Sequence[Sequence[Outcome]]],
+        *,
+        completions: int,
+        lag: int,
+    ) -> None:
+        self._ids = [problem.problem_id for problem in problems]
+        self._place = {problem_id: place for place, problem_id in enumerate(self._ids)}
+        self._features = _features(problems)
+        self._outcomes = outcomes
+        self._completions = completions
+        self._lag = lag
+        # Rows are (step, place, right, graded). The profile counts as step -1: its policy is that before step 0.
+        self._evidence = np.empty((0, 4))
+        self._add([(-1, name, *counts) for name, counts in profiled.items() if name in self._place])
+        self._steps_read = 0
+        self._last: tuple[int, Beliefs] | None = None
+
+    def __call__(
+        self, problem_ids: Sequence[str], *, seed: int, step: int, count: int, taken: Sequence[str] = ()
+    ) -> list[str]:
+        """Returns the ids of `count` problems for `step`, or up to `count` further ones if some are `taken`. The draw
+        depends on `seed`, `step` and committed outcomes only. Raises as `places` does, and ValueError for other
+        problems than the pool's or while a step whose outcomes count is not committed."""
+        slots = places(problem_ids, step=step, count=count)
+        if list(problem_ids) != self._ids:
+            raise ValueError("adaptive chooses of the pool that it was made with")
+        beliefs = self.beliefs(step)
+        weights = expected_signal(beliefs.right, beliefs.wrong, self._completions) ** SHARPNESS
+        weights[beliefs.resting] *= RESTING
+        # Raw bits: numpy keeps their stream in all versions, but may change that of Generator's methods.
+        bits = np.random.PCG64(seed_for(seed, "adaptive", step)).random_raw(2 * len(weights)).reshape(2, -1)
+        uniform = ((bits >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+        # Weighted draws without replacement: -log(u) / weight is an exponential variable, and the smallest ones win.
+        drawn = self._first(-np.log(uniform[0]) / np.maximum(weights, 1e-9), count + len(taken))
+        if taken:
+            return others(drawn, taken, count)
+        # One of EXPLORED problems goes to those with the least evidence. Small steps take one in some steps only.
+        explored = (step + 1) * count // EXPLORED - step * count // EXPLORED
+        if explored:
+            last = min(explored, len(weights)) - 1
+            least = np.partition(beliefs.evidence, last)[last]
+            keys = np.where(beliefs.evidence < least, 0.0, np.where(beliefs.evidence == least, uniform[1], 1.0))
+            least_known = self._first(keys, explored)
+            drawn = [*others(drawn, least_known, count - explored), *least_known]
+        return [drawn[place % len(drawn)] for place in range(len(slots))]
+
+    def beliefs(self, step: int) -> Beliefs:
+        """What is known of the problems when `step` is sampled: each one's pass rate as Beta(right, wrong), a prior
+        from similar problems and its own fading outcomes."""
+        if self._last is not None and self._last[0] == step:
+            return self._last[1]
+        n = len(self._ids)
+        when, where, right, graded = self._known(step)  # by group: its step, its problem's place, its completions
+        fade = 1 / (1 + (step - when) / HALF_AGE)
+        rights = _sums(where, fade * right, n)
+        evidence = _sums(where, fade * graded, n)
+        rate = rights / np.maximum(evidence, 1e-12)
+        known = evidence / (evidence + KNOWN)
+        pool = float((POOL_WORTH / 2 + (known * rate).sum()) / (POOL_WORTH + known.sum()))
+        mean = np.clip(pool + self._like(known, rate - pool), LEAST_MEAN, 1 - LEAST_MEAN)
+        # Pairs of one group estimate p(1-p). Under a Beta prior with mean m, worth w completions, its expectation is
+        # m(1-m) w / (w + 1): the ratio to m(1-m), `spread`, gives w (`worth`).
+        pairs = graded >= 2
+        pair_variance = np.where(pairs, right * (graded - right) / np.maximum(graded * (graded - 1), 1), 0.0)
+        paired = _sums(where, fade * pairs, n)
+        weight = np.where(paired > 0, known, 0.0)
+        within = _sums(where, fade * pair_variance, n) / np.maximum(paired, 1e-12)
+        even = SPREAD_WORTH * pool * (1 - pool)  # pseudo-evidence for a spread of 1/2
+        spread = (even / 2 + (weight * within).sum()) / (even + (weight * mean * (1 - mean)).sum())
+        spread = min(MOST_SPREAD, max(LEAST_SPREAD, float(spread)))
+        worth = spread / (1 - spread)
+        seen = len(np.unique(where[when >= 0]))
+        # Only of steps that count: when sampling ahead, what the previous step sampled may not be known.
+        resting = np.unique(where[(when >= 0) & (when >= step - self._lag - RESTS)])
+        beliefs = Beliefs(worth * mean + rights, worth * (1 - mean) + evidence - rights, evidence, seen, resting)
+        self._last = step, beliefs
+        return beliefs
+
+    def _like(self, known: Floats, above: Floats) -> Floats:
+        """How far above the pool's mean problems like each (N,) are solved, where those `known` (N,) are `above` it."""
+        seen = np.flatnonzero(known)
+        features = self._features[seen]
+        weighted = features * known[seen, None]
+        # By einsum, which adds up in one order whatever number of threads there are.
+        precision = np.einsum("nf,ng->fg", features, weighted) + np.eye(features.shape[1])
+        slopes = np.linalg.solve(precision, np.einsum("nf,n->f", weighted, above[seen]))
+        return np.einsum("nf,f->n", self._features, slopes)
+
+    def forecast(self, step: int, problem_ids: Sequence[str], sizes: Sequence[int]) -> Forecast:
+        """What was known when `problem_ids`, one per group of so many completions, were chosen for `step`."""
+        beliefs, chosen = self.beliefs(step), np.array([self._place[problem_id] for problem_id in problem_ids])
+        expected = expected_signal(beliefs.right[chosen], beliefs.wrong[chosen], sizes)
+        mean, has_evidence = beliefs.right / (beliefs.right + beliefs.wrong), beliefs.evidence > 0
+        return Forecast(
+            signal=math.fsum(expected) / len(problem_ids),
+            seen=beliefs.seen,
+            solved=int((has_evidence & (mean > SOLVED)).sum()),
+            hopeless=int((has_evidence & (mean < HOPELESS)).sum()),
+        )
+
+    def _first(self, keys: Floats, count: int) -> list[str]:
+        """The problems of the smallest keys, in their order: `count` of them, or all."""
+        found = np.argpartition(keys, count)[:count] if count < len(keys) else np.arange(len(keys))
+        return [self._ids[place] for place in found[np.argsort(keys[found], kind="stable")].tolist()]
+
+    def _known(self, step: int) -> tuple[Ints, Ints, Floats, Floats]:
+        """By group whose outcome counts for `step`: its step (-1 for the profile), its problem's place, the right
+        completions and the graded ones."""
+        committed, counted = self._outcomes(), max(0, step - self._lag)
+        if len(committed) < counted:
+            raise ValueError(f"step {step} is chosen by the first {counted} steps, of which {len(committed)} are done")
+        new = range(self._steps_read, len(committed))
+        self._add([(number, *row) for number in new for row in committed[number]])
+        self._steps_read = len(committed)
+        table = self._evidence[self._evidence[:, 0] < counted]
+        return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2], table[:, 3]
+
+    def _add(self, rows: Sequence[tuple[int, str, float, int]]) -> None:
+        """Add evidence: the step, the problem, the right completions and the graded ones."""
+        found = [(step, self._place[name], right, graded) for step, name, right, graded in rows if graded]
+        self._evidence = np.concatenate([self._evidence, np.array(found, dtype=np.float64).reshape(-1, 4)])
+
+
+def _features(problems: Sequence[Problem]) -> Floats:
+    """What problems are compared by (N, F): the rank of their length, -1 to 1, its square, their split and their kind.
+    Each is as large as the pass rate may change with it, by one standard deviation."""
+    lengths = np.array([len(problem.statement) for problem in problems])
+    ordered = np.sort(lengths)
+    shorter, not_longer = (np.searchsorted(ordered, lengths, side) for side in ("left", "right"))
+    length = (shorter + not_longer) / len(problems) - 1  # equal lengths have one rank
+    columns = [length, length**2 - 1 / 3]
+    for values in ([problem.split for problem in problems], [problem.kind for problem in problems]):
+        columns += [np.array([value == one for value in values]) / math.sqrt(LIKE_WORTH) for one in sorted(set(values))]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
+def _sums(places: Ints, values: Floats, size: int) -> Floats:
+    """The sum of the values at each place, added in their order: that of the journal, the same in every process."""
+    return np.bincount(places, values, size).astype(np.float64)

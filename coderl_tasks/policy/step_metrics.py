@@ -19,7 +19,7 @@ from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.policy.rollout import NO_COMPLETION, TRUNCATED
 
 if TYPE_CHECKING:  # the SDK behind it takes seconds to import, and showing a metric needs none
-    from coderl_tasks.policy.adaptive import Forecast
+    from coderl_tasks.policy.selection import Forecast
     from coderl_tasks.policy.update import UpdateResult
 
 Source = TypeVar("Source")

@@ -21,32 +21,20 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
 import tinker
 
 from coderl_tasks.errors import DataError, InfraError
+from coderl_tasks.policy import grpo
 from coderl_tasks.policy.clients import tinker_errors
-from coderl_tasks.policy.grpo import (
-    LOSS_FN,
-    Advantage,
-    PolicyLoss,
-    TrainStepOutput,
-    UpdateFailedError,
-    UpdateRefusedError,
-    array_datum,
-    finish_train_step,
-    submit_train_step,
-    with_input,
-)
 from coderl_tasks.policy.rollout import ORDER, ROLLOUT_SCHEMA
 from coderl_tasks.policy.sampling import in_order, try_all
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.settings.families import LossName
 
-Schedule = Literal["constant", "linear", "cosine"]
 UPDATE_COLUMNS = (*ORDER, "prompt_tokens", "completion_tokens", "logprobs", "base_logprobs", "advantage", "trained")
 KL_SAMPLE = 16
 """Completions of a step that the KL to the base model is observed on."""
@@ -58,7 +46,7 @@ GRAD_NORMS = ("unclipped_grad_l2:mean", "grad_norm", "skyrl.ai/grad_norm")
 class UpdateMethod:
     """How the rollouts of a step are trained on."""
 
-    loss: PolicyLoss = field(default_factory=PolicyLoss)
+    loss: grpo.PolicyLoss = field(default_factory=grpo.PolicyLoss)
     epochs: int = 1
     batch_size: int | None = None  # datums per optimizer step; None: all of them
     kl_penalty_coef: float = 0.0  # weight of the penalty on leaving the base model
@@ -74,7 +62,7 @@ class UpdateMethod:
     def recorded(cls, record: Mapping[str, Any]) -> Self:
         if not record:
             return cls()
-        loss = PolicyLoss(record["loss_fn"], record["loss_fn_config"])
+        loss = grpo.PolicyLoss(record["loss_fn"], record["loss_fn_config"])
         return cls(loss, record["epochs"], record["batch_size"], record["kl_penalty_coef"])
 
     def batches(self, n_datums: int, seed: int) -> Iterator[tuple[int, list[int]]]:
@@ -137,22 +125,6 @@ class UpdateResult:
     grad_norm: float | None = None  # the greatest
 
 
-def learning_rate_at(
-    step: int, peak: float, *, warmup_steps: int = 0, schedule: Schedule = "constant", total_steps: int | None = None
-) -> float:
-    """The learning rate of `step` (from 0), whose number alone decides: a run that goes on does not warm up again.
-
-    It grows in equal parts to `peak`, which the last of the `warmup_steps` has. Then it stays there, or falls, by a
-    straight line or half a cosine, so as to be 0 at `total_steps`: the steps before that one learn.
-    """
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    if schedule == "constant" or total_steps is None:
-        return peak
-    done = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
-    return peak * (1 - done) if schedule == "linear" else peak * (1 + math.cos(math.pi * done)) / 2
-
-
 def adam_params(learning_rate: float) -> tinker.AdamParams:
     """The recipe's Adam, without weight decay and without clipping (0)."""
     decays = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
@@ -186,8 +158,8 @@ async def with_base_logprobs(
             raise InfraError("Tinker, computing the base model's log-probabilities: there is not one for each token")
         return pl.Series(base_logprobs, dtype=pl.Float32)
 
-    found = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
-    column = [next(found) if is_asked else None for is_asked in which]
+    computed = iter(await try_all(logprobs_of, which.arg_true().to_list(), "completions"))
+    column = [next(computed) if is_asked else None for is_asked in which]
     return scored.with_columns(pl.Series("base_logprobs", column, dtype=ROLLOUT_SCHEMA["base_logprobs"]))
 
 
@@ -200,7 +172,8 @@ def trained_rollouts(scored: pl.DataFrame) -> pl.DataFrame:
 
 def kl_to_base(scored: pl.DataFrame) -> float | None:
     """The mean of sampler less base log-probability, in nats, over the tokens that have the base model's, or None."""
-    return _gaps(scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null()))[1]
+    known = scored.select("logprobs", "base_logprobs").filter(pl.col("base_logprobs").is_not_null())
+    return _gaps(known)[1] if known.height else None
 
 
 def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
@@ -209,24 +182,25 @@ def penalised_advantages(rows: pl.DataFrame, coef: float) -> list[np.ndarray]:
     if rows["base_logprobs"].has_nulls():
         raise DataError("rollouts to be trained on with kl_penalty_coef lack the base model's log-probabilities")
     gaps, mean = _gaps(rows)
-    return [advantage + coef * ((mean or 0.0) - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
+    return [advantage + coef * (mean - gap) for advantage, gap in zip(rows["advantage"], gaps, strict=True)]
 
 
-def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float | None]:
-    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens."""
+def _gaps(rows: pl.DataFrame) -> tuple[list[np.ndarray], float]:
+    """Sampler less base log-probability of each completion's tokens, float64, and the mean over all tokens (0 without
+    any)."""
     pairs = zip(rows["logprobs"], rows["base_logprobs"], strict=True)
     gaps = [ours.to_numpy().astype(np.float64) - base.to_numpy().astype(np.float64) for ours, base in pairs]
-    return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else None
+    return gaps, math.fsum(value for gap in gaps for value in gap) / sum(map(len, gaps)) if gaps else 0.0
 
 
 def build_datums(
-    rows: pl.DataFrame, advantages: Sequence[Advantage], loss_fn: LossName = LOSS_FN
+    rows: pl.DataFrame, advantages: Sequence[grpo.Advantage], loss_fn: LossName = grpo.LOSS_FN
 ) -> list[tinker.Datum]:
     """One datum per row of `trained_rollouts`, in order, with its advantage and what `loss_fn` reads."""
     # Arrays, and of one row at a time: as Python's numbers a step's tokens would be ten times as large.
     columns = (rows["prompt_tokens"], rows["completion_tokens"], rows["logprobs"])
     return [
-        array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
+        grpo.array_datum(np.concatenate([prompt, completion]), logprobs.to_numpy(), len(prompt), advantage, loss_fn)
         for prompt, completion, logprobs, advantage in zip(*columns, advantages, strict=True)
     ]
 
@@ -240,11 +214,11 @@ async def update_policy(
 ) -> UpdateResult:
     """Trains on the `trained` rows of `scored`, if any, as `method` says (default: one optimizer step on all of them).
     `seed` draws the batches. After an error or a cancellation do not use the client: steps may have been applied.
-    Raises as `train_step` does, UpdateFailedError without log-probabilities, UpdateRefusedError for non-finite ones."""
+    Raises UpdateFailedError for a failure or missing log-probabilities, UpdateRefusedError for a refusal or NaN."""
     method = method or UpdateMethod()
     rows = trained_rollouts(scored)
     # Computed once: the datums and the reported loss must use the same numbers.
-    advantages: Sequence[Advantage] = list(rows["advantage"])
+    advantages: Sequence[grpo.Advantage] = list(rows["advantage"])
     if method.kl_penalty_coef:
         advantages = penalised_advantages(rows, method.kl_penalty_coef)
     datums = build_datums(rows, advantages, method.loss.name)
@@ -258,10 +232,10 @@ async def update_policy(
     # One optimizer step at a time: its answer shows whether the policy has diverged, which ends the update.
     for epoch, batch in method.batches(len(datums), seed):
         chosen = [datums[index] for index in batch]
-        forward_backward, optim_step = submit_train_step(training_client, chosen, adam, method.loss)
+        forward_backward, optim_step = grpo.submit_train_step(training_client, chosen, adam, method.loss)
         # Await both even if one fails: forward_backward's error is the cause, whichever comes first.
         answers = await asyncio.gather(forward_backward.coroutine(), optim_step.coroutine(), return_exceptions=True)
-        output = finish_train_step(*answers)
+        output = grpo.finish_train_step(*answers)
         steps.append(_step(rows, batch, advantages, output, method.loss, epoch))
     tokens = sum(step.n_tokens for step in steps)
     clipped = [step.clipped for step in steps if step.clipped is not None]
@@ -286,27 +260,28 @@ async def _with_prompt_logprobs(
     # The policy's own of before the update: what no sampler gave is then no distance from it. A replay, which starts
     # from the same policy, gets the same.
     with tinker_errors("computing the prompts' log-probabilities"):
-        output = await client.forward(datums, loss_fn=LOSS_FN)
+        output = await client.forward(datums, loss_fn=grpo.LOSS_FN)
     _require_logprobs(output.loss_fn_outputs, len(datums))
     completed = []
     for datum, length, answer in zip(datums, lengths, output.loss_fn_outputs, strict=True):
         sampler = datum.loss_fn_inputs["logprobs"].to_numpy().copy()
         sampler[: length - 1] = answer["logprobs"].to_numpy().ravel()[: length - 1]
-        completed.append(with_input(datum, "logprobs", sampler))
+        inputs = datum.loss_fn_inputs | {"logprobs": tinker.TensorData.from_numpy(sampler)}
+        completed.append(tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs))
     return completed
 
 
 def _require_logprobs(answers: Sequence[Mapping[str, Any]], datums: int) -> None:
     if len(answers) != datums or any("logprobs" not in answer for answer in answers):
-        raise UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
+        raise grpo.UpdateFailedError(f"the service answered {len(answers)} of {datums} datums with log-probabilities")
 
 
 def _step(
     rows: pl.DataFrame,
     batch: Sequence[int],
-    advantages: Sequence[Advantage],
-    output: TrainStepOutput,
-    loss: PolicyLoss,
+    advantages: Sequence[grpo.Advantage],
+    output: grpo.TrainStepOutput,
+    loss: grpo.PolicyLoss,
     epoch: int,
 ) -> OptimizerStep:
     """Sums up one optimizer step. `batch` indexes `rows` and `advantages`; `output` has the trainer's log-probabilities
@@ -321,17 +296,18 @@ def _step(
         sampler = rows["logprobs"][index].to_numpy().astype(np.float64)
         trainer = answer["logprobs"].to_numpy().astype(np.float64).ravel()[prompts[index] - 1 :]
         if len(trainer) != len(sampler):
-            raise UpdateFailedError(f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens")
-        found = loss.of_completion(trainer, sampler, advantages[index])
+            lengths = f"{len(trainer)} trainer log-probabilities for {len(sampler)} completion tokens"
+            raise grpo.UpdateFailedError(lengths)
+        completion_loss, ratios, completion_clipped = loss.of_completion(trainer, sampler, advantages[index])
         gap += float((sampler - trainer).sum())
-        total += found.loss
+        total += completion_loss
         tokens += len(sampler)
-        ratio_sum += float(found.ratios.sum())
-        ratio_max = max(ratio_max, float(found.ratios.max()))
-        clipped = clipped if found.clipped is None else (clipped or 0) + found.clipped
+        ratio_sum += float(ratios.sum())
+        ratio_max = max(ratio_max, float(ratios.max()))
+        clipped = clipped if completion_clipped is None else (clipped or 0) + completion_clipped
     # Not retryable: a replay repeats the update bit for bit, and would end here again.
     if not np.isfinite([total, gap]).all():
-        raise UpdateRefusedError(
+        raise grpo.UpdateRefusedError(
             "training has diverged: the policy's log-probabilities are not finite (lower learning_rate and go on from "
             "an earlier checkpoint with init_from)"
         )

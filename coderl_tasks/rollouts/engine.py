@@ -6,55 +6,40 @@ each group goes: request -> sampled -> recorded -> graded.
 2. It is recorded as it arrives, before anything else happens to it: what was sampled is never sampled again.
 3. Grading runs beside sampling. It is deterministic, so what was graded ahead is kept in memory only.
 4. A group that fails does not take the others with it: they finish and are recorded, then the failure is raised.
+5. When a session is opened, all that can fail is tried before anything is sampled.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import polars as pl
 import tinker
 
-from coderl_tasks.environments import CODE, Environment
+from coderl_tasks.environments import CODE, Environment, environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, InfraError, SandboxDownError
-from coderl_tasks.grading.judge import Judge
+from coderl_tasks.grading.client import SandboxClient
+from coderl_tasks.grading.judge import Judge, require_sandbox
+from coderl_tasks.grading.trial import try_programs
 from coderl_tasks.journal.ledger import Budget
-from coderl_tasks.policy.clients import (
-    connect,
-    context_length,
-    disconnect,
-    is_about_the_account,
-    lost,
-    rest_client,
-    service_address,
-    tinker_errors,
-)
+from coderl_tasks.policy import clients, sampling
 from coderl_tasks.policy.rollout import TRUNCATED
-from coderl_tasks.policy.sampling import (
-    OUTSIDE_TRAINING,
-    Completion,
-    GroupRequest,
-    completion_budget,
-    graded_group,
-    group_frame,
-    sample_group,
-)
 from coderl_tasks.problems.problem import Problem
 from coderl_tasks.prompts.renderers import Renderer
+from coderl_tasks.prompts.tokenizer import model_renderer
 from coderl_tasks.services import Services
-from coderl_tasks.settings import CurateSettings, EvaluateSettings, TrainSettings
+from coderl_tasks.settings import CurateSettings, EvaluateSettings, FlowSettings, TrainSettings
 
 Purpose = Literal["train", "profile", "evaluate"]
-Grade = Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]
 Record = Callable[[pl.DataFrame], None]
-Key = tuple[int, int]
-"""(step, group_index)"""
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 SUPERVISION_S = 1.0
+ASSUMED_CONTEXT = 32768
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -75,69 +60,50 @@ class RolloutSettings:
     served_by: str = ""  # what answers for the policy, where that is to be recorded
 
 
+@dataclass(eq=False)
 class RolloutEngine:
-    """Samples and grades groups as `settings` say; `environment` makes the prompts and the rewards, and `budget` is
-    asked before each group."""
+    """Samples and grades groups as `settings` say."""
 
-    def __init__(
-        self,
-        judge: Judge,
-        renderer: Renderer,
-        settings: RolloutSettings,
-        *,
-        environment: Environment = CODE,
-        budget: Budget | None = None,
-    ) -> None:
-        self.environment = environment
-        self.settings = settings
-        self.renderer = renderer
-        self._judge = judge
-        self._budget = budget or Budget()
-        self._slots = asyncio.Semaphore(settings.concurrency)
+    judge: Judge
+    renderer: Renderer
+    settings: RolloutSettings
+    environment: Environment = CODE  # makes the prompts and the rewards
+    budget: Budget = field(default_factory=Budget)  # is asked before each group
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.settings.concurrency)
 
     def request(
-        self,
-        problem: Problem,
-        group_index: int,
-        num_samples: int,
-        *,
-        seed: int | None,
-        step: int = OUTSIDE_TRAINING,
-        attempt: int = 0,
-        sampler_step: int | None = None,
-        first_sample: int = 0,
-        temperature: float | None = None,
-    ) -> GroupRequest:
-        """Builds the request for `num_samples` completions of `problem`, numbered from `first_sample`. Without a `seed`
-        the service draws freely. `sampler_step` and `temperature` default to the settings'."""
+        self, problem: Problem, group_index: int, num_samples: int, seed: int | None, **others: Any
+    ) -> sampling.GroupRequest:
+        """Builds the request for `num_samples` completions of `problem`. Without a `seed` the service draws freely.
+        `others` are further fields of GroupRequest; temperature and sampler_step default to the settings'."""
         prompt = self.environment.prompt(problem, self.renderer)
-        return GroupRequest(
+        values = {"temperature": self.settings.temperature, "sampler_step": self.settings.sampler_step} | others
+        return sampling.GroupRequest(
             group_index=group_index,
             problem_id=problem.problem_id,
             split=problem.split,
             prompt_tokens=prompt,
             num_samples=num_samples,
-            max_tokens=completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
+            max_tokens=sampling.completion_budget(len(prompt), self.settings.max_tokens, self.settings.context),
             seed=seed,
-            step=step,
-            attempt=attempt,
-            sampler_step=self.settings.sampler_step if sampler_step is None else sampler_step,
-            first_sample=first_sample,
-            temperature=self.settings.temperature if temperature is None else temperature,
+            **values,
         )
 
     async def sample(
-        self, sampler: tinker.SamplingClient, request: GroupRequest, record: Record | None = None
+        self, sampler: tinker.SamplingClient, request: sampling.GroupRequest, record: Record | None = None
     ) -> pl.DataFrame:
         """Samples a group (SAMPLED_SCHEMA) and passes it to `record`. If the prompt leaves no room, its completions are
         empty and truncated. Raises as `sample_group` does, and BudgetReachedError if the cap could be passed."""
         decode = partial(self.environment.text, renderer=self.renderer)
         if request.max_tokens < 1:
-            group = group_frame(request, [Completion([], [], TRUNCATED)] * request.num_samples, decode=decode)
+            cut_off = [sampling.Completion([], [], TRUNCATED)] * request.num_samples
+            group = sampling.group_frame(request, cut_off, decode=decode)
         else:
             # Hold a slot only for the request: recording and grading must not delay other groups.
-            async with self._slots, self._budget.room(request) as charge:
-                completions = await sample_group(
+            async with self._slots, self.budget.room(request) as charge:
+                completions = await sampling.sample_group(
                     sampler,
                     request.prompt_tokens,
                     num_samples=request.num_samples,
@@ -147,7 +113,7 @@ class RolloutEngine:
                     seed=request.seed,
                     stop=self.environment.stop(self.renderer),
                 )
-                group = group_frame(request, completions, decode=decode)
+                group = sampling.group_frame(request, completions, decode=decode)
                 charge(group)
         if record is not None:
             record(group)
@@ -162,17 +128,18 @@ class RolloutEngine:
         texts = [text for text, is_wanted in zip(sampled["completion"], wanted, strict=True) if is_wanted]
         # For this group alone: a problem's tests can be 200 MB, and stay in the pool's file.
         problem = await asyncio.to_thread(problem.whole)
-        scored = iter(await self.environment.score(self._judge, problem, texts))
-        return graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
+        scored = iter(await self.environment.score(self.judge, problem, texts))
+        return sampling.graded_group(sampled, [next(scored) if is_wanted else None for is_wanted in wanted])
 
 
 class GradedAhead:
     """Groups that are graded while others are still being sampled, each completion at most once until its step is
     released."""
 
-    def __init__(self, grade: Grade) -> None:
+    def __init__(self, grade: Callable[[pl.DataFrame], Awaitable[pl.DataFrame]]) -> None:
         self._grade = grade
-        self._parts: dict[Key, list[tuple[int, asyncio.Task[pl.DataFrame]]]] = {}
+        # By (step, group_index), each part with its height.
+        self._parts: dict[tuple[int, int], list[tuple[int, asyncio.Task[pl.DataFrame]]]] = {}
 
     def start(self, group: pl.DataFrame) -> None:
         """Begin to grade what of `group` (SAMPLED_SCHEMA) is not yet: of one that has grown, what it grew by."""
@@ -192,17 +159,13 @@ class GradedAhead:
         return await asyncio.gather(*(task for key in keys for _, task in self._parts[key]))
 
     async def release(self, *steps: int) -> None:
-        """Cancel what is under way of these steps, and let their groups be graded afresh."""
+        """Cancel what is under way of these steps (all if none is named), and let their groups be graded afresh."""
         # Out of the table before anything is awaited: `start` must not hand out a task that is being cancelled.
-        keys = [key for key in self._parts if key[0] in steps]
+        keys = [key for key in self._parts if not steps or key[0] in steps]
         tasks = [task for key in keys for _, task in self._parts.pop(key)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def close(self) -> None:
-        """Cancel what is under way."""
-        await self.release(*(step for step, _ in self._parts))
 
 
 class Session:
@@ -224,15 +187,11 @@ class Session:
         served_by: str = "",
         budget: Budget | None = None,
     ) -> None:
-        self.judge = judge
-        self.renderer = renderer
-        self.context = context
-        self.environment = environment
-        self.service_address = None if used.tinker_is_embedded else service_address(used.tinker_url)
+        self.judge, self.renderer, self.context, self.environment = judge, renderer, context, environment
+        self.service_address = None if used.tinker_is_embedded else clients.service_address(used.tinker_url)
         self.served_by = served_by
         self.budget = budget or Budget()
-        self._used = used
-        self._model_name = model_name
+        self._used, self._model_name = used, model_name
         self._reopens = False  # whether a session was released before
         self.current: tinker.ServiceClient | None = None
         # Sampling ahead and training may both find no session: one opens it, and the other waits for it.
@@ -249,7 +208,7 @@ class Session:
         """
         session_before = self.current
         task = asyncio.ensure_future(work)
-        silence = asyncio.ensure_future(lost(self._used.tinker_url))
+        silence = asyncio.ensure_future(clients.lost(self._used.tinker_url))
         self._working += 1
         try:
             while not task.done():
@@ -276,7 +235,7 @@ class Session:
                 await asyncio.wait((task,), timeout=CLOSE_TIMEOUT_S)
             # Only when no other work is left: closing ends the models and samplers of a released session.
             self._working -= 1
-            if not self._working:
+            if self._released and not self._working:
                 await self._close_released()
 
     async def service(self) -> tinker.ServiceClient:
@@ -285,8 +244,14 @@ class Session:
             if self.current is None:
                 if self._reopens and self._model_name is not None:
                     # A retired model looks like an evicted one, a 404, which would be restored again and again.
-                    await self._require_model(self._model_name)
-                self.current = await connect(self._used.tinker_url, self._used.tinker_api_key)
+                    try:
+                        await clients.context_length(self._used.tinker_url, self._used.tinker_api_key, self._model_name)
+                    except ConfigError as error:
+                        if clients.is_about_the_account(error):
+                            raise
+                        retired = f"{self._model_name} was retired while the run was at work"
+                        raise ConfigError(f"{retired}: {error}") from error
+                self.current = await clients.connect(self._used.tinker_url, self._used.tinker_api_key)
             return self.current
 
     def engine(
@@ -306,16 +271,8 @@ class Session:
 
     async def rest(self) -> tinker.RestClient:
         """A client of what the Tinker service has stored, which needs no session."""
-        with tinker_errors("asking what it has stored"):
-            return await rest_client(self._used.tinker_url, self._used.tinker_api_key)
-
-    async def _require_model(self, name: str) -> None:
-        try:
-            await context_length(self._used.tinker_url, self._used.tinker_api_key, name)
-        except ConfigError as error:
-            if is_about_the_account(error):
-                raise
-            raise ConfigError(f"{name} was retired while the run was at work: {error}") from error
+        with clients.tinker_errors("asking what it has stored"):
+            return await clients.rest_client(self._used.tinker_url, self._used.tinker_api_key)
 
     async def close(self) -> None:
         """End the sessions with the Tinker service."""
@@ -335,7 +292,7 @@ class Session:
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     # Popped first: one that does not answer is not asked again.
-                    await disconnect(self._released.pop())
+                    await clients.disconnect(self._released.pop())
             except (InfraError, ConfigError, TimeoutError) as error:
                 logger.warning("the Tinker session could not be closed: %s", error or "no answer")
 
@@ -358,3 +315,58 @@ def supervised(
         return await worker.session.supervise(work(worker, *args, **kwargs))
 
     return under_supervision
+
+
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Raise what stopped the TaskGroup in the block by itself, not as the group that asyncio makes of it."""
+    stopped: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        stopped = group
+        while isinstance(stopped, BaseExceptionGroup):
+            stopped = stopped.exceptions[0]
+    if stopped is not None:  # outside the handler, so that it keeps its own cause
+        raise stopped
+
+
+@asynccontextmanager
+async def open_session(settings: FlowSettings, used: Services, budget: Budget | None = None) -> AsyncIterator[Session]:
+    """Opens the services `used` for `settings` and `budget`, and closes them when the block ends.
+
+    Raises ConfigError if the service lacks the model, the chat format does not fit it, or rewards cannot be computed as
+    `settings` say; InfraError if nothing answers at the service's address, or no sandbox runs a known program right.
+    """
+    # Before the SDK is used: it silently retries a mistyped address for five minutes.
+    await clients.require_answer(used.tinker_url)
+    model = settings.model_name
+    async with SandboxClient(used.sandbox_urls, used.sandbox_concurrency) as client:
+        # Concurrently: a start waits only for the slowest check. The first one that fails cancels the others.
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                address = used.tinker_url, used.tinker_api_key
+                # In a thread: reading a tokenizer would block the event loop for seconds.
+                read = asyncio.to_thread(model_renderer, model, settings.renderer_name, settings.thinking)
+                rendering = tasks.create_task(read)
+                asking = tasks.create_task(clients.context_length(*address, model))
+                identifying = tasks.create_task(clients.served_by(*address, model))
+                trying = tasks.create_task(try_programs(used.sandbox_urls))
+                # Before anything is sampled: without a sandbox to grade them, samples would be paid for in vain.
+                tasks.create_task(require_sandbox(client))
+        renderer, context = rendering.result(), asking.result()
+        if context is None:
+            logger.warning("Tinker names no context length for %s: %d is assumed", model, ASSUMED_CONTEXT)
+        # Only logged: the data may not have programs of these kinds.
+        for trial in trying.result():
+            logger.log(logging.WARNING if trial.misjudged or trial.fault else logging.INFO, "%s", trial)
+        judge = Judge(client, settings.reward_timeout, isolation_per_test=settings.isolation_per_test)
+        environment = environment_of(settings)
+        await environment.require_usable(judge)
+        session = Session(
+            used, judge, renderer, context or ASSUMED_CONTEXT, model, environment, identifying.result(), budget
+        )
+        try:
+            yield session
+        finally:
+            await session.close()

@@ -11,7 +11,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,8 +101,7 @@ async def sample_in_rounds(
     """
     ids = [problem.problem_id for problem in problems]
     unclear = [index for index, name in enumerate(ids) if plan.sampled is None or name in plan.sampled]
-    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear))
-    rounds.take(recorded)
+    rounds = _Rounds(problems, sampler, engine, plan, groups, on_progress, len(unclear), recorded)
     # Twice: after all others, completions that the sandbox failed to grade are graded again; it may be back by then.
     for _ in range(GRADING_PASSES):
         clear = await try_all(rounds.of_problem, unclear)
@@ -124,19 +123,17 @@ class _Rounds:
     groups: GroupFiles | None
     on_progress: Progress | None
     total: int  # problems to be sampled
+    recorded: InitVar[pl.DataFrame | None]  # rounds that a finished call returned
     done: int = 0
     used: dict[int, int] = field(default_factory=dict)  # problem: how many of its rounds count
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, recorded: pl.DataFrame | None) -> None:
         self.sizes = self.plan.round_sizes
         self.rounds = self._recorded(fingerprint(self.problems, self.engine, self.plan))
         """Sampled so far, graded or not, by (problem, round)."""
-
-    def take(self, recorded: pl.DataFrame | None) -> None:
-        """Use rounds that were recorded elsewhere, where there is nothing newer."""
         if recorded is not None:
             parts = recorded.partition_by("group_index", "attempt", as_dict=True, maintain_order=True)
-            self.rounds = self._fitting(parts) | self.rounds
+            self.rounds = self._fitting(parts) | self.rounds  # what an unfinished call recorded is newer
 
     async def of_problem(self, index: int) -> bool:
         """Sample and grade problem `index`, round by round, until that is enough. False if it stops early because
@@ -146,7 +143,7 @@ class _Rounds:
             graded = await self._graded(index, number)
             # Also where something of it could not be graded: `require_graded` counts that in what is returned.
             self.used[index] = number + 1
-            if _has_infra_errors(graded):
+            if Verdict.INFRA_ERROR.value in graded["verdict"]:
                 return False
             n += graded.height
             n_correct += int((graded["correctness_score"] == 1.0).sum())
@@ -162,7 +159,7 @@ class _Rounds:
         frame = self.rounds.get((index, number))
         if frame is None:
             frame = self._record(index, number, await self._sampled(index, number))
-        if "verdict" not in frame.columns or _has_infra_errors(frame):
+        if "verdict" not in frame.columns or Verdict.INFRA_ERROR.value in frame["verdict"]:
             sampled = frame.select(SAMPLED_SCHEMA.keys())
             frame = self._record(index, number, await self.engine.grade(self.problems[index], sampled))
         return frame
@@ -202,10 +199,6 @@ class _Rounds:
         """The recorded rounds that are of this plan."""
         sizes = dict(enumerate(self.sizes))
         return {place: frame for place, frame in found.items() if frame.height == sizes.get(place[1])}
-
-
-def _has_infra_errors(graded: pl.DataFrame) -> bool:
-    return bool((graded["verdict"] == Verdict.INFRA_ERROR.value).any())
 
 
 def fingerprint(problems: Sequence[Problem], engine: RolloutEngine, plan: SamplingPlan) -> dict[str, Any]:

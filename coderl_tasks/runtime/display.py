@@ -1,21 +1,29 @@
-"""What a flow shows while it works: lines and bars on the console, and a progress artifact in the Prefect UI."""
+"""What people see of a flow run: lines and bars on the console, and its name, artifacts and state in the Prefect UI.
+
+The work does not depend on what is published in Prefect. Only when a service stays away after all retries does a
+deployment's run wait there to be resumed (`suspended_in_outages`).
+"""
 
 import asyncio
 import logging
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
-from uuid import UUID
+from typing import Any, Self, TypeVar
+from uuid import UUID, uuid4
 
-from prefect import get_run_logger
+import httpx
+from prefect import get_client, get_run_logger
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
 from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import PrefectException
+from prefect.flow_runs import asuspend_flow_run
 from prefect.logging.handlers import APILogHandler
+from prefect.runtime import flow_run
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -30,32 +38,32 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError
+from coderl_tasks.errors import BudgetReachedError, ConfigError, DataError, InfraError
 from coderl_tasks.filtering import OnRows, RowsProgress
+from coderl_tasks.insight.artifacts import publish
 from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.warning_signs import Notice
-from coderl_tasks.journal.metrics import is_eval_row
+from coderl_tasks.journal.run_directory import is_eval_row
 from coderl_tasks.planning.early_checks import is_deployed
 from coderl_tasks.rollouts.rounds import Progress as OnProgress
-from coderl_tasks.runtime.flow_run import best_effort
 from coderl_tasks.settings import FlowSettings, PipelineSettings
 from coderl_tasks.settings.setting import words_of
 
-
-def _is_of_a_task(record: logging.LogRecord) -> bool:
-    """Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log."""
-    return record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
-
-
+logger = logging.getLogger(__name__)
 _warnings = APILogHandler(logging.WARNING)
 """Warnings of the tasks in the flow run's log, which the UI shows."""
-_warnings.addFilter(_is_of_a_task)
+# Not what a run keeps in its logs.log. A thread that watches a server works for no flow run, and has no log.
+_warnings.addFilter(
+    lambda record: record.name != "coderl_tasks" and (FlowRunContext.get() or TaskRunContext.get()) is not None
+)
 _package = logging.getLogger("coderl_tasks")
 RECENT = 0.2  # of the time per step: how much the last one counts
 LOOK_EVERY_S = 1.0
 LINE_EVERY_S = 30.0
 """Seconds between lines that say how far something is, where there is no terminal to draw a bar on."""
+PAUSE_S = 600.0
+Answer = TypeVar("Answer")
 
 
 class _Counted(ProgressColumn):
@@ -77,7 +85,7 @@ class StepProgress:
     def __init__(
         self, console: Console, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._total, self._done, self._clock, self._last = total, done, clock, clock()
+        self.total, self.done, self._clock, self._last = total, done, clock, clock()
         self._pace: float | None = None
         self._has_bar = console.is_terminal
         name, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
@@ -99,9 +107,9 @@ class StepProgress:
     @property
     def left_s(self) -> float | None:
         """Seconds left at the recent pace; None before the first step or without a known end."""
-        if self._pace is None or self._total is None:
+        if self._pace is None or self.total is None:
             return None
-        return self._pace * max(self._total - self._done, 0)
+        return self._pace * max(self.total - self.done, 0)
 
     def phase(self, text: str) -> None:
         """Name what is going on now (sampling, scoring, evaluation at step 9, ...)."""
@@ -114,11 +122,11 @@ class StepProgress:
         now = self._clock()
         taken, self._last = now - self._last, now
         self._pace = taken if self._pace is None else (1 - RECENT) * self._pace + RECENT * taken
-        self._done += 1
+        self.done += 1
         left = f"{duration(self.left_s)} left" if self.left_s is not None else ""
-        self._bar.update(self._task, completed=self._done, left=left)
+        self._bar.update(self._task, completed=self.done, left=left)
         # With a bar the time left is in it, and a line that stays would hold an old one.
-        return step_line(row, self._total, None if self._has_bar else self.left_s)
+        return step_line(row, self.total, None if self._has_bar else self.left_s)
 
 
 @dataclass
@@ -150,8 +158,6 @@ class Display:
         _package.addHandler(_warnings)  # once: it is the same one each time
         self._steps: StepProgress | None = None
         self._artifact: UUID | None = None
-        self._total: int | None = None
-        self._done = 0
 
     def say(self, text: str) -> None:
         """A line for people, which the logs.log of a run has too."""
@@ -231,9 +237,8 @@ class Display:
     @asynccontextmanager
     async def steps(self, last_step: int | None, done: int) -> AsyncIterator[None]:
         """Shows training steps while the block runs; `done` of them were done before."""
-        self._total, self._done = None if last_step is None else last_step + 1, done
-        await self._move_artifact()
-        with StepProgress(self._console, self._total, done) as self._steps:
+        with StepProgress(self._console, None if last_step is None else last_step + 1, done) as self._steps:
+            await self._move_artifact()
             yield
         self._steps = None
 
@@ -249,34 +254,23 @@ class Display:
     async def step(self, row: Mapping[str, Any]) -> None:
         """Shows a finished step and moves the progress artifact."""
         self.row(row)
-        self._done += 1
         await self._move_artifact()
 
     async def _move_artifact(self) -> None:
-        if not self._total:
+        steps, artifact, what = self._steps, self._artifact, "the progress artifact"
+        if steps is None or not steps.total:
             return
-        what, progress, artifact = "the progress artifact", 100.0 * self._done / self._total, self._artifact
+        progress = 100.0 * steps.done / steps.total
         if artifact is None:
             create = partial(acreate_progress_artifact, progress, key="training", description="steps trained")
-            self._artifact = await best_effort.call(what, create)
+            self._artifact = await best_effort(what, create)
         else:
-            await best_effort.call(what, lambda: aupdate_progress_artifact(artifact, progress))
+            await best_effort(what, lambda: aupdate_progress_artifact(artifact, progress))
 
 
 def command_line(flow: str, settings: FlowSettings | PipelineSettings, **pinned: str) -> str:
     """The command that starts `flow` with `settings`, as a shell takes it; `pinned` are settings to name in it."""
     return shlex.join(["coderl", flow, *words_of(settings.changed() | pinned)])
-
-
-def what_next(command: str, error: BaseException) -> str:
-    """How `command` goes on with what `error` stopped: some errors recur until what they name is put right."""
-    if isinstance(error, BudgetReachedError):
-        words = shlex.split(command)
-        setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
-        kept = [word for word in words if word.partition("=")[0] != setting]
-        return f"with a higher {setting}, say, {shlex.join([*kept, f'{setting}={2 * error.cap:.10g}'])} goes on"
-    first = "put right what the error below names, then " if isinstance(error, ConfigError | DataError) else ""
-    return f"{first}{command} goes on"
 
 
 _in_a_block: ContextVar[bool] = ContextVar("in_a_block", default=False)
@@ -289,15 +283,88 @@ def is_part() -> bool:
 
 @contextmanager
 def saying_what_next(display: Display, command: str, stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Of a
-    pipeline and its part only the pipeline does."""
+    """Where the block does not come to its end, say where it `stopped`, and that `command` goes on with it. Some errors
+    recur until what they name is put right. Of a pipeline and its part only the pipeline says so."""
     part = is_part()
     token = _in_a_block.set(True)
     try:
         yield
     except BaseException as error:
+        how = f"{command} goes on"
+        if isinstance(error, BudgetReachedError):
+            words = shlex.split(command)
+            setting = f"{error.flow}.{error.setting}" if words[1] == "pipeline" else error.setting
+            others = [word for word in words if word.partition("=")[0] != setting]
+            how = f"with a higher {setting}, say, {shlex.join([*others, f'{setting}={2 * error.cap:.10g}'])} goes on"
+        elif isinstance(error, ConfigError | DataError):
+            how = f"put right what the error below names, then {how}"
         if not part:
-            display.say(f"{stopped()}; {what_next(command, error)}")
+            display.say(f"{stopped()}; {how}")
         raise
     finally:
         _in_a_block.reset(token)
+
+
+_next_try = 0.0  # time.monotonic() before which `best_effort` asks nothing of the Prefect server
+
+
+async def best_effort(what: str, request: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    """Returns the answer to `request`, a call to the Prefect server that the work does not depend on. If there is none,
+    warns once, naming `what`, and returns None. It and all others then do so for PAUSE_S without a call: Prefect's
+    client takes a minute to fail on a lost server."""
+    global _next_try
+    if time.monotonic() < _next_try:
+        return None
+    try:
+        return await request()
+    except (httpx.HTTPError, PrefectException) as error:
+        logger.warning("%s was not published: %s", what, str(error) or type(error).__name__)
+        _next_try = time.monotonic() + PAUSE_S
+        return None
+
+
+async def name_flow_run(name: str, *, root: bool = False) -> None:
+    """Give this flow run, and with `root` the one that it is a part of, the name of its directory in the Prefect UI."""
+
+    async def rename() -> None:
+        runs = {flow_run.id, flow_run.root_flow_run_id if root else None} - {None}
+        async with get_client() as client:
+            for run in runs:
+                await client.update_flow_run(UUID(run), name=name)
+
+    await best_effort(f"the name {name}", rename)
+
+
+async def publish_or_warn(kind: str, name: str, markdown: str) -> None:
+    await best_effort(f"the artifact {kind}-{name}", lambda: publish(kind, name, markdown))
+
+
+def forget_old_results(kept: int = 200) -> None:
+    """Let go of all but the newest that Prefect remembers of finished tasks: some 8 KB each, for as long as the flow
+    runs, to draw which task is handed what another one returned."""
+    context = FlowRunContext.get()
+    if context is not None:
+        for result in list(context.run_results)[:-kept]:
+            del context.run_results[result]
+
+
+@asynccontextmanager
+async def suspended_in_outages(hours: float) -> AsyncIterator[None]:
+    """Suspend this flow run for at most so many hours when the block ends in InfraError. Resuming starts the flow anew,
+    which goes on where its directory ends. A bare run ends with the error."""
+    try:
+        yield
+    except InfraError as error:
+        # Only a deployment can start the flow again, and of a flow and its parts only the whole.
+        if is_deployed() and flow_run.parent_flow_run_id is None:
+            display = Display()
+            display.say(str(error))
+            # Prefect's command line can retry a flow run, but not resume one.
+            code = f"from prefect.flow_runs import resume_flow_run; resume_flow_run('{flow_run.id}')"
+            display.say(
+                f"suspended for up to {hours:g} hours: put right what is named above, then Resume in the UI, or "
+                f'`python -c "{code}"`, goes on where this run stopped'
+            )
+            # A key of its own: Prefect numbers a process's suspensions, and refuses a number that it has seen before.
+            await asuspend_flow_run(timeout=round(hours * 3600), key=uuid4().hex)
+        raise

@@ -17,9 +17,10 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from coderl_tasks.environments import environment_of
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
@@ -42,7 +43,7 @@ from coderl_tasks.retries import without_prefect
 from coderl_tasks.rollouts.engine import supervised
 from coderl_tasks.services import services
 from coderl_tasks.settings import CurateSettings, TrainSettings, parse_settings
-from coderl_tasks.training.before_steps import prepare, probe_run
+from coderl_tasks.training.around_steps import prepare, probe_run
 from coderl_tasks.training.run import TrainingRun, open_run
 from coderl_tasks.training.step import checkpoint, run_step, sample, score, update
 
@@ -112,22 +113,22 @@ def _written(rows: Iterable[Row], reader: RowReader) -> str:
     if isinstance(rows, str | Path | Mapping):
         hint = "(a file: coderl curate makes a pool of it for pool=)"
         raise ConfigError(f"problems is a list of rows, each a dict {hint}")
-    found = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
-    if not found:
+    problems = [_problem(row, reader, f"problems[{number}]", number) for number, row in enumerate(rows)]
+    if not problems:
         raise ConfigError("problems is empty: there is nothing to train on")
     places: dict[str, int] = {}
-    for number, problem in enumerate(found):
+    for number, problem in enumerate(problems):
         if (first := places.setdefault(problem.problem_id, number)) != number:
             what = "two of the problems have one problem_id, or are the same"
             raise ConfigError(f"problems[{first}] and problems[{number}]: {what}")
-    content = json.dumps([problem.to_row() for problem in found], sort_keys=True).encode()
+    content = json.dumps([problem.to_row() for problem in problems], sort_keys=True).encode()
     path = private_folder(coderl_home() / "problems") / f"{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     if not path.is_file():
-        write_parquet(path, problems_frame(found))
+        write_parquet(path, problems_frame(problems))
     return str(path)
 
 
-class GrpoSession:
+class GrpoSession(AbstractContextManager["GrpoSession"]):
     """A run that is trained call by call; a context manager, which closes it. A thread with its own event loop does all
     work, since a notebook's thread already has one. After Ctrl-C, the next call goes on with what was recorded."""
 
@@ -323,9 +324,6 @@ class GrpoSession:
         if self._thread.is_alive() and self._opened.done() and self._opened.exception() is None:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -29,14 +29,9 @@ LOGIN_HEADERS = {
 }
 
 
-def own_names(port: int) -> list[str]:
-    """The names (Host) under which a server on this port of loopback is asked for."""
-    return [f"127.0.0.1:{port}", f"localhost:{port}"]
-
-
 def own_origins(port: int) -> list[str]:
-    """The origins of its own pages."""
-    return [f"http://{name}" for name in own_names(port)]
+    """The origins of the pages of a server on this port of loopback."""
+    return [f"http://127.0.0.1:{port}", f"http://localhost:{port}"]
 
 
 class OwnRequestsOnly:
@@ -45,7 +40,8 @@ class OwnRequestsOnly:
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
-        self._names, self._origins = own_names(port), own_origins(port)
+        self._origins = own_origins(port)
+        self._names = [origin.removeprefix("http://") for origin in self._origins]  # as requests have them (Host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -35,7 +35,7 @@ from coderl_tasks.server_addresses import (
     sandbox_addresses,
     without_credentials,
 )
-from coderl_tasks.services.supervisor import EmbeddedServer, answers, is_ours, listeners, told
+from coderl_tasks.services.supervisor import EmbeddedServer, answers, is_ours, json_answer, listeners
 from coderl_tasks.settings import FlowSettings
 from coderl_tasks.untrusted_text import printable
 from local_servers.interface import served_model
@@ -66,7 +66,7 @@ class Services:
         """Raise ConfigError where programs in a sandbox of coderl's on this machine could read one of `paths`: a run, a
         pool. Other sandboxes do not tell what programs can read."""
         here = [url for url in self.sandbox_urls if urlsplit(url).hostname in LOOPBACK]
-        for shown in (folder for url in here for folder in told(f"{url}/v1/info").get("readable", ())):
+        for shown in (folder for url in here for folder in json_answer(f"{url}/v1/info").get("readable", ())):
             for path in paths:
                 if path.resolve().is_relative_to(shown):
                     raise ConfigError(

@@ -33,6 +33,7 @@ QUICK_S = 20.0
 MAX_QUICK_DEATHS = 3
 SILENT_S = 60.0
 PROBE_S = 5.0
+START_TIMEOUT_S = 120.0
 POLL_S = 0.05
 PARENT_POLL_S = 0.5
 TCP_LISTEN = "0A"
@@ -46,18 +47,18 @@ LOOPBACK_ADDRESSES = {
 logger = logging.getLogger(__name__)
 
 
-def free_port(preferred: int = 0, host: str = "127.0.0.1") -> int:
-    """`preferred` if nothing listens there, else any free port of `host`."""
+def free_port(preferred: int = 0) -> int:
+    """`preferred` if nothing listens there, else any free port of loopback."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             # As servers do: else a port whose last connections are still winding down would count as taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((host, port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise InfraError(f"no free port on {host}")
+    raise InfraError("no free port on 127.0.0.1")
 
 
 def listeners(url: str) -> set[int]:
@@ -94,10 +95,10 @@ def answers(url: str, expected: str = "", timeout_s: float = 2.0) -> bool:
         return False
 
 
-def told(url: str, timeout_s: float = 5.0) -> dict[str, Any]:
+def json_answer(url: str) -> dict[str, Any]:
     """The JSON object that a GET of `url` is answered with; empty where it is answered otherwise."""
     try:
-        with urllib.request.urlopen(_request(url), timeout=timeout_s) as response:
+        with urllib.request.urlopen(_request(url), timeout=PROBE_S) as response:
             answer = json.load(response)
     except (OSError, ValueError):
         return {}
@@ -148,7 +149,6 @@ class EmbeddedServer:
         port: int | None = None,
         closed: bool = False,
         environment: Mapping[str, str] | None = None,
-        start_timeout_s: float = 120.0,
     ) -> None:
         self.name, self.restarts, self.fault, self.down = name, 0, "", threading.Event()
         # Chosen once: after a restart, clients retry at the same address.
@@ -159,7 +159,6 @@ class EmbeddedServer:
         self._command = [sys.executable, guard.__file__, *options, "--port", str(self.port)]
         self._log_file = log_file
         self._environment = {**os.environ, **(environment or {})}
-        self._start_timeout_s = start_timeout_s
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
@@ -205,7 +204,7 @@ class EmbeddedServer:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended: the loop below notices
                 process.stdin.write(f"{self.key}\n".encode())
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = time.monotonic() + START_TIMEOUT_S
         # An answer counts only while our process lives: another server may have taken the port.
         while not answers(self._health_url) or process.poll() is not None:
             if process.poll() is not None or time.monotonic() > deadline or self._stopping.is_set():

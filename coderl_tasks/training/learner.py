@@ -26,18 +26,7 @@ from coderl_tasks.journal.atomic import require_in_place
 from coderl_tasks.journal.checkpoints import CHECKPOINTS_FILE, read_checkpoints, save_checkpoint_async
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import step_name
-from coderl_tasks.policy.clients import (
-    Kind,
-    create_sampling_client,
-    create_training_client,
-    delete_checkpoint,
-    is_about_the_account,
-    restore_training_client,
-    save_weights,
-    stored_checkpoints,
-    tinker_errors,
-    training_run_of,
-)
+from coderl_tasks.policy import clients
 from coderl_tasks.policy.grpo import PolicyLoss
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.policy.update import UpdateMethod, UpdateResult, update_policy
@@ -59,16 +48,6 @@ class SavedState:
     kept: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedUpdate:
-    """An update with what was saved after it (`state_path`, `sampler_path`, as due) and the seconds of both."""
-
-    result: UpdateResult
-    saved: dict[str, str]
-    train_s: float
-    save_s: float
-
-
 @dataclass(slots=True)
 class _Trained:
     """A training client, the session that opened it, and the updates that its weights hold."""
@@ -82,9 +61,7 @@ class Learner:
     """The policy of one run. A policy is identified by how many updates it holds: that before step k holds k."""
 
     def __init__(self, session: Session, directory: RunDirectory, settings: TrainSettings) -> None:
-        self._session = session
-        self._directory = directory
-        self._settings = settings
+        self._session, self._directory, self._settings = session, directory, settings
         self.method = UpdateMethod(
             PolicyLoss(settings.loss_fn, settings.loss_config()),
             settings.epochs_per_rollout_batch,
@@ -100,15 +77,38 @@ class Learner:
         self._deletes = True
 
     async def sampling_client(self, updates: int) -> tinker.SamplingClient:
-        opened = self._samplers.get(updates)
+        """Returns a client that samples from the policy after so many updates. It is opened once per Tinker session, on
+        the weights that the last update saved. If there are none, or they are gone, the policy is restored."""
         # Without the turn: with overlap the next step is sampled while an update holds it.
-        if opened is None or opened[0] is not self._session.current:
-            opened = await self._sampler(updates)
-            self._samplers[updates] = opened
-            # Of each step that is sampled, and of an evaluation meanwhile.
-            while len(self._samplers) > self._settings.max_steps_off_policy + 2:
-                del self._samplers[next(iter(self._samplers))]
-        return opened[1]
+        if updates in self._samplers and self._samplers[updates][0] is self._session.current:
+            return self._samplers[updates][1]
+        if updates == 0:
+            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
+            path = rows[-1].get("sampler_path") if rows else None
+        else:
+            commit = self._directory.step(updates - 1).read_commit()
+            path = commit.sampler_path if commit is not None else None
+        sampler: tinker.SamplingClient | None = None
+        if path is not None:
+            service = await self._session.service()
+            try:
+                sampler = await clients.create_sampling_client(service, sampler_path=path)
+            except ConfigError as error:
+                # Restoring the policy instead would be refused for the same reason.
+                if clients.is_about_the_account(error):
+                    raise
+                logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
+        if sampler is None:
+            async with self._turn:
+                trained = await self._after(updates)
+                with clients.tinker_errors("saving the sampler's weights"):
+                    sampler = await trained.client.save_weights_and_get_sampling_client()
+                service = trained.opened_by
+        self._samplers[updates] = service, sampler
+        # Keep those of the steps that are sampled, and of an evaluation meanwhile.
+        while len(self._samplers) > self._settings.max_steps_off_policy + 2:
+            del self._samplers[next(iter(self._samplers))]
+        return sampler
 
     @asynccontextmanager
     async def trainer(self, updates: int) -> AsyncIterator[tinker.TrainingClient]:
@@ -118,10 +118,11 @@ class Learner:
             yield (await self._after(updates)).client
 
     async def update(
-        self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: Kind | None
-    ) -> AppliedUpdate:
-        """Apply the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and `save` what the
-        commit is to name."""
+        self, step: int, scored: pl.DataFrame, adam: tinker.AdamParams, save: clients.Kind | None
+    ) -> tuple[UpdateResult, dict[str, str], dict[str, float]]:
+        """Applies the recorded rollouts of `step` (`scored`, ROLLOUT_SCHEMA) to the policy before it, and saves what
+        the commit is to name. Returns what the update did, the paths of what was saved (`state_path`, `sampler_path`,
+        as due), and the seconds of both (`train`, `save`)."""
         async with self._turn:
             trained = await self._after(step)
             started = time.monotonic()
@@ -132,14 +133,15 @@ class Learner:
             if save is not None:
                 # They expire on the service by themselves, for a run that is never gone on with deletes nothing.
                 ttl = round(self._settings.rolling_save.hours * 3600)
-                saved = await save_weights(trained.client, f"rolling-{step_name(step)}", kind=save, ttl_seconds=ttl)
-            return AppliedUpdate(result, saved, applied - started, time.monotonic() - applied)
+                name = f"rolling-{step_name(step)}"
+                saved = await clients.save_weights(trained.client, name, kind=save, ttl_seconds=ttl)
+            return result, saved, {"train": applied - started, "save": time.monotonic() - applied}
 
     def saved_states(self, updates: int) -> list[SavedState]:
         """The recorded states that hold at most so many updates, the newest first; of rolling ones the newest few."""
         rows, commits = read_checkpoints(self._directory.path), self._directory.commits()
         states = [SavedState(int(row["step"]) + 1, row["state_path"], True) for row in rows if "state_path" in row]
-        rolling = [SavedState(one.step + 1, one.state_path, False) for one in commits if one.state_path is not None]
+        rolling = [SavedState(c.step + 1, c.state_path, False) for c in commits if c.state_path is not None]
         states += rolling[-self._settings.rolling_states :]
         # Of two that hold as many, first the kept one: it cannot have expired.
         return sorted((s for s in states if s.updates <= updates), key=lambda s: (s.updates, s.kept), reverse=True)
@@ -167,14 +169,14 @@ class Learner:
                 rest = await self._session.rest()
             if self._deleted is None:  # an earlier start may have deleted nearly all of them
                 stored: set[str] = set()
-                for training_run in sorted({training_run_of(path) for path in paths}):
+                for training_run in sorted({clients.training_run_of(path) for path in paths}):
                     async with asyncio.timeout(DELETE_TIMEOUT_S):
-                        stored |= await stored_checkpoints(rest, training_run)
+                        stored |= await clients.stored_checkpoints(rest, training_run)
                 self._deleted = set(paths) - stored
             # Call `outdated` again: it now leaves out what an earlier start has deleted.
             for path in self.outdated():
                 async with asyncio.timeout(DELETE_TIMEOUT_S):
-                    await delete_checkpoint(rest, path)
+                    await clients.delete_checkpoint(rest, path)
                 self._deleted.add(path)
         except (InfraError, TimeoutError) as error:
             logger.warning("old states are not deleted yet: %s", error or "no answer")
@@ -192,33 +194,6 @@ class Learner:
             trained = await self._after(step + 1)
             start = {"step": step, "dataset_offset": (step + 1) * self._settings.problems_per_step}
             await save_checkpoint_async(trained.client, step_name(step), self._directory.path, start)
-
-    async def base_client(self) -> tinker.SamplingClient:
-        # Anew each time: a client ends with its session, which a retry may have replaced.
-        return await create_sampling_client(await self._session.service(), base_model=self._settings.model_name)
-
-    async def _sampler(self, updates: int) -> tuple[tinker.ServiceClient, tinker.SamplingClient]:
-        """Opens a sampler of the policy after so many updates, and returns both it and its session. Uses the weights
-        that the last update saved. If there are none, or they are gone, it restores the policy to that point."""
-        if updates == 0:
-            rows = [row for row in read_checkpoints(self._directory.path) if row["name"] == INITIAL]
-            path = rows[-1].get("sampler_path") if rows else None
-        else:
-            commit = self._directory.step(updates - 1).read_commit()
-            path = commit.sampler_path if commit is not None else None
-        if path is not None:
-            service = await self._session.service()
-            try:
-                return service, await create_sampling_client(service, sampler_path=path)
-            except ConfigError as error:
-                # Restoring the policy instead would be refused for the same reason.
-                if is_about_the_account(error):
-                    raise
-                logger.warning("%s: the policy after %d updates is restored to sample from it", error, updates)
-        async with self._turn:
-            trained = await self._after(updates)
-            with tinker_errors("saving the sampler's weights"):
-                return trained.opened_by, await trained.client.save_weights_and_get_sampling_client()
 
     async def _after(self, updates: int) -> _Trained:
         """Brings the policy in training to exactly the updates of the first so many steps; the caller holds `_turn`.
@@ -271,21 +246,21 @@ class Learner:
             )
         for state in states:
             try:
-                return _Trained(await restore_training_client(service, state.path), service, state.updates)
+                return _Trained(await clients.restore_training_client(service, state.path), service, state.updates)
             except ConfigError as error:
                 # A key that is refused is refused for every older state too.
-                if state is states[-1] or is_about_the_account(error):
+                if state is states[-1] or clients.is_about_the_account(error):
                     raise
                 logger.warning("%s: an older state is restored, and the recorded updates since are replayed", error)
         settings = self._settings
         if settings.init_from is not None:
-            client = await restore_training_client(service, settings.init_from)
+            client = await clients.restore_training_client(service, settings.init_from)
         else:
             size = {"lora_rank": settings.lora_rank, "seed": settings.seed}
-            client = await create_training_client(service, settings.model_name, **size)
+            client = await clients.create_training_client(service, settings.model_name, **size)
         # Saved before any step, so that there is always a state to go back to that does not expire. With overlap the
         # first steps are sampled from these weights while the policy in training goes on.
-        kind: Kind = "both" if settings.max_steps_off_policy else "state"
+        kind: clients.Kind = "both" if settings.max_steps_off_policy else "state"
         start: dict[str, Any] = {"step": -1, "dataset_offset": 0}
         await save_checkpoint_async(client, INITIAL, self._directory.path, start, kind=kind)
         return _Trained(client, service, 0)

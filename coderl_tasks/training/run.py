@@ -1,5 +1,9 @@
-"""A training run in this process: its settings, directory, pool, and the clients it works with; and what `steer=act`
+"""A training run in this process: its problems, its directory and the clients it works with; and what `steer=act`
 changes of it as it goes: a lower learning rate, a higher temperature, or the end.
+
+The order of each problem's tests is learned once from the pool's counts (columns `test_runs` and `test_catches`, from
+the profile), then read from the run's test_order.json: {problem id: test indices}, of those problems only whose order
+is not their own. A run that began to score without the file keeps the problems' own order.
 
 1. An act is decided when a step is committed, from the metrics of the committed steps, their evaluations and the
    earlier acts, and stands in the commit: a run that is killed at any point goes on with the same ones.
@@ -8,42 +12,40 @@ changes of it as it goes: a lower learning rate, a higher temperature, or the en
 4. One at a time: what comes after an act is judged by the steps that it has changed, and not before there are PAUSE.
 """
 
+import hashlib
+import logging
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
 import tinker
 
 from coderl_tasks.disk import adapter_bytes
-from coderl_tasks.environments import CODE, CodeEnvironment
+from coderl_tasks.environments import CODE, CodeEnvironment, environment_of
+from coderl_tasks.errors import ConfigError, DataError
+from coderl_tasks.grading.priority import CatchCounts, learned_priority
 from coderl_tasks.insight.warning_signs import ACTED_ON, QUIET, Watch
-from coderl_tasks.journal.atomic import read_rows
+from coderl_tasks.journal.atomic import read_json, read_rows, write_json
 from coderl_tasks.journal.ledger import run_budget
-from coderl_tasks.journal.metrics import is_eval_row
-from coderl_tasks.journal.run_directory import STOP, RunDirectory
+from coderl_tasks.journal.run_directory import STOP, RunDirectory, is_eval_row
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.paths import coderl_home
-from coderl_tasks.policy.adaptive import Adaptive
-from coderl_tasks.policy.advantages import counted_rewards, estimator
+from coderl_tasks.policy.grpo import counted_rewards, estimator
 from coderl_tasks.policy.probe import Probe
-from coderl_tasks.policy.selection import SELECTIONS
-from coderl_tasks.policy.update import learning_rate_at
-from coderl_tasks.problems.problem import Problem, profiled_counts, read_pool
-from coderl_tasks.rollouts.engine import GradedAhead, Session
-from coderl_tasks.rollouts.session import open_session
+from coderl_tasks.policy.sampling import completion_budget
+from coderl_tasks.policy.selection import SELECTIONS, Adaptive
+from coderl_tasks.problems.problem import Problem, SpilledTests, profiled_counts, read_pool
+from coderl_tasks.problems.sides import evaluation_side
+from coderl_tasks.rollouts.engine import GradedAhead, Session, open_session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings
 from coderl_tasks.training.learner import Learner
-from coderl_tasks.training.run_problems import (
-    Orders,
-    fitting_problems,
-    frozen_orders,
-    read_evaluation_side,
-    split_validation,
-)
+
+logger = logging.getLogger(__name__)
 
 STANDS = QUIET + 1
 """Steps that a sign has to stand: one more than a single bad step stays in the shortest window of five."""
@@ -54,7 +56,11 @@ LR_FACTOR, MOST_HALVINGS = 0.5, 3
 WARMER, HOTTEST = 0.1, 1.3
 """Added to the temperature at a time, and how high that may get: hotter samples of a small model are noise."""
 
-Row = Mapping[str, Any]
+Orders = Mapping[str, Sequence[int]]
+COUNT_COLUMNS = ("test_runs", "test_catches")
+PROMPTS_OF = ("pool_sha256", "model_name", "renderer_name", "thinking", "environment", "max_tokens")
+"""What of config.json decides how long prompts are, and completions may be. With the context it is recorded as `of` in
+prompts.json, with the ids of problems `without` room for a completion, and how many have less than max_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +73,20 @@ class Act:
     why: str  # the sign
 
 
-def acts_of(commits: Iterable[Commit]) -> list[Act]:
-    return [Act(**row) for commit in commits for row in commit.acts]
-
-
 def adam_params_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> tinker.AdamParams:
-    peak, schedule = settings.learning_rate, settings.schedule
-    planned = learning_rate_at(
-        step, peak, warmup_steps=schedule.warmup, schedule=schedule.kind, total_steps=schedule.total
-    )
+    """Adam's parameters for `step`. Its number and the acts alone decide: a run that goes on does not warm up again.
+
+    The learning rate grows in equal parts to the setting, which the last step of the warmup has. Then it stays there,
+    or falls, by a straight line or half a cosine, to 0 at the schedule's total: the steps before that one learn.
+    """
+    rate, schedule = settings.learning_rate, settings.schedule
+    if step < schedule.warmup:
+        rate = rate * (step + 1) / schedule.warmup
+    elif schedule.kind != "constant" and schedule.total is not None:
+        done = min(1.0, (step - schedule.warmup) / (schedule.total - schedule.warmup))
+        rate = rate * (1 - done) if schedule.kind == "linear" else rate * (1 + math.cos(math.pi * done)) / 2
     factor = math.prod(act.by for act in _in_effect(settings, commits, "learning_rate", step))
-    return tinker.AdamParams(learning_rate=planned * factor, **settings.adam.model_dump())
+    return tinker.AdamParams(learning_rate=rate * factor, **settings.adam.model_dump())
 
 
 def temperature_at(settings: TrainSettings, commits: Iterable[Commit], step: int) -> float:
@@ -93,26 +102,29 @@ def stopped_before(settings: TrainSettings, commits: Sequence[Commit]) -> int | 
 
 
 def _in_effect(settings: TrainSettings, commits: Iterable[Commit], setting: str, step: int | None) -> list[Act]:
+    """The acts on `setting` that hold at `step` (None: at any step); none unless steer=act."""
     if settings.steer != "act":
         return []
-    found = (act for act in acts_of(commits) if act.setting == setting)
-    return [act for act in found if step is None or act.from_step <= step]
+    acts = (Act(**row) for commit in commits for row in commit.acts)
+    return [act for act in acts if act.setting == setting and (step is None or act.from_step <= step)]
 
 
 class Steering:
+    """Decides the acts of a run, from the metrics of its committed steps."""
+
     def __init__(self, settings: TrainSettings, directory: RunDirectory) -> None:
         self._settings = settings
         self._directory = directory
         self._first = 0  # first step whose metrics the watch judges
         self._watch = Watch(directory.config)
 
-    def decide(self, step: int, metrics: Row, *, may_be_hotter: bool) -> list[tuple[Act, str]]:
-        """Returns at most one act, with its message, after `step` (whose row is `metrics`). Rows must come in step
+    def decide(self, step: int, metrics: Mapping[str, Any], *, may_be_hotter: bool) -> tuple[Act, str] | None:
+        """Returns the act due after `step` (whose row is `metrics`), if any, with its message. Rows must come in step
         order. A second call for the same step returns the same result."""
         if self._settings.steer != "act":
-            return []
+            return None
         commits = self._directory.commits()[:step]
-        earlier = acts_of(commits)
+        earlier = [Act(**row) for commit in commits for row in commit.acts]
         first = max((act.from_step for act in earlier), default=0)
         # Signs from before an act are no reason for another one: watch anew from the first step that it changed.
         if first != self._first:
@@ -123,9 +135,8 @@ class Steering:
         for row in rows[judged:]:
             self._watch.add(row)
         if earlier and step - first < PAUSE:
-            return []
-        found = self._decided(step, commits, earlier, may_be_hotter)
-        return [] if found is None else [found]
+            return None
+        return self._decided(step, commits, earlier, may_be_hotter)
 
     def _decided(
         self, step: int, commits: list[Commit], earlier: list[Act], may_be_hotter: bool
@@ -193,12 +204,8 @@ class TrainingRun:
         test_orders: Orders,
         profiled: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
-        self.settings = settings
-        self.directory = directory
-        self.session = session
-        self.pool = pool
-        self.test_problems = test_problems
-        self.validation_problems = validation_problems
+        self.settings, self.directory, self.session = settings, directory, session
+        self.pool, self.test_problems, self.validation_problems = pool, test_problems, validation_problems
         self.probe: Probe | None = None
         self.learner = Learner(session, directory, settings)
         self.steering = Steering(settings, directory)
@@ -210,28 +217,17 @@ class TrainingRun:
         self.engine = session.engine(settings, "train", settings.model_name, environment)
         self.graded_ahead = GradedAhead(lambda group: self.engine.grade(self.pool[group["problem_id"][0]], group))
         self.estimate = estimator(settings.advantage, settings.advantage_eps)
-        self.count = counted_rewards(
-            settings.truncation.kind,
-            max_tokens=settings.max_tokens,
-            context=session.context,
-            overlong_tokens=settings.truncation.overlong_tokens,
-        )
+        self.count = counted_rewards(settings.truncation, settings.max_tokens, session.context)
         # The folders that a step writes to: the run directory, and that of the embedded servers' states. There a step
         # saves at most a state (three times the weights) and sampler weights. A remote service has its own disks.
         self.folders = (directory.path, coderl_home())
         is_embedded = session.service_address is None
         self.state_bytes = 4 * (adapter_bytes(settings.model_name, settings.lora_rank) or 0) if is_embedded else 0
-        self.adaptive = (
-            Adaptive(
-                list(pool.values()),
-                profiled or {},
-                lambda: [commit.outcomes for commit in directory.commits()],
-                completions=settings.first_completions or settings.completions_per_problem,
-                lag=settings.max_steps_off_policy,
-            )
-            if settings.selection == "adaptive"
-            else None
-        )
+        self.adaptive: Adaptive | None = None
+        if settings.selection == "adaptive":
+            size, lag = settings.first_completions or settings.completions_per_problem, settings.max_steps_off_policy
+            problems, outcomes = list(pool.values()), lambda: [commit.outcomes for commit in directory.commits()]
+            self.adaptive = Adaptive(problems, profiled or {}, outcomes, completions=size, lag=lag)
 
     @property
     def last_step(self) -> int | None:
@@ -258,11 +254,6 @@ class TrainingRun:
         return select(list(self.pool), seed=self.settings.seed, step=step, count=count, taken=taken)
 
     @property
-    def sends_seeds(self) -> bool:
-        """Whether sampling requests carry a seed: not where the service was found to clone with one."""
-        return self.probe is None or not self.probe.seeds_clone
-
-    @property
     def may_be_hotter(self) -> bool:
         """Whether steps may be sampled at a higher temperature than the settings': not with a penalty that compares
         log-probabilities at 1, nor where nobody asked what a service's log-probabilities at another one are of."""
@@ -286,10 +277,13 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
     # Local files first: a pool or a data set that cannot be used then costs no session.
     problems = read_pool(pool_file)
     orders = frozen_orders(directory, problems, pool_file)
-    test_problems = [] if settings.eval.every == -1 else read_evaluation_side(settings, problems, directory.path)
+    test_problems: list[Problem] = []
+    if settings.eval.every != -1:
+        test_problems = read_evaluation_side(settings, problems, directory.path)
     budget = run_budget(settings, directory.path, directory.commits())
     async with open_session(settings, used, budget) as session:
-        trained, held_out = split_validation(fitting_problems(session, problems, directory), settings)
+        fitting = fitting_problems(session, problems, directory)
+        trained, held_out = split_validation(fitting, settings)
         pool = {problem.problem_id: problem for problem in trained}
         profiled = profiled_counts(pool_file) if settings.selection == "adaptive" else {}
         run = TrainingRun(settings, directory, session, pool, test_problems, held_out, orders, profiled)
@@ -298,12 +292,106 @@ async def open_run(settings: TrainSettings, directory: RunDirectory, used: Servi
             yield run
         finally:
             # Before the session closes: grading uses its sandbox client.
-            await run.graded_ahead.close()
+            await run.graded_ahead.release()
 
 
 def recorded_probe(run: TrainingRun) -> Probe | None:
     """What an earlier start found out about this very service, model and temperature; None for an embedded server."""
-    found, service = Probe.recorded(run.directory.config.get("probe")), run.session.service_address
-    if found is None or service is None:
+    recorded, service, settings = run.directory.config.get("probe"), run.session.service_address, run.settings
+    if recorded is None or service is None:
         return None
-    return found if found.is_of(service, run.settings.model_name, run.settings.temperature) else None
+    probe = Probe(**recorded)
+    is_same = (probe.service, probe.model, probe.temperature) == (service, settings.model_name, settings.temperature)
+    return probe if is_same else None
+
+
+def frozen_orders(directory: RunDirectory, problems: Sequence[Problem], pool: Path) -> Orders:
+    """Returns the tests' order of the problems that have not their own, by problem id: recorded, or learned from the
+    profile in the file `pool` and then recorded. Raises DataError for a record that is damaged or of other tests."""
+    path = directory.path / "test_order.json"
+    if path.is_file():
+        recorded = read_json(path)
+        for problem in problems:
+            order = recorded.get(problem.problem_id, indices := list(range(len(problem.tests))))
+            if not isinstance(order, list) or sorted(order) != indices:
+                raise DataError(f"{path} is not of the tests of this pool (problem {problem.problem_id})")
+        return recorded
+    # Begun without the file: another order from here on would name other failures than the steps before it.
+    if directory.step(0).has("scored"):
+        return {}
+    orders: dict[str, list[int]] = {}
+    # A pool without a profile has no counts.
+    if set(COUNT_COLUMNS) <= pl.read_parquet_schema(pool).keys():
+        n_tests = {problem.problem_id: len(problem.tests) for problem in problems}
+        counted = pl.read_parquet(pool, columns=["problem_id", *COUNT_COLUMNS]).drop_nulls().sort("problem_id")
+        for problem_id, runs, catches in counted.iter_rows():
+            if len(runs) == n_tests.get(problem_id):
+                order = learned_priority(CatchCounts(tuple(runs), tuple(catches)))
+                if order != sorted(order):
+                    orders[problem_id] = order
+    # Even if it is empty: the file, once there, is what later starts go by, and not what they would learn.
+    write_json(path, orders)
+    logger.info("tests of %d of %d problems are run in a learned order: %s", len(orders), len(problems), path.name)
+    return orders
+
+
+def read_evaluation_side(settings: TrainSettings, pool: list[Problem], folder: Path) -> list[Problem]:
+    """The test problems, their tests in a file of this process in `folder`; ConfigError if there are none."""
+    side = evaluation_side(settings)
+    loaded = side.load(rows=environment_of(settings).rows, keep=SpilledTests(folder).keep)
+    if not loaded.problems:
+        raise ConfigError(
+            f"there is nothing to evaluate on in {side}: {loaded.unusable or 'no rows'}; name another "
+            "evaluation_dataset, or eval_every=-1"
+        )
+    # Both: an id may be the data's own, and mean another problem in another data set.
+    trained = {(problem.problem_id, problem.statement) for problem in pool}
+    both = sum((problem.problem_id, problem.statement) in trained for problem in loaded.problems)
+    if both:
+        logger.warning("%d of %d test problems are in the pool, and so trained on", both, len(loaded.problems))
+    return loaded.problems
+
+
+def fitting_problems(session: Session, problems: list[Problem], directory: RunDirectory) -> list[Problem]:
+    """The problems whose prompt leaves room for a completion; says how many do not, and where `max_tokens` is capped.
+    Raises ConfigError if no problem is left."""
+    of: dict[str, Any] = {key: directory.config.get(key) for key in PROMPTS_OF} | {"context": session.context}
+    path = directory.path / "prompts.json"
+    room: dict[str, Any] = {}
+    # To encode the prompts of thousands of problems takes seconds: an earlier start recorded what came out.
+    with suppress(FileNotFoundError, DataError):  # there was none, or the file is damaged
+        room = read_json(path)
+    if room.get("of") != of:
+        limit = of["max_tokens"]
+        lengths = [len(session.environment.prompt(problem, session.renderer)) for problem in problems]
+        budgets = [completion_budget(length, limit, session.context) for length in lengths]
+        unfit = [problem.problem_id for problem, budget in zip(problems, budgets, strict=True) if not budget]
+        room = {"of": of, "without": unfit, "capped": sum(0 < budget < limit for budget in budgets)}
+        write_json(path, room)
+    without = set(room["without"])
+    fitting = [problem for problem in problems if problem.problem_id not in without]
+    if not fitting:
+        raise ConfigError(f"no prompt of the pool fits in the model's context of {session.context} tokens")
+    if without:
+        logger.warning("%d of %d problems left out: prompt_too_long", len(problems) - len(fitting), len(problems))
+    if room["capped"]:
+        capped = of["max_tokens"], room["capped"], session.context
+        logger.warning("max_tokens=%d is capped for %d prompts: the context is %d", *capped)
+    return fitting
+
+
+def split_validation(problems: list[Problem], settings: TrainSettings) -> tuple[list[Problem], list[Problem]]:
+    """The pool's problems to train on, and those held out for validation (none unless eval.on=validation)."""
+    size = settings.eval.validation_size
+    if settings.eval.on != "validation":
+        return problems, []
+    if size >= len(problems):
+        raise ConfigError(f"eval.validation_size={size} leaves nothing of a pool of {len(problems)}")
+
+    def key(problem: Problem) -> bytes:
+        # By a hash and not by place: what is held out stays so whatever order the pool has.
+        return hashlib.sha256(f"validation/{settings.seed}/{problem.problem_id}".encode()).digest()
+
+    held_out = {problem.problem_id for problem in sorted(problems, key=key)[:size]}
+    trained = [problem for problem in problems if problem.problem_id not in held_out]
+    return trained, [problem for problem in problems if problem.problem_id in held_out]

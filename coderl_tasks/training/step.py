@@ -19,9 +19,10 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import tinker
@@ -32,24 +33,16 @@ from coderl_tasks.insight.logging import RunLogger
 from coderl_tasks.insight.warning_signs import Notice
 from coderl_tasks.journal.atomic import require_room
 from coderl_tasks.journal.ledger import add_lost, frame_tokens, metrics_tokens
-from coderl_tasks.journal.steps import Commit, StepProblems
-from coderl_tasks.policy.advantages import group_outcomes, groups_without_signal, with_advantages
-from coderl_tasks.policy.clients import Kind
+from coderl_tasks.journal.steps import Commit, StepProblems, index_step
+from coderl_tasks.policy import sampling
+from coderl_tasks.policy.clients import Kind, create_sampling_client
+from coderl_tasks.policy.grpo import groups_without_signal, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, SAMPLED_SCHEMA
-from coderl_tasks.policy.sampling import (
-    GroupRequest,
-    in_order,
-    require_graded,
-    require_sampled,
-    split_groups,
-    try_all,
-)
-from coderl_tasks.policy.selection import seed_for
+from coderl_tasks.policy.selection import outcome, seed_for
 from coderl_tasks.policy.step_metrics import UPDATE_METRICS, UpdatedStep, rollout_metrics
-from coderl_tasks.policy.update import observed, with_base_logprobs
+from coderl_tasks.policy.update import UpdateResult, observed, with_base_logprobs
 from coderl_tasks.retries import PHASE
 from coderl_tasks.rollouts.engine import supervised
-from coderl_tasks.training.learner import AppliedUpdate
 from coderl_tasks.training.run import TrainingRun, adam_params_at, temperature_at
 
 logger = logging.getLogger(__name__)
@@ -118,10 +111,10 @@ async def sample(run: TrainingRun, step: int) -> Phase:
             # A client is opened, and the policy restored for it, only where something is left to sample.
             sampler = sampler or await run.learner.sampling_client(run.sampler_step(step) + 1)
             # Each group's own task records it, so it is on disk while slower groups are still being sampled.
-            await try_all(partial(run.engine.sample, sampler, record=record), requests)
-        sampled = in_order(groups.values(), SAMPLED_SCHEMA)
+            await sampling.try_all(partial(run.engine.sample, sampler, record=record), requests)
+        sampled = sampling.in_order(groups.values(), SAMPLED_SCHEMA)
         try:
-            require_sampled(sampled, f"step {step}")
+            sampling.require_sampled(sampled, f"step {step}")
         except InfraError:
             await run.graded_ahead.release(step)  # grades of groups that are discarded are void
             for index, group in groups.items():
@@ -195,8 +188,8 @@ async def _another_round(
 
 async def _graded(run: TrainingRun, step: int, sampled: pl.DataFrame) -> pl.DataFrame:
     """The rollouts of `step` with their grades (ROLLOUT_SCHEMA); raises as `score` does."""
-    graded = in_order(await run.graded_ahead.graded(split_groups(sampled)), ROLLOUT_SCHEMA)
-    require_graded(graded, f"step {step}")
+    graded = sampling.in_order(await run.graded_ahead.graded(sampling.split_groups(sampled)), ROLLOUT_SCHEMA)
+    sampling.require_graded(graded, f"step {step}")
     return graded
 
 
@@ -215,11 +208,12 @@ def _record_problems(run: TrainingRun, step: int, problem_ids: list[str], known:
 
 def group_requests(
     run: TrainingRun, step: int, problems: StepProblems, sampled: Mapping[int, int]
-) -> list[GroupRequest]:
+) -> list[sampling.GroupRequest]:
     """Returns what `step` samples next, in group order: one request per problem whose group lacks completions.
     `sampled` has the number of completions by group. A group's `first_completions` are always a request of their own: a
     step that is resumed makes the same requests."""
     settings, requests = run.settings, []
+    seeds_clone = run.probe is not None and run.probe.seeds_clone  # with a seed, all samples of a request are the same
     temperature = temperature_at(settings, run.directory.commits(), step)
     for index, (problem_id, size) in enumerate(zip(problems.ids, _sizes(run, problems), strict=True)):
         present = sampled.get(index, 0)
@@ -229,7 +223,7 @@ def group_requests(
         until = size if present else min(size, settings.first_completions or size)
         request = run.engine.request(
             *(run.pool[problem_id], index, until - present),
-            seed=seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix) if run.sends_seeds else None,
+            seed=None if seeds_clone else seed_for(settings.seed, "train", step, index, problem_id, *seed_suffix),
             step=step,
             sampler_step=run.sampler_step(step),
             first_sample=present,
@@ -242,7 +236,8 @@ def group_requests(
 @task(name="score", task_run_name="step-{step}-score", **PHASE)
 @supervised
 async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
-    """The scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages. Raises as `require_graded` does."""
+    """Returns the scored rollouts of `step` (ROLLOUT_SCHEMA), with advantages: those recorded, or `sampled` once it is
+    graded. Raises SandboxDownError or CoderlError if too many completions could not be graded."""
     journal = run.directory.step(step)
     recorded = journal.read("scored")
     if recorded is not None:
@@ -263,7 +258,7 @@ async def score(run: TrainingRun, step: int, sampled: Phase) -> Phase:
         base_rows = observed(scored, seed_for(settings.seed, "kl_base", step))
     if base_rows is not None and base_rows.any():
         # Before scored.parquet is written: a replay of the update must not need the base model.
-        base_client = await run.learner.base_client()
+        base_client = await create_sampling_client(await run.session.service(), base_model=settings.model_name)
         scored = await with_base_logprobs(base_client, scored, settings.sample_concurrency, base_rows)
     journal.write("scored", scored)
     return Phase(scored, time.monotonic() - started)
@@ -284,31 +279,33 @@ async def update(run: TrainingRun, step: int, scored: Phase, begun: float, secon
     save: Kind | None = "sampler" if settings.max_steps_off_policy else None
     if run.is_due(step, settings.rolling_save.every) and not run.keeps(step):
         save = "both" if settings.max_steps_off_policy else "state"
-    applied = await run.learner.update(step, rollouts, adam, save)
+    result, saved, update_seconds = await run.learner.update(step, rollouts, adam, save)
     free_garbage(rollouts.estimated_size())
-    steps = applied.result.steps
-    service_metrics = steps[-1].service_metrics if steps else {}
+    service_metrics = result.steps[-1].service_metrics if result.steps else {}
     answered = ", ".join(f"{name}={value:.6g}" for name, value in sorted(service_metrics.items()))
     logger.info("step %d: Tinker answered %s", step, answered or "nothing: no group had a signal")
-    metrics = step_metrics(run, step, rollouts, applied, adam.learning_rate, begun, seconds)
+    metrics = step_metrics(run, step, rollouts, result, adam.learning_rate, begun, seconds | update_seconds)
     # Decide once, and record it in the commit: decided again after a kill, the result could differ.
     decided = run.steering.decide(step, metrics, may_be_hotter=run.may_be_hotter)
-    if decided:
-        metrics["act"] = "; ".join(told for _, told in decided)
+    if decided is not None:
+        metrics["act"] = decided[1]
     commit = Commit(
         step=step,
         metrics=metrics,
         # A replay uses these parameters, whatever a resume has changed in the settings since.
         adam=adam.model_dump(),
         method=run.learner.method.record(),
-        updates=[one.row() for one in steps] if len(steps) > 1 else [],  # a single one is in the metrics
-        acts=[asdict(act) for act, _ in decided],
-        outcomes=[] if run.adaptive is None else group_outcomes(rollouts, run.count),
-        **applied.saved,
+        # A single optimizer step is in the metrics.
+        updates=[optimizer_step.row() for optimizer_step in result.steps] if len(result.steps) > 1 else [],
+        acts=[] if decided is None else [asdict(decided[0])],
+        outcomes=[]
+        if run.adaptive is None
+        else [(group["problem_id"][0], *outcome(run.count(group))) for group in sampling.split_groups(rollouts)],
+        **saved,
     )
     # A crash before this line repeats the update from a saved state: nothing else says that it was applied.
     journal.write_commit(commit)
-    run.directory.index_rollouts(step, rollouts)
+    index_step(run.directory.path, step, rollouts)
     run.session.budget.commit(step, metrics["tokens_training"])
     await run.learner.delete_outdated()  # after the commit: until then an older state may be needed
     return commit
@@ -318,13 +315,14 @@ def step_metrics(
     run: TrainingRun,
     step: int,
     scored: pl.DataFrame,
-    applied: AppliedUpdate,
+    result: UpdateResult,
     learning_rate: float,
     begun: float,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    """The step's row of metrics.jsonl: its rollouts, its update, and the seconds of each phase done by this process."""
-    spent = {"sample": 0.0, "score": 0.0} | seconds | {"train": applied.train_s, "save": applied.save_s}
+    """The step's row of metrics.jsonl, by column. `result` is what its update did, `begun` (time.monotonic) when the
+    run began to wait for it, `seconds` what sample, score, train and save took in this process."""
+    spent = {"sample": 0.0, "score": 0.0} | seconds
     settings = run.settings
     own_groups = settings.problems_per_step if settings.refill > 1 or settings.first_completions else None
     # Computed before the clock is read: this time is part of the step.
@@ -339,7 +337,7 @@ def step_metrics(
         forecast = run.adaptive.forecast(step, problems.ids, [first] * len(sizes) if first else sizes)
     price = run.session.budget.price
     cost = None if price is None else price.usd(metrics_tokens(of_rollouts))
-    updated = UpdatedStep(applied.result, learning_rate, settings.seed, spent, forecast, cost)
+    updated = UpdatedStep(result, learning_rate, settings.seed, spent, forecast, cost)
     return {"step": step, **of_rollouts, **{metric.name: metric.compute(updated) for metric in UPDATE_METRICS}}
 
 
@@ -389,7 +387,7 @@ async def run_step(
     return commit, notices
 
 
-class SamplingAhead:
+class SamplingAhead(AbstractAsyncContextManager["SamplingAhead"]):
     """Runs `sample`, which retries what is retryable, for one step after the other, and for up to `ahead` steps before
     their turn, of which `may_begin` is true.
 
@@ -404,9 +402,6 @@ class SamplingAhead:
         self._ahead = ahead
         self._begun: dict[int, asyncio.Task[Phase]] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *_: object) -> None:
         await self._cancel(list(self._begun))
 
@@ -414,7 +409,8 @@ class SamplingAhead:
         """The sampled `step`; the steps after it are under way by then. Raises what sampling raised."""
         was_begun = step in self._begun
         window = range(step, step + 1 + self._ahead)
-        await self._cancel([begun for begun in self._begun if begun not in window])
+        if outside := [begun for begun in self._begun if begun not in window]:
+            await self._cancel(outside)
         for later in window:
             if later not in self._begun and (later == step or self._may_begin(later)):
                 self._begun[later] = asyncio.create_task(self._sample(later))
@@ -431,7 +427,7 @@ class SamplingAhead:
 
     async def _cancel(self, steps: Sequence[int]) -> None:
         ended = [self._begun.pop(step) for step in steps]
-        for sampling in ended:
-            sampling.cancel()
+        for each in ended:
+            each.cancel()
         # Until they have ended: no group may be recorded once the directory is no longer held.
         await asyncio.gather(*ended, return_exceptions=True)

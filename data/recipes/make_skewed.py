@@ -29,9 +29,8 @@ from coderl_tasks.paths import coderl_home
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import Problem, load_problems
 from coderl_tasks.problems.raw_row import problem_from_row
-from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import RolloutEngine, RolloutSettings, open_session
 from coderl_tasks.rollouts.rounds import SamplingPlan
-from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import services
 from coderl_tasks.settings import EvaluateSettings
 from data.recipes.cases import Case, draw_cases, solves

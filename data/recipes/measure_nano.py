@@ -19,9 +19,8 @@ from coderl_tasks.environments import environment_of
 from coderl_tasks.evaluation.pass_at_1 import evaluate_policy
 from coderl_tasks.policy.clients import create_sampling_client
 from coderl_tasks.problems import load_problems
-from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings
+from coderl_tasks.rollouts.engine import Purpose, RolloutEngine, RolloutSettings, open_session
 from coderl_tasks.rollouts.rounds import SamplingPlan
-from coderl_tasks.rollouts.session import open_session
 from coderl_tasks.services import Services, services
 from coderl_tasks.settings import EvaluateSettings, parse_settings
 from data.recipes.make_nano import COURSES

@@ -11,9 +11,9 @@ from coderl_tasks.cli import main
 from coderl_tasks.cli.clean import expired_checkpoints, pool_parts, unnamed_checkpoints, unstarted_runs
 from coderl_tasks.journal.atomic import DirectoryLock, write_json
 from coderl_tasks.journal.checkpoints import record_checkpoint
+from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.journal.unfinished import working_in
 from local_servers.tinker.checkpoint_store import CheckpointStore
 from local_servers.tinker.records import CheckpointKind, LoraSettings, RunRecord
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.errors import CoderlError, ConfigError, DataError
-from coderl_tasks.journal.metrics import read_metrics
+from coderl_tasks.journal.run_directory import metrics_rows
 from coderl_tasks.journal.steps import StepJournal
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime.grpo_session import GrpoSession, init_grpo
@@ -109,8 +109,8 @@ def test_the_session_goes_on_where_a_run_of_the_script_ended(
     grpo.close()
     with pytest.raises(CoderlError, match="has ended"):
         grpo.save()
-    metrics = read_metrics(run / "metrics.jsonl")
-    assert metrics["groups_total"].to_list() == [4, 4, 2, 8]
+    rows = metrics_rows(run / "metrics.jsonl")
+    assert [row["groups_total"] for row in rows] == [4, 4, 2, 8]
     trained = pl.read_parquet(run / "steps" / "000002" / "scored.parquet")["problem_id"]
     assert trained.unique(maintain_order=True).to_list() == subset
     assert "resuming at step 2" in capsys.readouterr().out

@@ -13,9 +13,9 @@ import pytest
 from coderl_tasks.cli.arguments import parse_key_values
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import read_json, write_json
+from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.journal.unfinished import working_in
 from coderl_tasks.paths import DATA, POOLS
 from coderl_tasks.planning import flow_plans, training_plan
 from coderl_tasks.planning.flow_plans import plan, plan_curation, plan_evaluation, plan_pipeline

@@ -20,7 +20,7 @@ from sampling_gateway import Gateway
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.policy.selection import seed_for
 from coderl_tasks.problems import SHARD_SCHEMA, Problem, load_problems, problems_frame
-from coderl_tasks.runtime.shard_dispatch import PROBLEMS, put_job, read_profile
+from coderl_tasks.runtime.remote_shards import PROBLEMS, put_job, read_profile
 from coderl_tasks.settings import CurateSettings
 from flows.profile_shard import LIMITS, profile_shard
 

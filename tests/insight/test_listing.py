@@ -10,9 +10,9 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.insight.listing import pools_table, run_state, runs_table
 from coderl_tasks.journal.atomic import held_by, read_json, write_json
+from coderl_tasks.journal.recorded_json import working_in
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
-from coderl_tasks.journal.unfinished import working_in
 
 CONFIG = {"model_name": "data/nano", "max_steps": 2, "eval": {"every": -1}}
 

@@ -26,10 +26,10 @@ RUN = f"""
 import sys, time
 from pathlib import Path
 from coderl_tasks.insight.logging import setup_logging
-from coderl_tasks.journal.metrics import MetricsLog
+from coderl_tasks.journal.run_directory import metrics_rows
 
 folder = Path(sys.argv[1])
-done = MetricsLog(folder / "metrics.jsonl").read().height
+done = len(metrics_rows(folder / "metrics.jsonl"))
 with setup_logging(folder, trackio_project="kills", trackio_name="run", config={{"seed": 3}}) as run:
     run.log_metrics({{"eval/name": "baseline", "eval/mean_correct": 0.25}}, step=-1)
     for step in range(max(0, done - 1), {STEPS}):

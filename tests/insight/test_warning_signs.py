@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from coderl_tasks.insight.warning_signs import RULES, Notice, Remedy, Watch, memory_advice
-from coderl_tasks.policy.advantages import with_advantages
+from coderl_tasks.policy.grpo import with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.policy.step_metrics import rollout_metrics
 from coderl_tasks.settings import TrainSettings

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from coderl_tasks.cli import main
 from coderl_tasks.journal.atomic import DamagedFileError
-from coderl_tasks.journal.json_shapes import DEEPEST, Config, Manifest, Summary, read_shaped
+from coderl_tasks.journal.recorded_json import DEEPEST, Config, Manifest, Summary, read_shaped
 
 SHARE = '"n": 2, "pass_at_1": 0.5, "ci_low": 0.1, "ci_high": 0.9'
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coderl_tasks.journal.atomic import read_rows
-from coderl_tasks.journal.metrics import MetricsLog, read_metrics
+from coderl_tasks.journal.run_directory import MetricsLog, metrics_rows
 
 BASELINE = {"step": -1, "eval/name": "baseline", "eval/mean_correct": 0.2}
 
@@ -29,7 +29,7 @@ def test_a_late_row_goes_to_its_place(tmp_path: Path) -> None:
     for row in (step_row(0), step_row(1), BASELINE, eval_row(0)):
         log.append(row)
     assert read_rows(log.path) == [BASELINE, step_row(0), eval_row(0), step_row(1)]
-    assert MetricsLog(log.path).read()["step"].to_list() == [-1, 0, 0, 1]
+    assert [row["step"] for row in metrics_rows(log.path)] == [-1, 0, 0, 1]
 
 
 def test_reconcile_follows_the_commits(tmp_path: Path) -> None:
@@ -45,15 +45,12 @@ def test_reconcile_follows_the_commits(tmp_path: Path) -> None:
     assert log.path.stat().st_mtime_ns == before
 
 
-def test_reading_as_a_frame(tmp_path: Path) -> None:
+def test_reading_without_a_torn_last_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert read_metrics(path).is_empty()
+    assert metrics_rows(path) == []
+    rows: list[dict[str, object]] = [BASELINE, {"step": 0, "mean_reward": 1, "loss": None}, step_row(1, 0.5)]
     log = MetricsLog(path)
-    log.append(BASELINE)
-    log.append({"step": 0, "mean_reward": 1, "loss": None})
-    log.append(step_row(1, 0.5))
+    for row in rows:
+        log.append(row)
     path.open("a").write('{"step": 2, "mea')
-    frame = log.read()
-    assert frame["step"].to_list() == [-1, 0, 1]
-    assert frame["mean_reward"].to_list() == [None, 1.0, 0.5]
-    assert frame["loss"].to_list() == [None, None, 0.5]
+    assert metrics_rows(path) == rows

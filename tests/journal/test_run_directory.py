@@ -16,11 +16,9 @@ import pytest
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.journal.atomic import DirectoryBusyError, DirectoryMovedError
 from coderl_tasks.journal.checkpoints import read_checkpoints, record_checkpoint
-from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, STEPS_PER_FILE, index_files
-from coderl_tasks.journal.run_config import FORMAT, check_resume
-from coderl_tasks.journal.run_directory import RunDirectory, new_run_path
-from coderl_tasks.journal.steps import Commit
-from coderl_tasks.journal.unfinished import working_in
+from coderl_tasks.journal.recorded_json import FORMAT, check_resume, working_in
+from coderl_tasks.journal.run_directory import RunDirectory, metrics_rows, new_run_path
+from coderl_tasks.journal.steps import INDEX_SCHEMA, STEPS_PER_FILE, Commit, index_files, index_step
 from coderl_tasks.paths import is_open_to_others, private_folder
 
 Config = dict[str, Any]
@@ -49,7 +47,7 @@ def test_resume_goes_on_at_the_first_step_without_commit(tmp_path: Path, config:
         assert run.resumed and run.changes == []
         assert run.next_step == 2
         assert list(run.step(2).groups.read()) == [4]
-        assert run.metrics.read()["step"].to_list() == [0, 1]
+        assert [row["step"] for row in metrics_rows(run.metrics.path)] == [0, 1]
 
 
 def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> None:
@@ -59,7 +57,7 @@ def test_a_damaged_commit_breaks_the_line(tmp_path: Path, config: Config) -> Non
     run.step(1).path("commit").write_text('{"step": 1,')
     with RunDirectory.open(tmp_path / "run", config) as run:
         assert run.next_step == 1
-        assert run.metrics.read()["step"].to_list() == [0]
+        assert [row["step"] for row in metrics_rows(run.metrics.path)] == [0]
         commit(run, 1)
         assert run.next_step == 3
 
@@ -74,7 +72,7 @@ def test_the_index_follows_the_commits_and_is_cut_where_they_end(
             rollouts = scored.with_columns(step=pl.lit(step, pl.Int32))
             run.step(step).write("scored", rollouts)
             commit(run, step)
-            run.index_rollouts(step, rollouts)
+            index_step(run.path, step, rollouts)
             own = run.path / "index" / f"step-{step:06d}.parquet"
             if step in (3, 4):  # what cannot be read is set aside, as everywhere, and stops nobody
                 own.write_bytes(b"PAR1")
@@ -118,9 +116,9 @@ def test_resume_repairs_what_a_crash_left(tmp_path: Path, config: Config) -> Non
     (tmp_path / "run" / "checkpoints.jsonl").write_text('{"name": "a", "step": 0}\n{"na')
     (tmp_path / "run" / "steps" / ".x.1-2.tmp").write_text("half")
     with RunDirectory.open(tmp_path / "run", config) as run:
-        assert run.metrics.read().rows(named=True) == [
-            {"step": -1, "eval/mean_correct": 0.25, "mean_reward": None},
-            {"step": 0, "eval/mean_correct": None, "mean_reward": 0.0},
+        assert metrics_rows(run.metrics.path) == [
+            {"step": -1, "eval/mean_correct": 0.25},
+            {"step": 0, "mean_reward": 0.0},
         ]
         assert (run.path / "checkpoints.jsonl").read_text() == '{"name": "a", "step": 0}\n'
         assert not list((run.path / "steps").glob(".*"))

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.journal.unfinished import find_unfinished, recorded_settings, working_in
+from coderl_tasks.journal.recorded_json import find_unfinished, recorded_settings, working_in
 from coderl_tasks.settings import CurateSettings
 
 SETTINGS = CurateSettings(mix={"hard": 0.5}, limit=7).content()

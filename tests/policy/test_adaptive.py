@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from coderl_tasks.policy.adaptive import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
+from coderl_tasks.policy.selection import EXPLORED, RESTS, Adaptive, Outcome, expected_signal, outcome
 from coderl_tasks.problems.problem import Problem
 
 G = 8
@@ -83,7 +83,7 @@ def test_what_is_not_seen_is_explored_and_is_worth_what_problems_like_it_are() -
     beliefs = selection.beliefs(1)
     unseen = [number for number in range(40) if not number % 2]
     assert not beliefs.evidence[unseen].any() and beliefs.evidence[1] > 0.9 * G
-    hard, mixed = beliefs.mean[0], beliefs.mean[20]
+    hard, mixed = (beliefs.right / (beliefs.right + beliefs.wrong))[[0, 20]]
     assert 0.1 < hard < 0.22 < 0.3 < mixed < 0.4, "towards the whole pool's, which is a quarter"
     # All seen but one, and all that are seen between: it is drawn because nothing is known of it.
     seen = adaptive([[(name, 0.5 * G, G) for name in POOL[1:]] + [(POOL[1], G, G)] * 20])
@@ -95,7 +95,8 @@ def test_what_is_not_seen_is_explored_and_is_worth_what_problems_like_it_are() -
 def test_long_statements_are_worth_what_those_nearly_as_long_were() -> None:
     problems = [problem(name, length=100 + number) for number, name in enumerate(POOL)]
     steps = [[(name, G / 2 if number < 20 else 0.0, G) for number, name in enumerate(POOL) if number % 2]]
-    unseen = adaptive(steps, problems=problems).beliefs(1).mean[::2]
+    beliefs = adaptive(steps, problems=problems).beliefs(1)
+    unseen = (beliefs.right / (beliefs.right + beliefs.wrong))[::2]
     assert min(unseen[:8]) > 0.3 and max(unseen[13:]) < 0.18
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.policy.advantages import ESTIMATORS, estimator, with_advantages
+from coderl_tasks.policy.grpo import ESTIMATORS, estimator, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.settings import TrainSettings
 

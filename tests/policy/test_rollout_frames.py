@@ -12,7 +12,7 @@ from coderl_tasks.grading.scoring import score
 from coderl_tasks.grading.verdict import Grade, ScoredCompletion, Verdict
 from coderl_tasks.journal.atomic import write_parquet
 from coderl_tasks.journal.steps import read_frame
-from coderl_tasks.policy.advantages import as_graded, groups_without_signal, masked, with_advantages
+from coderl_tasks.policy.grpo import as_graded, groups_without_signal, masked, with_advantages
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import (
     MISSING,

@@ -3,8 +3,9 @@
 import polars as pl
 import pytest
 
-from coderl_tasks.policy.advantages import counted_rewards, with_advantages
+from coderl_tasks.policy.grpo import counted_rewards, with_advantages
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
+from coderl_tasks.settings.families import Truncation
 
 LENGTHS = [4, 8, 9, 10, 10]
 REWARDS = [1.0, 0.0, 1.0, -0.1, None]
@@ -27,7 +28,7 @@ def graded(prompt: int = 3) -> pl.DataFrame:
 
 
 def counted(kind: str, overlong: int | None = None, context: int = 100, prompt: int = 3) -> list[float | None]:
-    count = counted_rewards(kind, max_tokens=10, context=context, overlong_tokens=overlong)
+    count = counted_rewards(Truncation.model_validate({"kind": kind, "overlong_tokens": overlong}), 10, context)
     return count(graded(prompt))
 
 
@@ -39,7 +40,7 @@ def test_by_default_a_reward_is_what_was_graded() -> None:
 
 
 def test_what_was_cut_off_is_neither_trained_on_nor_in_the_mean() -> None:
-    count = counted_rewards("masked", max_tokens=10, context=100, overlong_tokens=None)
+    count = counted_rewards(Truncation(kind="masked"), 10, 100)
     frame = with_advantages(graded(), count=count)
     assert frame["trained"].to_list() == [True, True, True, False, False]
     assert frame["advantage"].to_list() == [
@@ -67,7 +68,7 @@ def test_a_penalty_grows_to_1_before_the_limit(overlong: int | None, context: in
 
 
 def test_penalties_alone_are_a_signal() -> None:
-    count = counted_rewards("penalised", max_tokens=10, context=100, overlong_tokens=4)
+    count = counted_rewards(Truncation(kind="penalised", overlong_tokens=4), 10, 100)
     equal = graded().with_columns(reward=pl.lit(1.0))
     assert not with_advantages(equal)["trained"].any()
     frame = with_advantages(equal, count=count)

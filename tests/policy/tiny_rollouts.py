@@ -4,7 +4,7 @@ import polars as pl
 import tinker
 
 from coderl_tasks.policy import clients
-from coderl_tasks.policy.advantages import with_advantages
+from coderl_tasks.policy.grpo import with_advantages
 from coderl_tasks.policy.rollout import GRADED_SCHEMA, ROLLOUT_SCHEMA, SAMPLED_SCHEMA
 from coderl_tasks.policy.sampling import GroupRequest, group_frame, in_order, sample_group
 from coderl_tasks.policy.selection import seed_for

@@ -75,7 +75,7 @@ async def test_releasing_ends_what_is_under_way_of_that_step_only() -> None:
     await asyncio.sleep(0)
     await ahead.release(0)
     assert scoring.cancelled == 1
-    await ahead.close()
+    await ahead.release()
     assert scoring.cancelled == 2
 
 

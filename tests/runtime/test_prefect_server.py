@@ -34,12 +34,14 @@ from coderl_tasks.errors import ConfigError, DataError, InfraError
 from coderl_tasks.journal import atomic
 from coderl_tasks.paths import PROJECT_ROOT
 from coderl_tasks.runtime import prefect_server as servers
-from coderl_tasks.runtime import prefect_worker
 from coderl_tasks.runtime.prefect_server import (
     DEFAULT_API_URL,
+    WORK_POOL,
     auth_string,
+    closed_template,
     configured_api_url,
     database_damage,
+    deploy_all,
     embedded_prefect,
     exports,
     found_api_url,
@@ -52,7 +54,6 @@ from coderl_tasks.runtime.prefect_server import (
     ui_address,
     used,
 )
-from coderl_tasks.runtime.prefect_worker import WORK_POOL, closed_template, deploy_all
 from coderl_tasks.settings import CurateSettings
 from tests.conftest import Serve
 
@@ -362,7 +363,7 @@ async def test_the_parts_of_a_flow_run_end_with_it(prefect_api: str, tmp_path: P
     process.wait()
     async with get_client() as client:
         await client.update_flow_run_labels(runs[0], {"prefect.worker.name": "of-this-test"})
-        (line,) = await prefect_worker._crash_runs_of("of-this-test")
+        (line,) = await servers._crash_runs_of("of-this-test")
         assert f"`prefect flow-run retry {runs[0]}` goes on" in line
         states = [(await client.read_flow_run(run)).state for run in runs]
     assert [state and state.name for state in states] == ["Crashed", "Crashed"]

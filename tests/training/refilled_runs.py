@@ -89,7 +89,7 @@ class Refilled:
             try:
                 yield run
             finally:
-                await run.graded_ahead.close()
+                await run.graded_ahead.release()
                 await session.close()
 
 

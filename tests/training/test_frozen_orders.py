@@ -12,7 +12,7 @@ from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA
 from coderl_tasks.problems import PROFILE_COLUMNS
 from coderl_tasks.problems.problem import Problem, Test, problems_frame
-from coderl_tasks.training.run_problems import frozen_orders
+from coderl_tasks.training.run import frozen_orders
 
 TESTS = tuple(Test(f"{number}\n", f"{number}\n") for number in range(3))
 PROBLEMS = [

@@ -13,7 +13,7 @@ from coderl_tasks.environments.environment import CodeEnvironment
 from coderl_tasks.errors import ConfigError, DataError
 from coderl_tasks.grading import Judge, SandboxClient
 from coderl_tasks.journal.atomic import write_json
-from coderl_tasks.journal.run_config import check_resume
+from coderl_tasks.journal.recorded_json import check_resume
 from coderl_tasks.journal.run_directory import RunDirectory
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.planning.training_plan import (
@@ -32,9 +32,8 @@ from coderl_tasks.prompts.renderers import Renderer
 from coderl_tasks.rollouts.engine import Session
 from coderl_tasks.services import Services
 from coderl_tasks.settings import TrainSettings, parse_settings
-from coderl_tasks.training.before_steps import needs_probe
-from coderl_tasks.training.run import TrainingRun, recorded_probe
-from coderl_tasks.training.run_problems import fitting_problems, split_validation
+from coderl_tasks.training.around_steps import needs_probe
+from coderl_tasks.training.run import TrainingRun, fitting_problems, recorded_probe, split_validation
 
 
 def problems(count: int) -> list[Problem]:
@@ -207,7 +206,6 @@ def test_a_recorded_probe_is_read_for_the_same_service(
         run.probe = recorded_probe(run)
         assert run.probe == (found if is_read else None)
         assert needs_probe(run) == is_needed
-        assert run.sends_seeds == (not is_read), "it found that seeds clone"
         # Nobody asked a service at temperature 1 what its log-probabilities at another one are of.
         assert run.may_be_hotter == (address == "embedded")
         run.probe = replace(found, logprobs_at="scaled")

@@ -13,7 +13,7 @@ from coderl_tasks.journal.checkpoints import read_checkpoints
 from coderl_tasks.journal.run_directory import RunDirectory, has_ended, was_stopped
 from coderl_tasks.journal.steps import Commit
 from coderl_tasks.settings import TrainSettings
-from coderl_tasks.training.run import Act, Steering, acts_of, adam_params_at, stopped_before, temperature_at
+from coderl_tasks.training.run import Act, Steering, adam_params_at, stopped_before, temperature_at
 
 ACT = TrainSettings.model_validate({"steer": "act", "eval_every": 5})
 HEALTHY = sorted((Path(__file__).parents[1] / "insight" / "healthy_runs").glob("*.jsonl"))
@@ -41,12 +41,14 @@ def steered(
             assert steering.decide(step, metrics, may_be_hotter=hotter) == decided, (
                 "an update that is tried again decides the same"
             )
-            directory.step(step).write_commit(Commit(step, metrics, acts=[asdict(act) for act, _ in decided]))
+            directory.step(step).write_commit(
+                Commit(step, metrics, acts=[] if decided is None else [asdict(decided[0])])
+            )
             directory.metrics.append(metrics)
             if step in evals:
                 directory.metrics.append(evals[step])
     with RunDirectory.open(folder, {}) as directory:
-        return acts_of(directory.commits())
+        return [Act(**row) for commit in directory.commits() for row in commit.acts]
 
 
 def evaluated(step: int, rate: float) -> Row:

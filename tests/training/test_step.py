@@ -172,7 +172,7 @@ async def test_a_step_that_loses_too_much_is_sampled_again_where_it_did(
                 for index, group in kept.items():
                     assert sampled.filter(group_index=index).equals(group)
             finally:
-                await run.graded_ahead.close()
+                await run.graded_ahead.release()
                 await session.close()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from coderl_tasks.addresses import filesystem, joined
 from coderl_tasks.journal.atomic import DirectoryBusyError, make_folder, write_bytes
-from coderl_tasks.journal.mirror import Mirror, recorded_at
 from coderl_tasks.paths import coderl_home
+from coderl_tasks.runtime.remote_shards import Mirror, recorded_at
 
 
 @pytest.fixture
@@ -68,21 +68,21 @@ async def test_a_second_machine_goes_on_where_the_first_was_killed(address: str,
     write_bytes(tmp_path / "00.parquet", b"zero")
     first.send()
     write_bytes(tmp_path / "01.parquet", b"never sent")
-    async with recorded_at(address) as folder:
-        assert {path.name for path in folder.path.iterdir()} == {"00.parquet"}
-        write_bytes(folder.path / "01.parquet", b"one")
-        folder.changed()
+    async with recorded_at(address) as (folder, changed):
+        assert {path.name for path in folder.iterdir()} == {"00.parquet"}
+        write_bytes(folder / "01.parquet", b"one")
+        changed()
         while "01.parquet" not in remote(address):
             await asyncio.sleep(0)
-        write_bytes(folder.path / "02.parquet", b"two")
+        write_bytes(folder / "02.parquet", b"two")
     assert remote(address) == {"00.parquet": b"zero", "01.parquet": b"one", "02.parquet": b"two"}
-    assert not folder.path.exists()
+    assert not folder.exists()
 
 
 async def test_what_was_recorded_is_sent_when_the_work_fails(address: str) -> None:
     with pytest.raises(RuntimeError, match="out of luck"):
-        async with recorded_at(address) as folder:
-            write_bytes(folder.path / "00.parquet", b"zero")
+        async with recorded_at(address) as (folder, _):
+            write_bytes(folder / "00.parquet", b"zero")
             raise RuntimeError("out of luck")
     assert remote(address) == {"00.parquet": b"zero"}
 
@@ -90,10 +90,10 @@ async def test_what_was_recorded_is_sent_when_the_work_fails(address: str) -> No
 @pytest.mark.parametrize("kind", ["local", "remote"])
 async def test_one_process_at_a_time(kind: str, address: str, tmp_path: Path) -> None:
     address = str(tmp_path / "shard") if kind == "local" else address
-    async with recorded_at(address) as folder:
+    async with recorded_at(address) as (folder, _):
         # at its own place, or as a copy below the user's home that is not shared
-        assert (folder.path == tmp_path / "shard") == (kind == "local")
-        assert folder.path.is_relative_to(coderl_home()) == (kind == "remote")
+        assert (folder == tmp_path / "shard") == (kind == "local")
+        assert folder.is_relative_to(coderl_home()) == (kind == "remote")
         with pytest.raises(DirectoryBusyError):
             async with recorded_at(address):
                 pass

@@ -3,7 +3,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 from prefect.utilities.engine import get_state_for_result
 
-from coderl_tasks.runtime.flow_run import forget_old_results
+from coderl_tasks.runtime.display import forget_old_results
 from coderl_tasks.runtime.prefect_server import used
 
 

@@ -1,0 +1,167 @@
+"""What a run does besides its steps: what a start does before the first one, and the evaluations.
+
+A start scores again what was lost, and probes a Tinker service of which nothing is known. The replay after a restore
+needs the scored rollouts of committed steps: missing ones are re-scored from the recorded samples. Grading is
+deterministic, so the update comes out as it was; where it does not (a program at the edge of its time limit, a sandbox
+that failed), the log says so.
+
+A run evaluates the baseline, every `eval.every` steps, and at its end. None of these evaluations is repeated.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+from prefect import task
+
+from coderl_tasks.errors import DataError
+from coderl_tasks.evaluation.paired import compared
+from coderl_tasks.evaluation.pass_at_1 import evaluate_policy, evaluation_subset
+from coderl_tasks.journal.checkpoints import read_checkpoints
+from coderl_tasks.journal.steps import BASELINE, FINAL, step_name
+from coderl_tasks.policy.probe import Probe, probe_service
+from coderl_tasks.policy.step_metrics import rollout_metrics
+from coderl_tasks.retries import PHASE
+from coderl_tasks.rollouts.engine import supervised
+from coderl_tasks.rollouts.rounds import Progress
+from coderl_tasks.training.run import TrainingRun
+from coderl_tasks.training.step import Phase, Score
+
+BEFORE_TRAINING = -1
+COMPARED = ("mean_reward", "groups_skipped", "infra_errors")
+"""What tells whether rollouts that were re-scored are those that a commit counted."""
+
+
+def lost_scores(run: TrainingRun) -> list[int]:
+    """Returns the committed steps whose scored rollouts are missing or damaged, and whose update may need a replay:
+    those since the newest saved state that does not expire. Raises DataError for a step whose samples are lost too, if
+    no saved state holds its update."""
+    committed = run.directory.next_step
+    # With max_steps_off_policy the next step is sampled from an older policy: count only states up to that one.
+    states = run.learner.saved_states(max(0, committed - run.settings.max_steps_off_policy))
+    saved = max((state.updates for state in states), default=0)
+    lasting = max((state.updates for state in states if state.kept), default=0)
+    lost = []
+    for step in range(lasting, committed):
+        journal = run.directory.step(step)
+        if journal.read("scored") is not None:
+            continue
+        if journal.read("sampled") is not None:
+            lost.append(step)
+        elif step >= saved:
+            raise DataError(
+                f"{journal.folder}: neither scored.parquet nor sampled.parquet can be read, and the update of step "
+                f"{step} is in no saved state: put one of them back, or remove the folders of the steps from "
+                f"{journal.folder.name} on, to train these steps anew"
+            )
+    return lost
+
+
+async def prepare(
+    run: TrainingRun,
+    sample: Callable[[TrainingRun, int], Coroutine[Any, Any, Phase]],
+    score: Score,
+    probe: Callable[[TrainingRun], Coroutine[Any, Any, Probe]],
+    say: Callable[[str], object],
+) -> None:
+    """Before a start's first step: scores the committed steps again whose scored rollouts are lost (`lost_scores`), and
+    probes the service if nothing is known of it yet. `sample`, `score` and `probe` are the phases, with the caller's
+    retries; `say` tells the user a line."""
+    for step in lost_scores(run):
+        say(f"step {step}: its scored rollouts are missing or damaged: its samples are scored again")
+        sampled = await sample(run, step)
+        scored = await score(run, step, sampled)
+        commit = run.directory.step(step).read_commit()
+        counted, rescored = commit.metrics if commit is not None else {}, rollout_metrics(scored.rollouts)
+        differing = [
+            f"{name} {counted.get(name)} -> {rescored[name]}"
+            for name in COMPARED
+            if counted.get(name) != rescored[name]
+        ]
+        if differing:
+            differences = ", ".join(differing)
+            say(f"warning: step {step} was scored otherwise, and so its update is another one: {differences}")
+        sampled.release()
+        scored.release()
+    if needs_probe(run):
+        service = await probe(run)
+        for line in (f"probe: {service.summary()}", *(f"warning: {warning}" for warning in service.warnings())):
+            say(line)
+
+
+def needs_probe(run: TrainingRun) -> bool:
+    """Whether steps are to be trained on a service that nothing is known of. An embedded one needs no probe."""
+    return run.has_step(run.directory.next_step) and run.probe is None and run.session.service_address is not None
+
+
+@task(name="probe", **PHASE)
+@supervised
+async def probe_run(run: TrainingRun) -> Probe:
+    """Probe the service with the policy that is trained next, and record it. Raises as `Probe.require_trainable`."""
+    service, updates = run.session.service_address, run.directory.next_step
+    assert service is not None
+    sampler = await run.learner.sampling_client(updates)
+    async with run.learner.trainer(updates) as trainer:
+        probe = await probe_service(
+            *(sampler, trainer, run.session.renderer),
+            service=service,
+            model=run.settings.model_name,
+            temperature=run.settings.temperature,
+            loss=run.learner.method.loss,
+        )
+    probe.require_trainable()
+    # Only if it can be trained on: a service that is put right is probed anew by the next start.
+    run.directory.record_finding("probe", asdict(probe))
+    run.probe = probe
+    return probe
+
+
+@task(name="evaluate", task_run_name="{name}-evaluate", **PHASE)
+@supervised
+async def evaluate_run(run: TrainingRun, name: str, step: int, on_progress: Progress | None = None) -> dict[str, Any]:
+    """Returns the summary of evaluation `name` of the policy after `step` (-1: before training), recorded or new."""
+    journal = run.directory.evaluation(name)
+    recorded = journal.read_summary()
+    # Compare the step too: once a run gets more steps, its recorded final evaluation is of an earlier policy.
+    if recorded is not None and recorded.get("step") == step:
+        return recorded
+    # Rename that one, do not replace it: it is paid for, and `compare_to` may name it.
+    if recorded is not None:
+        journal.keep_as(f"{name}-{step_name(recorded['step'])}" if "step" in recorded else f"{name}-before")
+    settings = run.settings
+    is_end = name in (BASELINE, FINAL)
+    if run.validation_problems and not is_end:
+        problems = run.validation_problems
+    else:
+        limit = settings.eval.ends_limit if is_end else settings.eval.limit
+        problems = evaluation_subset(run.test_problems, limit, seed=settings.seed)
+    # The policy is named by its saved sampler weights, else by the model and the step.
+    policy = settings.model_name if step == BEFORE_TRAINING else f"{settings.model_name} after step {step}"
+    for row in read_checkpoints(run.directory.path) if step != BEFORE_TRAINING else ():
+        if row["step"] == step and "sampler_path" in row:
+            policy = str(row["sampler_path"])
+    rollouts, summary = await evaluate_policy(
+        problems,
+        await run.learner.sampling_client(step + 1),
+        run.session.engine(
+            *(settings, "evaluate", policy),
+            temperature=0.0,  # greedy: two evaluations of one policy agree, and a difference is the training's
+            sampler_step=step,
+            served_by=run.session.served_by,
+        ),
+        groups=journal.groups,
+        on_progress=on_progress,
+    )
+    summary["step"] = step
+    baseline = run.directory.evaluation(BASELINE)
+    if name != BASELINE and (baseline_summary := baseline.read_summary()) is not None:
+        summary |= compared(baseline.read_rollouts(), rollouts, to=BASELINE, sides=(baseline_summary, summary))
+    journal.write(rollouts, summary)
+    return summary
+
+
+def eval_metrics(name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """The row of metrics.jsonl for evaluation `name`."""
+    same = ("ci_low", "ci_high", "n", "mean_reward", "format_rate", "truncated_rate", "infra_errors")
+    own = {"eval/name": name, "eval/mean_correct": summary["pass_at_1"]}
+    return own | {f"eval/{key}": summary[key] for key in same}
