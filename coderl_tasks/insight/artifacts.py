@@ -1,42 +1,37 @@
 """Markdown for Prefect's artifacts. It renders images with data URIs and escapes raw HTML, so plots are images."""
 
-import base64
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.insight import pool_view
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
-from coderl_tasks.insight.figure import Plot
-from coderl_tasks.insight.plots import difficulty_plot, funnel_plot, history_plot, pass_at_1_plot, pass_rate_plot
-from coderl_tasks.insight.record import CurationRecord, EvalRecord, RunRecord
-from coderl_tasks.insight.run_page import shorten
+from coderl_tasks.insight.plots import history_plot, pass_at_1_plot
+from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.shown_metrics import SHOWN
-from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text
+from coderl_tasks.insight.tables import Column, Table, markdown_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.untrusted_text import printable
 
-LAST_STEPS, EXCERPT_CHARS, SAMPLE_CHARS = 10, 160, 1200
+LAST_STEPS, SAMPLE_CHARS = 10, 1200
 SAMPLE_COLUMNS = ("step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion")
 
 
 def step_history_markdown(run: RunRecord) -> str:
-    """A run's steps so far: curves, checks, hints, tokens and costs, the last steps, and some completions."""
+    """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
     planned = f" of {run.planned_steps}" if run.planned_steps else ""
     lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
     lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
-    lines += [*_image(history_plot(run)), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
+    lines += [*history_plot(run).markdown(), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]
-    lines += [" ".join(found), ""] if (found := visits_in_words(run)) else []
+    lines += [" ".join(sentences), ""] if (sentences := visits_in_words(run)) else []
     last = run.metrics.tail(LAST_STEPS)
     columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
     for name, shown in SHOWN.items():
@@ -66,37 +61,9 @@ def _sample_lines(run: RunRecord) -> list[str]:
     return lines
 
 
-def pool_markdown(curation: CurationRecord, band: tuple[float, float] | None = None) -> str:
-    """A curation: what each stage dropped, with examples, the profile, the pool. `band` replaces the recorded one."""
-    pool, profile = curation.pool, curation.profile
-    rows = pool_view.funnel(curation)
-    lines = [f"# Pool: {markdown_text(curation.path.name)}", ""]
-    lines += [f"{len(pool)} problems kept, {len(curation.dropped)} dropped, {rows[0].left} read.", ""]
-    lines += _image(funnel_plot(rows))
-    if len(curation.dropped):
-        lines += [*markdown_table(pool_view.drops_table(rows)), ""]
-    if len(profile):
-        lines += ["## Pass rates", "", *_image(pass_rate_plot(profile, band or curation.band))]
-        lines += [pool_view.NOTE_ON_RATES, ""]
-        lines += ["## Samples spent", "", *markdown_table(pool_view.spending_table(pool_view.spending(profile))), ""]
-    if len(pool):
-        parts = pool_view.make_up(pool)
-        lines += ["## The pool", "", *(_image(difficulty_plot(pool)) if pool_view.is_profiled(pool) else [])]
-        lines += [*markdown_table(pool_view.make_up_table(parts)), ""]
-        lines += [pool_view.NOTE_ON_LABELS, ""] if sum(parts[-1].few) else []
-    if len(curation.solutions):
-        lines += ["## Reference solutions", "", *markdown_table(pool_view.references_table(curation.solutions)), ""]
-    suspected = pool_view.suspects(curation)
-    if len(suspected):
-        lines += _example_lines(f"Suspects of several right answers: {len(suspected)}", pool_view.examples(suspected))
-    for row in rows:
-        for reason in row.reasons:
-            lines += _example_lines(f"Dropped at {row.stage}: {reason.reason}", reason.examples)
-    return "\n".join(lines)
-
-
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
-    """An evaluation, overall and by split, and its paired comparison with `before` if they share problems."""
+    """Markdown about an evaluation, overall and by split, and its paired comparison with `before` if they share
+    problems. `dataset` is what it was made on: it decides which splits are marked as weak evidence."""
     summary = record.summary
     low, high = record.interval
     lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
@@ -110,7 +77,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
     comparison = compare_evals(before, record)
     if before is not None and comparison is not None:
-        lines += [f"## Against {markdown_text(before.name)}", "", *_image(pass_at_1_plot(before, record))]
+        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(before, record).markdown()]
         lines += markdown_table(comparison_table(comparison))
         lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
@@ -129,19 +96,3 @@ async def publish(kind: str, name: str, markdown: str) -> None:
     from prefect.artifacts import acreate_markdown_artifact
 
     await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name))
-
-
-def _image(plot: Plot) -> list[str]:
-    return [f"![{plot.alt}](data:image/svg+xml;base64,{base64.b64encode(plot.svg().encode()).decode()})", ""]
-
-
-def _example_lines(title: str, shown: Sequence[pool_view.Example]) -> list[str]:
-    lines = [f"## {markdown_text(title)}", ""]
-    for example in shown:
-        beginning = " ".join(example.statement.split())[:EXCERPT_CHARS]
-        lines.append(
-            f"- **{markdown_text(example.name)}** ({markdown_text(example.split)})"
-            + (f" {markdown_text(example.detail)}" if example.detail else "")
-            + (f": {markdown_text(beginning)}" if beginning else "")
-        )
-    return [*lines, ""]

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.errors import DataError
-from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.record import load_run
+from coderl_tasks.insight.tables import duration
 from coderl_tasks.journal.atomic import held_by
 from coderl_tasks.journal.json_shapes import Manifest, read_shaped
 from coderl_tasks.journal.run_config import recorded_config

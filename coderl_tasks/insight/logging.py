@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import polars as pl
 
-from coderl_tasks.insight.console import duration
 from coderl_tasks.insight.shown_metrics import line_texts
 from coderl_tasks.insight.spans import StepSpans
+from coderl_tasks.insight.tables import duration
 from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own

@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 from coderl_tasks.environments import ROWS
 from coderl_tasks.errors import CoderlError, ConfigError
 from coderl_tasks.grading.verdict import SHOWN_CHARS, Verdict, first_difference, parse_value, value_difference
-from coderl_tasks.insight.console import render_frame
 from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.tables import render_frame
 from coderl_tasks.journal.atomic import DamagedFileError
 from coderl_tasks.journal.json_shapes import Config, read_shaped
 from coderl_tasks.journal.rollout_index import index_files, scored_files

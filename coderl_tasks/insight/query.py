@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from coderl_tasks.errors import ConfigError, DataError
-from coderl_tasks.insight.console import Output, plain_table, render_frame, write_frame
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES, PROFILED
 from coderl_tasks.insight.record import CURATION_SCHEMAS, EvalRecord, is_curation, is_run, load_evals
+from coderl_tasks.insight.tables import Output, plain_table, render_frame, write_frame
 from coderl_tasks.journal.atomic import encode_parquet, output_file, read_json, read_rows
 from coderl_tasks.journal.metrics import is_eval_row, metrics_rows
 from coderl_tasks.journal.rollout_index import INDEX_SCHEMA, LENGTHS, index_files, scored_files

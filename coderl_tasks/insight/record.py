@@ -28,7 +28,6 @@ CURATION_SCHEMAS: dict[str, dict[str, pl.DataType]] = {
 }
 """The tables of a curation: NAME.parquet."""
 MAX_POINTS = 250  # what a panel can show, and what the trend test, quadratic in it, takes milliseconds for
-DIFFICULTIES = ("hard", "medium", "easy")
 STAGES = (
     "parse", "sanity", "trim", "test_side", "dedup", "decontaminate", "solution", "prompt", "screen", "profile", "band",
     "mix",

@@ -8,11 +8,10 @@ from rich.text import Text
 
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.insight.comparison import compare_evals, comparison_table, weak_splits
-from coderl_tasks.insight.console import age
 from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
 from coderl_tasks.insight.pool_view import make_up, make_up_table
 from coderl_tasks.insight.record import RunRecord, load_curation, load_run
-from coderl_tasks.insight.tables import rich_table
+from coderl_tasks.insight.tables import age, rich_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.settings import TrainSettings

@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coderl_tasks.insight.console import duration, plain_table
 from coderl_tasks.insight.listing import run_state
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.record import RunRecord, load_run
+from coderl_tasks.insight.tables import duration, plain_table
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.policy.step_metrics import PHASES
 from coderl_tasks.untrusted_text import printable
