@@ -75,7 +75,7 @@ def watch(options: Namespace) -> int:
     if not options.every > 0:
         raise ConfigError("--every is a number of seconds above 0")
     record = record_path(options.run)
-    from coderl_tasks.insight.watch import watch_run  # which takes seconds to import
+    from coderl_tasks.insight.terminal import watch_run  # which takes seconds to import
 
     watch_run(record, Console(), every_s=options.every, once=options.once)
     return 0

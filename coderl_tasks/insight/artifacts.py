@@ -6,8 +6,14 @@ from typing import Any
 import polars as pl
 
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.insight.comparison import compare_evals, comparison_table, splits_table, weak_splits
-from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
+from coderl_tasks.insight.diagnosis import (
+    checks_table,
+    compare_evals,
+    comparison_table,
+    smoke_checks,
+    splits_table,
+    weak_splits,
+)
 from coderl_tasks.insight.plots import history_plot, pass_at_1_plot
 from coderl_tasks.insight.record import EvalRecord, RunRecord
 from coderl_tasks.insight.shown_metrics import SHOWN

@@ -1,4 +1,5 @@
-"""Did the run learn? The smoke-test protocol as checks that pass or fail; `warning_signs.py` says what is off.
+"""Did the run learn? Two evaluations compared, paired by problem, and the smoke-test protocol as checks that pass or
+fail. `warning_signs.py` says what is off.
 
 1. The mean format rate after the first 5 steps is over 95%.
 2. The mean reward trends up: Mann-Kendall, one-sided, p < 0.05, over all steps. It fails where it falls as clearly, or
@@ -8,20 +9,173 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from coderl_tasks.insight.comparison import compare_evals
-from coderl_tasks.insight.record import MAX_POINTS, RunRecord
-from coderl_tasks.insight.tables import Column, Table, Tag
+from coderl_tasks.errors import DataError
+from coderl_tasks.evaluation import paired
+from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord
+from coderl_tasks.insight.tables import Column, Estimate, Table, Tag
+from coderl_tasks.settings import HUB_DATASET
 
 WARM_UP_STEPS = 5
 FORMAT_THRESHOLD, TREND_P = 0.95, 0.05
 TREND_MIN_STEPS, TREND_FAILS_FROM = 8, 30
+
+
+def weak_splits(splits: Collection[str], dataset: str) -> dict[str, str]:
+    """Those of `splits` whose passes prove less, with the reason: of the hub's data set, or a copy under its name."""
+    if "codeforces" not in splits or Path(dataset).name != Path(HUB_DATASET).name:
+        return {}
+    return {"codeforces": "DeepCoder's rows carry the public samples only, so a pass there is weak evidence"}
+
+
+@dataclass(frozen=True, slots=True)
+class PairedPassAt1:
+    """Pass@1 on `n` shared problems; the 95% interval is that of the paired `difference`. `changed` has how many
+    problems were `gained` and `lost`, and mcnemar_p with one completion per problem."""
+
+    n: int
+    before: float
+    after: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    changed: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two evaluations and their paired difference. `pairs` has one row per shared problem: split, problem_id, before,
+    after (the share of its completions that passed). `warning` says what differs besides the policies."""
+
+    before: EvalRecord
+    after: EvalRecord
+    overall: PairedPassAt1
+    by_split: dict[str, PairedPassAt1]
+    pairs: pl.DataFrame
+    sides: tuple[str, str]
+    warning: str | None
+
+    @property
+    def gained(self) -> int:
+        return int(self.overall.changed["gained"])
+
+    @property
+    def lost(self) -> int:
+        return int(self.overall.changed["lost"])
+
+
+def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
+    """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
+    overall interval is the one in the later summary where that compares to `before`."""
+    if before is None or after is None:
+        return None
+    pairs = paired.paired_outcomes(_rollouts(before), _rollouts(after))
+    if pairs.is_empty():
+        return None
+
+    def pass_at_1(pairs: pl.DataFrame, recorded: tuple[float, float, float] | None = None) -> PairedPassAt1:
+        n, difference = len(pairs), recorded or paired.paired_difference(pairs)
+        return PairedPassAt1(n, sum(pairs["before"]) / n, sum(pairs["after"]) / n, *difference, paired.changed(pairs))
+
+    compare = after.summary.get("compare") or {}
+    is_recorded = compare.get("to") == before.name
+    recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
+    splits = pairs["split"].unique(maintain_order=True)
+    by_split = {split: pass_at_1(pairs.filter(split=split)) for split in splits}
+    summaries = [record.summary | {"step": record.step} for record in (before, after)]
+    sides = (paired.side_text(summaries[0]), paired.side_text(summaries[1]))
+    warning = paired.unlike(*summaries, pairs.height)
+    return Comparison(before, after, pass_at_1(pairs, recorded), by_split, pairs, sides, warning)
+
+
+def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Table[tuple[str, PairedPassAt1]]:
+    """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
+    before, after = comparison.before, comparison.after
+
+    def difference(row: tuple[str, PairedPassAt1]) -> Estimate:
+        return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
+
+    return Table(
+        (
+            Column("split", lambda row: row[0] + ("*" if row[0] in weak else ""), style="name"),
+            Column("problems", lambda row: row[1].n, ",", "num", short="n"),
+            Column(before.name, lambda row: _estimate(before, row[0]), "", "num", "console html", "before"),
+            Column(after.name, lambda row: _estimate(after, row[0]), "", "num", "console html", "after"),
+            Column(
+                "points, paired", difference, style="num", short="paired difference", interval="paired 95% interval"
+            ),
+        ),
+        list({"all": comparison.overall, **comparison.by_split}.items()),
+        "stacked",
+    )
+
+
+def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
+    """The evaluations of one side or two (A and B), and their comparison, as lines: of two evaluations the paired
+    difference by split, else the mean over seeds. A side has one evaluation per seed of one configuration. Raises
+    DataError if the sides share no problem or have different numbers of seeds."""
+    lines = []
+    for number, records in enumerate(sides):
+        for record in records:
+            low, high = record.interval
+            letter = chr(ord("A") + number) if len(sides) > 1 else ""
+            policy = paired.side_text(record.summary | {"step": record.step})
+            lines.append(f"{letter:<1} {record.name}: Pass@1 {record.pass_at_1:.1%} [{low:.1%}, {high:.1%}]  {policy}")
+    if len({len(records) for records in sides}) > 1:
+        raise DataError("the two sides have different numbers of seeds: name as many of each, in the same order")
+    if len(sides) == 2 and len(sides[0]) == 1:
+        comparison = compare_evals(sides[0][0], sides[1][0])
+        if comparison is None:
+            raise DataError("the two evaluations share no graded problem")
+        for split, result in {"all": comparison.overall, **comparison.by_split}.items():
+            interval = f"[{100 * result.ci_low:+.1f}, {100 * result.ci_high:+.1f}]"
+            change = f"{100 * result.difference:+.1f} points {interval}{paired.changed_text(result.changed)}"
+            lines.append(f"B - A, {split}: {change} on {result.n} problems")
+        return [*lines, *([f"warning: {comparison.warning}"] if comparison.warning else [])]
+    *before, after = ([_rollouts(record) for record in side] for side in sides)
+    seeds = paired.over_seeds(after, *before)
+    what, sign, lowest = ("B - A, seed by seed", "+", -1.0) if before else ("Pass@1", "", 0.0)
+    mean, *ends = (f"{100 * min(1.0, max(lowest, value)):{sign}.1f}" for value in seeds.mean)
+    by_seed = " ".join(f"{100 * value:{sign}.1f}" for value in seeds.by_seed)
+    lines.append(
+        f"{what}: {by_seed}; mean {mean} [{', '.join(ends)}] for other seeds and "
+        f"problems, standard deviation between seeds {100 * seeds.spread:.1f}, on {seeds.n} problems"
+    )
+    return lines
+
+
+def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
+    return Table(
+        (
+            Column("split", lambda row: row[0]),
+            Column("problems", lambda row: row[1]["n"], ",", "num"),
+            Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
+        ),
+        [(split, share) for split, share in _shares(record).items() if share],
+    )
+
+
+def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:
+    return {"all": record.summary, **record.summary.get("by_split", {})}
+
+
+def _estimate(record: EvalRecord, split: str) -> Estimate | None:
+    share = _shares(record).get(split)
+    return None if share is None else Estimate(share["pass_at_1"], share["ci_low"], share["ci_high"])
+
+
+def _rollouts(record: EvalRecord) -> pl.DataFrame:
+    if record.rollouts is None:
+        raise DataError(f"evaluation {record.name} has no rollouts.parquet")
+    return pl.read_parquet(record.rollouts, columns=["problem_id", "split", "correctness_score"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +213,7 @@ def checks_table(checks: Sequence[Check]) -> Table[Check]:
 
 
 def check_format(metrics: pl.DataFrame) -> Check:
+    """Whether the mean format rate after the warm-up is high enough; undecided (None) without later steps."""
     name, threshold = "format rate", f"> {FORMAT_THRESHOLD:.0%} after step {WARM_UP_STEPS - 1}"
     later = _values(metrics.filter(pl.col("step") >= WARM_UP_STEPS), "format_rate")
     if not later:
@@ -96,6 +251,8 @@ def check_reward_trend(metrics: pl.DataFrame) -> Check:
 
 
 def check_pass_at_1(run: RunRecord) -> Check:
+    """Whether Pass@1 of the newest evaluation is above the baseline's; None if they cannot be compared, or if it is
+    lower by what may be chance."""
     name, threshold = "Pass@1 above the baseline", "difference > 0"
     comparison = compare_evals(run.baseline, run.latest)
     if comparison is None:

@@ -14,9 +14,8 @@ from typing import Any, Self
 import polars as pl
 
 from coderl_tasks.insight.shown_metrics import line_texts
-from coderl_tasks.insight.spans import StepSpans
 from coderl_tasks.insight.tables import duration
-from coderl_tasks.insight.trackers import Tracker, TrackioTracker, WandbTracker, import_tracker
+from coderl_tasks.insight.trackers import StepSpans, Tracker, TrackioTracker, WandbTracker, import_tracker
 from coderl_tasks.insight.warning_signs import Notice, Watch
 from coderl_tasks.journal.atomic import read_rows, require_own
 from coderl_tasks.journal.metrics import MetricsLog, is_eval_row

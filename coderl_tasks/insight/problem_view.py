@@ -7,7 +7,7 @@ output are read where the problems lie (the pool, or the data set that was evalu
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,31 +40,20 @@ MOST_LINES, MOST_CHARS = 40, 2000
 Decode = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class FailedTest:
-    """The test that a program failed first. `input` and `expected` are None where the problem's tests are not at hand,
-    `got` where nothing came back; `error` says why there was nothing to compare."""
-
-    index: int
-    input: str | None
-    expected: str | None
-    got: str | None
-    difference: str | None
-    error: str | None
-
-
-def failed_test(row: Mapping[str, Any], problem: Problem | None) -> FailedTest | None:
-    """The test that a rollout (ROLLOUT_SCHEMA) failed first. A problem that has other tests by now is unknown."""
+def failed_test(row: Mapping[str, Any], problem: Problem | None) -> dict[str, Any] | None:
+    """The test that a rollout (ROLLOUT_SCHEMA) failed first, None if it failed none: its `index`, and texts or None for
+    `input`, `expected` (both None if `problem` is not at hand, or has other tests by now), `got` (what came back),
+    `difference` (of the last two), and `error` (why there was nothing to compare)."""
     index, got = row["first_failed"], row["failed_output"]
     if index is None:
         return None
     error = row["reward_error"] or (row["reason"] or "").removeprefix(f"test {index}: ") or None
+    failed = {"index": index, "input": None, "expected": None, "got": got, "difference": None, "error": error}
     if problem is None or len(problem.tests) != row["tests_total"]:
-        return FailedTest(index, None, None, got, None, error)
-    test = problem.tests[index]
-    wrong = row["verdict"] == Verdict.WRONG_ANSWER
-    difference = _difference(problem.kind, test.expected, got) if wrong else None
-    return FailedTest(index, test.input, test.expected, got, difference, error)
+        return failed
+    test, is_wrong = problem.tests[index], row["verdict"] == Verdict.WRONG_ANSWER
+    difference = _difference(problem.kind, test.expected, got) if is_wrong else None
+    return failed | {"input": test.input, "expected": test.expected, "difference": difference}
 
 
 def _difference(kind: str, expected: str, got: str | None) -> str | None:
@@ -202,7 +191,7 @@ def view_problem(path: Path, wanted: str, step: int | None = None, evaluation: s
         [
             {name: value for name, value in row.items() if name not in lengths}
             | {"n_completion_tokens": len(row["completion_tokens"])}
-            | {"failed_test": None if (failed := failed_test(row, problem)) is None else asdict(failed)}
+            | {"failed_test": failed_test(row, problem)}
             for row in rows
         ],
         missing,

@@ -93,15 +93,17 @@ class RunRecord:
     def groups(self) -> pl.DataFrame:
         """The groups in order: completions `sampled` and `graded`, the `lowest` reward, and `has_signal`, whether the
         update learned from any."""
-        reward = pl.col("reward")
         columns = ["step", "group_index", "problem_id", "stop_reason", "reward", "trained"]
-        groups = self.rollouts(columns).group_by("step", "group_index")
-        counted = groups.agg(
-            pl.col("problem_id").first(),
-            sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
-            graded=reward.count(),
-            lowest=reward.min(),
-            has_signal=pl.col("trained").any(),
+        counted = (
+            self.rollouts(columns)
+            .group_by("step", "group_index")
+            .agg(
+                pl.col("problem_id").first(),
+                sampled=(pl.col("stop_reason") != NO_COMPLETION).sum(),
+                graded=pl.col("reward").count(),
+                lowest=pl.col("reward").min(),
+                has_signal=pl.col("trained").any(),
+            )
         )
         return counted.sort("step", "group_index").collect()
 
@@ -113,22 +115,11 @@ class CurationRecord:
     path: Path
     manifest: dict[str, Any]
 
-    @cached_property
-    def pool(self) -> pl.DataFrame:
-        return light_frame(self.path / "pool.parquet")
-
-    @cached_property
-    def dropped(self) -> pl.DataFrame:
-        return light_frame(self.path / "dropped.parquet")
-
-    @cached_property
-    def profile(self) -> pl.DataFrame:
-        return light_frame(self.path / "profile.parquet")
-
-    @cached_property
-    def solutions(self) -> pl.DataFrame:
-        """One row per problem checked with its own solutions; empty where the check was left out."""
-        return light_frame(self.path / "solutions.parquet")
+    pool = cached_property(lambda self: light_frame(self.path / "pool.parquet"))
+    dropped = cached_property(lambda self: light_frame(self.path / "dropped.parquet"))
+    profile = cached_property(lambda self: light_frame(self.path / "profile.parquet"))
+    # One row per problem checked with its own solutions; empty where the check was left out.
+    solutions = cached_property(lambda self: light_frame(self.path / "solutions.parquet"))
 
     @property
     def band(self) -> tuple[float, float] | None:
@@ -157,7 +148,7 @@ def load_run(path: Path) -> RunRecord:
         path=path,
         config=recorded_config(path) or {},
         metrics=metrics,
-        evals={name: one for name, one in evals.items() if one.summary.get("taken_from") is None},
+        evals={name: record for name, record in evals.items() if record.summary.get("taken_from") is None},
         checkpoints=read_rows(path / "checkpoints.jsonl"),
         scored_files=sorted((path / "steps").glob("*/scored.parquet")),
     )

@@ -7,7 +7,7 @@ page's content security policy forbids scripts and loads.
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,14 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.comparison import Comparison, compare_evals, comparison_table, weak_splits
-from coderl_tasks.insight.diagnosis import checks_table, smoke_checks
+from coderl_tasks.insight.diagnosis import (
+    Comparison,
+    checks_table,
+    compare_evals,
+    comparison_table,
+    smoke_checks,
+    weak_splits,
+)
 from coderl_tasks.insight.plots import FIRST, Plot, flat_panels, history_pairs, history_plots, pass_at_1_plot
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
@@ -306,12 +312,13 @@ def samples(
 
 
 def _shown(row: dict[str, Any], problem: Problem | None) -> dict[str, Any]:
-    """A rollout with its texts shortened, whether it was `truncated`, and in `failed` the test that it failed or None."""
+    """A rollout with shortened texts, whether it was `truncated`, and the test that it `failed` (`failed_test`)."""
     shown = row | {"completion": shorten(row["completion"]), "truncated": row["stop_reason"] == TRUNCATED}
-    if (failed := failed_test(row, problem)) is None:
-        return shown | {"failed": None}
-    texts = {name: text and shorten(str(text), TEST_SHOWN) for name, text in asdict(failed).items()}
-    return shown | {"failed": texts | {"index": failed.index}}
+    failed = failed_test(row, problem)
+    texts = {
+        name: shorten(text, TEST_SHOWN) if isinstance(text, str) else text for name, text in (failed or {}).items()
+    }
+    return shown | {"failed": texts or None}
 
 
 def skipped_groups(run: RunRecord) -> dict[str, Any]:

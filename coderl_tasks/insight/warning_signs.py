@@ -10,7 +10,7 @@ deviation of 0.07 with a constant policy. A sign is over if it was absent for QU
 import heapq
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -334,10 +334,6 @@ class Rule(NamedTuple):
     remedies: tuple[Remedy, ...] = ()
 
 
-def _listed(remedies: Sequence[Remedy], config: Row) -> str:
-    return ", or ".join(remedy.text(config) for remedy in remedies)
-
-
 LOWER_LR = Remedy("learning_rate", "lower")
 COOLER, HOTTER = Remedy("temperature", "lower"), Remedy("temperature", "raise")
 OTHERS = Remedy("refill", "raise, to sample others in their place")
@@ -450,9 +446,8 @@ class Watch:
         return [Notice(f"step {step}: worse since step {episode.begun}: {self._text(episode)}", True)]
 
     def _text(self, episode: Episode) -> str:
-        rule = episode.rule
-        remedies = f"; try: {_listed(rule.remedies, self.history.config)}" if rule.remedies else ""
-        return f"{rule.name.replace('_', ' ')}: {episode.sign.what}{remedies}"
+        remedies = ", or ".join(remedy.text(self.history.config) for remedy in episode.rule.remedies)
+        return f"{episode.rule.name.replace('_', ' ')}: {episode.sign.what}{remedies and f'; try: {remedies}'}"
 
     def still(self) -> list[str]:
         return [self._text(episode) for episode in self._open.values()]
@@ -487,5 +482,6 @@ def memory_advice(error: BaseException, config: Row) -> str | None:
     said = str(error).lower()
     if not (isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said):
         return None
-    remedies = [Remedy(setting, "lower") for setting in ("max_tokens", "sample_concurrency", "problems_per_step")]
-    return f"out of memory: completions of this length do not fit; try: {_listed(remedies, config)}"
+    settings = ("max_tokens", "sample_concurrency", "problems_per_step")
+    remedies = ", or ".join(Remedy(setting, "lower").text(config) for setting in settings)
+    return f"out of memory: completions of this length do not fit; try: {remedies}"

@@ -71,7 +71,13 @@ class Renderer(ABC):
         written.sort(key=len, reverse=True)
         self._added_token = re.compile("|".join(re.escape(token) for token in written) or "(?!)")
         self._written_ids = {self._added_tokens[token] for token in written}
-        self._normalizes = _finds_tokens_in_normalized_text(tokenizer)
+        # Some tokenizers look for added tokens in the text as they have normalised it.
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizes = (
+            backend is not None
+            and backend.normalizer is not None
+            and any(token.normalized for token in tokenizer.added_tokens_decoder.values())
+        )
         # Every prompt has the same system message, openings and line ends: of its texts only one is its own.
         self._encode = lru_cache(maxsize=RECURRING)(
             lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))
@@ -228,9 +234,7 @@ class DisableThinkingRenderer(ThinkingRenderer):
         return self.encode_plain(split_thinking(content)[1])
 
 
-QWEN3_RENDERERS: dict[str, type[Qwen3InstructRenderer]] = {
-    renderer.name: renderer for renderer in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)
-}
+QWEN3_RENDERERS = {each.name: each for each in (ThinkingRenderer, DisableThinkingRenderer, Qwen3InstructRenderer)}
 THINKING_OF = {ThinkingRenderer.name: True, DisableThinkingRenderer.name: False}
 
 
@@ -251,13 +255,6 @@ def require_answer(messages: Sequence[Message]) -> None:
 def require_known_role(role: str) -> None:
     if role not in ROLES:
         raise ValueError(f"unknown role {role!r}: expected one of {', '.join(ROLES)}")
-
-
-def _finds_tokens_in_normalized_text(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.normalizer is None:
-        return False
-    return any(token.normalized for token in tokenizer.added_tokens_decoder.values())
 
 
 def question_text(statement: str, starter_code: str | None = None) -> str:

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coderl_tasks.insight.comparison import compare_evals
-from coderl_tasks.insight.diagnosis import check_format, check_pass_at_1, check_reward_trend, smoke_checks, trend
+from coderl_tasks.insight.diagnosis import (
+    check_format,
+    check_pass_at_1,
+    check_reward_trend,
+    compare_evals,
+    smoke_checks,
+    trend,
+)
 from coderl_tasks.insight.record import EvalRecord, RunRecord, load_run
 from coderl_tasks.insight.warning_signs import hints
 

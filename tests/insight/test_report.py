@@ -15,7 +15,7 @@ from coderl_tasks.cli import main
 from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, step_history_markdown
-from coderl_tasks.insight.comparison import compare_evals, weak_splits
+from coderl_tasks.insight.diagnosis import compare_evals, weak_splits
 from coderl_tasks.insight.plots import (
     flat_panels,
     history_pairs,
