@@ -14,9 +14,8 @@ from rich.console import Console
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.evaluation.paired import sampling_noise
-from coderl_tasks.insight.listing import pools_table, runs_table
 from coderl_tasks.insight.named_queries import CURATION, NAMED_QUERIES
-from coderl_tasks.insight.record import naming_damaged_tables
+from coderl_tasks.insight.record import naming_damaged_tables, pools_table, runs_table
 from coderl_tasks.insight.tables import render_frame, write_frame
 from coderl_tasks.journal.json_shapes import Summary, read_shaped
 from coderl_tasks.journal.run_names import record_path, runs_root

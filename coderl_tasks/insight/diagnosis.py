@@ -20,8 +20,9 @@ import polars as pl
 
 from coderl_tasks.errors import DataError
 from coderl_tasks.evaluation import paired
+from coderl_tasks.insight.plots import pass_at_1_plot
 from coderl_tasks.insight.record import MAX_POINTS, EvalRecord, RunRecord
-from coderl_tasks.insight.tables import Column, Estimate, Table, Tag
+from coderl_tasks.insight.tables import Column, Estimate, Table, Tag, markdown_table, markdown_text
 from coderl_tasks.settings import HUB_DATASET
 
 WARM_UP_STEPS = 5
@@ -161,6 +162,31 @@ def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
         ),
         [(split, share) for split, share in _shares(record).items() if share],
     )
+
+
+def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
+    """Markdown about an evaluation, overall and by split, and its paired comparison with `before` if they share
+    problems. `dataset` is what it was made on: it decides which splits are marked as weak evidence."""
+    summary = record.summary
+    low, high = record.interval
+    lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
+    lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
+    lines += [*markdown_table(splits_table(record)), ""]
+    lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
+    if summary.get("mean_reward") is not None:
+        lines.append(f"- mean reward {summary['mean_reward']:.3f}")
+    facts = {"format ok": "format_rate", "truncated": "truncated_rate"}
+    lines += [f"- {label} {summary[key]:.1%}" for label, key in facts.items() if summary.get(key) is not None]
+    lines += [f"- infra errors {summary.get('infra_errors', 0)}", f"- policy `{summary.get('policy', '')}`", ""]
+    comparison = compare_evals(before, record)
+    if before is not None and comparison is not None:
+        lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(before, record).markdown()]
+        lines += markdown_table(comparison_table(comparison))
+        lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
+        sides = zip((before.name, record.name), comparison.sides, strict=True)
+        lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
+        lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
+    return "\n".join(lines)
 
 
 def _shares(record: EvalRecord) -> dict[str, Mapping[str, Any]]:

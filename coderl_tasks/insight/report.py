@@ -1,6 +1,7 @@
-"""A run, two runs side by side, or a curation as one HTML page: no script, no outside resource, light and dark.
+"""A run, two runs side by side, or a curation as one HTML page (no script, no outside resource, light and dark), and a
+run as markdown for Prefect's artifacts. Those render images with data URIs and escape raw HTML, so plots are images.
 
-A curation's page is laid out in `pool_view.py`. Model output is untrusted: the templates escape everything, and the
+What is shown of a curation is in `pool_view.py`. Model output is untrusted: the templates escape everything, and the
 page's content security policy forbids scripts and loads.
 """
 
@@ -20,6 +21,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
+from coderl_tasks.grading.verdict import Verdict
 from coderl_tasks.insight.diagnosis import (
     Comparison,
     checks_table,
@@ -28,11 +30,20 @@ from coderl_tasks.insight.diagnosis import (
     smoke_checks,
     weak_splits,
 )
-from coderl_tasks.insight.plots import FIRST, Plot, flat_panels, history_pairs, history_plots, pass_at_1_plot
+from coderl_tasks.insight.plots import (
+    FIRST,
+    Plot,
+    flat_panels,
+    history_pairs,
+    history_plot,
+    history_plots,
+    pass_at_1_plot,
+)
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
-from coderl_tasks.insight.tables import Table, duration, html_table, shorten
+from coderl_tasks.insight.shown_metrics import SHOWN
+from coderl_tasks.insight.tables import Column, Table, duration, html_table, markdown_table, markdown_text, shorten
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table, visits_in_words
 from coderl_tasks.insight.warning_signs import hints
 from coderl_tasks.journal.atomic import output_file, write_bytes
@@ -41,6 +52,7 @@ from coderl_tasks.journal.run_config import config_changes, shown_setting
 from coderl_tasks.paths import POOL_FILE
 from coderl_tasks.policy.rollout import ROLLOUT_SCHEMA, TRUNCATED
 from coderl_tasks.problems.problem import Problem
+from coderl_tasks.untrusted_text import printable
 
 REPORT = "report.html"
 HALF = "backslashreplace"  # JSON of others may have half a surrogate in a text
@@ -54,6 +66,10 @@ TEST_SHOWN, SPANS = 600, 5
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
     "first_failed", "failed_output", "reason", "reward_error",
+)  # fmt: skip
+LAST_STEPS, COMPLETION_CHARS = 10, 1200
+COMPLETION_COLUMNS = (
+    "step", "problem_id", "group_index", "sample_index", "verdict", "reward", "stop_reason", "completion",
 )  # fmt: skip
 QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra")
 
@@ -352,3 +368,56 @@ def infra_errors(run: RunRecord) -> dict[str, Any]:
         "steps": most.select("step", "n").rows(),
         "evals": {name: n for name, n in in_evals.items() if n},
     }
+
+
+def step_history_markdown(run: RunRecord) -> str:
+    """Markdown about a run's steps so far: curves, checks, hints, tokens, costs, the last steps, some completions."""
+    planned = f" of {run.planned_steps}" if run.planned_steps else ""
+    lines = [f"# Step history: {markdown_text(run.path.name)}", ""]
+    lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
+    if not len(run.metrics):
+        return "\n".join([*lines, "No step has been committed yet."])
+    lines += [*history_plot(run).markdown(), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
+    lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
+    lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
+    lines += [*markdown_table(costs_table(costs(run))), ""]
+    lines += [" ".join(sentences), ""] if (sentences := visits_in_words(run)) else []
+    last = run.metrics.tail(LAST_STEPS)
+    columns: list[Column[dict[str, Any]]] = [Column("step", lambda row: row["step"])]
+    for name, shown in SHOWN.items():
+        if shown.column and name in last.columns:
+            heading, form = shown.column
+            columns.append(Column(heading, lambda row, name=name: row[name], form))  # type: ignore[misc]
+    table = Table(columns, last.reverse().rows(named=True))
+    lines += ["", f"## The last {len(last)} steps", "", *markdown_table(table), ""]
+    return "\n".join(lines + _sample_lines(run))
+
+
+def _sample_lines(run: RunRecord) -> list[str]:
+    """A right and a wrong completion of the last step, one halfway and the first."""
+    files = run.scored_files
+    lines = ["## Samples", "", "More of them: `coderl query RUN --name rollout_samples`.", ""] if files else []
+    for place in dict.fromkeys((len(files) - 1, (len(files) - 1) // 2, 0)) if files else ():
+        # Of three files, whatever the run's length. The first of their kind, as the query takes them.
+        rows = pl.scan_parquet(files[place]).select(COMPLETION_COLUMNS).filter(pl.col("reward").is_not_null())
+        passed = pl.col("verdict") == Verdict.PASSED
+        for kind in (passed, ~passed):
+            for row in rows.filter(kind).sort("sample_index", "group_index").head(1).collect().iter_rows(named=True):
+                facts = f"{row['verdict']}, reward {row['reward']:.2f}, {row['stop_reason']}"
+                lines += [f"Step {row['step']}, {markdown_text(row['problem_id'])}: {markdown_text(facts)}", ""]
+                # Indented: no fence in the completion, which is the model's, can end this block.
+                text = shorten(row["completion"], COMPLETION_CHARS).splitlines()
+                lines += [*(f"    {printable(line)}" for line in text or [""]), ""]
+    return lines
+
+
+def artifact_key(kind: str, name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
+
+
+async def publish(kind: str, name: str, markdown: str) -> None:
+    """Publish markdown as a Prefect artifact; the same kind and name again is a new version. Needs a Prefect server."""
+    # Imported where it is needed: the markdown alone is made without Prefect.
+    from prefect.artifacts import acreate_markdown_artifact
+
+    await acreate_markdown_artifact(markdown=markdown, key=artifact_key(kind, name))

@@ -17,10 +17,9 @@ from rich.text import Text
 
 from coderl_tasks.curation.find_pool import FoundPool
 from coderl_tasks.insight.diagnosis import checks_table, compare_evals, comparison_table, smoke_checks, weak_splits
-from coderl_tasks.insight.listing import run_state
 from coderl_tasks.insight.logging import step_line
 from coderl_tasks.insight.pool_view import make_up, make_up_table
-from coderl_tasks.insight.record import RunRecord, load_curation, load_run
+from coderl_tasks.insight.record import RunRecord, load_curation, load_run, run_state
 from coderl_tasks.insight.tables import age, duration, plain_table, rich_table
 from coderl_tasks.insight.token_uses import costs, costs_table, uses, uses_table
 from coderl_tasks.insight.warning_signs import hints

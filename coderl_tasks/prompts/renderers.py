@@ -114,6 +114,14 @@ class Renderer(ABC):
         assert isinstance(text, str)
         return text, end is not None
 
+    def require_roles(self, messages: Sequence[Message], *, answered: bool = False) -> None:
+        """Raises ValueError for an unknown role, or with `answered` unless the last message is the assistant's."""
+        if answered and (not messages or messages[-1]["role"] != "assistant"):
+            raise ValueError("a supervised example ends with an assistant message")
+        for message in messages:
+            if message["role"] not in ROLES:
+                raise ValueError(f"unknown role {message['role']!r}: expected one of {', '.join(ROLES)}")
+
     def encode_plain(self, text: str) -> list[int]:
         """`text` as ordinary tokens: no added token of the tokenizer, special or not, is ever recognised in it."""
         first, *rest = self._plain_pieces(text)
@@ -164,13 +172,13 @@ class Qwen3InstructRenderer(Renderer):
         ]
 
     def prompt_tokens(self, messages: Sequence[Message]) -> list[int]:
+        self.require_roles(messages)
         # What follows the last message of the user belongs to the turn being written.
         last_user = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
         start, end = self._added_tokens[TURN_START], self._added_tokens[TURN_END]
         tokens: list[int] = []
         for index, message in enumerate(messages):
             role, content = message["role"], message["content"]
-            require_known_role(role)
             if role == "assistant":
                 opening = self.encode_plain("assistant\n")
                 turn = [*opening, *self._past_answer(content, in_current_turn=index > last_user)]
@@ -180,7 +188,7 @@ class Qwen3InstructRenderer(Renderer):
         return tokens + self._assistant_opening()
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        require_answer(messages)
+        self.require_roles(messages, answered=True)
         prompt = self.prompt_tokens(messages[:-1])
         answer = [*self._target(messages[-1]["content"]), self._added_tokens[TURN_END]]
         return prompt + answer, [0.0] * len(prompt) + [1.0] * len(answer)
@@ -245,16 +253,6 @@ def split_thinking(content: str) -> tuple[str, str]:
         return "", content
     reasoning, _, answer = opened.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
     return reasoning.strip("\n"), answer.lstrip("\n")
-
-
-def require_answer(messages: Sequence[Message]) -> None:
-    if not messages or messages[-1]["role"] != "assistant":
-        raise ValueError("a supervised example ends with an assistant message")
-
-
-def require_known_role(role: str) -> None:
-    if role not in ROLES:
-        raise ValueError(f"unknown role {role!r}: expected one of {', '.join(ROLES)}")
 
 
 def question_text(statement: str, starter_code: str | None = None) -> str:

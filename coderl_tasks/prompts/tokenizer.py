@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.prompts.renderers import (
-    QWEN3_RENDERERS,
-    THINK_CLOSE,
-    THINK_OPEN,
-    THINKING_OF,
-    Message,
-    Renderer,
-    require_answer,
-    require_known_role,
-)
+from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, THINKING_OF, Message, Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -204,7 +195,7 @@ class ChatTemplateRenderer(Renderer):
         return self._encode_marked(prompt, mark)
 
     def build_supervised_example(self, messages: Sequence[Message]) -> tuple[list[int], list[float]]:
-        require_answer(messages)
+        self.require_roles(messages, answered=True)
         mark = self._unused_character(messages)
         marked = self._marked(messages, mark)
         prompt = self._encode_marked(self._template.render(marked[:-1], add_generation_prompt=True), mark)
@@ -243,10 +234,10 @@ class ChatTemplateRenderer(Renderer):
         """`messages` with `mark` inside each added token that their texts spell. A block of thinking that an
         assistant's message opens with is the template's business: the two markers of that one stay (spelled as the
         template does); all others are plain text."""
+        self.require_roles(messages)
         marked: list[Message] = []
         for message in messages:
             role, content = message["role"], message["content"]
-            require_known_role(role)
             reasoning, answer = self._template.split_thinking(content) if role == "assistant" else (None, content)
             text = mark.join(self._plain_pieces(answer))
             if reasoning is not None:

@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
-from coderl_tasks.insight.artifacts import publish
+from coderl_tasks.insight.report import publish
 
 PAUSE_S = 600.0
 KEPT_RESULTS = 200

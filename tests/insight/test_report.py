@@ -14,8 +14,7 @@ import pytest
 from coderl_tasks.cli import main
 from coderl_tasks.curation.pool import build_pool, write_pool
 from coderl_tasks.errors import ConfigError
-from coderl_tasks.insight.artifacts import artifact_key, evaluation_markdown, step_history_markdown
-from coderl_tasks.insight.diagnosis import compare_evals, weak_splits
+from coderl_tasks.insight.diagnosis import compare_evals, evaluation_markdown, weak_splits
 from coderl_tasks.insight.plots import (
     flat_panels,
     history_pairs,
@@ -40,10 +39,12 @@ from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import MAX_POINTS, load_curation, load_run, thin
 from coderl_tasks.insight.report import (
     _render,
+    artifact_key,
     comparison_page,
     highlighted,
     render_report,
     run_page,
+    step_history_markdown,
     write_comparison,
     write_report,
 )
@@ -369,7 +370,7 @@ def test_data_in_figures_is_text() -> None:
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
-    [("listing", "tinker"), ("report", "tinker"), ("report", "torch"), ("query", "tinker"), ("query", "torch")],
+    [("record", "tinker"), ("report", "tinker"), ("report", "torch"), ("query", "tinker"), ("query", "torch")],
 )
 def test_what_only_shows_imports_no_sdk(module: str, heavy: str) -> None:
     program = f"import sys, coderl_tasks.insight.{module}; sys.exit({heavy!r} in sys.modules)"

@@ -8,10 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from coderl_tasks.insight.artifacts import step_history_markdown
 from coderl_tasks.insight.query import query
 from coderl_tasks.insight.record import RunRecord, load_run
-from coderl_tasks.insight.report import render_report
+from coderl_tasks.insight.report import render_report, step_history_markdown
 from coderl_tasks.insight.token_uses import costs, uses, visits_in_words
 
 
