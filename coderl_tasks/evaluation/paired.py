@@ -12,10 +12,9 @@ import polars as pl
 from coderl_tasks.errors import DataError
 from coderl_tasks.stats import Difference, clustered_bootstrap, crossed_interval, mcnemar, paired_proportion_difference
 
+# What of an evaluation's summary says what was evaluated, and how; USUAL values are left out of a summary.
 SIDE_KEYS = ("policy", "step", "temperature", "max_tokens", "n")
-"""What of an evaluation's summary says what was evaluated, and how."""
 USUAL = {"n_samples": 1, "top_p": 1.0}
-"""And these, which a summary leaves out where they are so."""
 SERVICE_KEY = "served_by"  # and what answered, where that is known
 MOST_IN_COMMON = 0.9
 """Share of the smaller evaluation's problems below which the two are of other data; a few may not have been graded."""

@@ -64,14 +64,6 @@ class Comparison:
     sides: tuple[str, str]
     warning: str | None
 
-    @property
-    def gained(self) -> int:
-        return int(self.overall.changed["gained"])
-
-    @property
-    def lost(self) -> int:
-        return int(self.overall.changed["lost"])
-
 
 def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Comparison | None:
     """Compares two evaluations on the problems graded in both; None if one is missing or they share no problem. The
@@ -182,7 +174,7 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     if before is not None and comparison is not None:
         lines += [f"## Against {markdown_text(before.name)}", "", *pass_at_1_plot(before, record).markdown()]
         lines += markdown_table(comparison_table(comparison))
-        lines += ["", f"{comparison.gained} problems gained, {comparison.lost} lost.", ""]
+        lines += ["", "{gained} problems gained, {lost} lost.".format(**comparison.overall.changed), ""]
         sides = zip((before.name, record.name), comparison.sides, strict=True)
         lines += [f"- {markdown_text(name)}: {markdown_text(side)}" for name, side in sides]
         lines += ["", f"**Warning: {markdown_text(comparison.warning)}.**"] if comparison.warning else []
@@ -301,13 +293,10 @@ def _values(metrics: pl.DataFrame, name: str) -> list[float]:
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """The Theil-Sen slope (the median change per step) of equally spaced values, and the one-sided p value of "not
-    rising" by the Mann-Kendall test (small: rising).
-
-    Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank Correlation Methods" (1975); Sen, "Estimates of the
-    regression coefficient based on Kendall's tau" (1968). Both assume independent noise per step: true of mean rewards
-    over freshly drawn problems, not of smoothed curves. Time and memory grow with the square of the number of values:
-    average long series first.
-    """
+    rising" by the Mann-Kendall test (small: rising). Mann, "Nonparametric tests against trend" (1945); Kendall, "Rank
+    Correlation Methods" (1975); Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968). Both
+    assume independent noise per step: true of mean rewards over freshly drawn problems, not of smoothed curves. Time
+    and memory grow with the square of the number of values: average long series first."""
     n = len(values)
     earlier, later = np.triu_indices(n, k=1)
     series = np.asarray(values, dtype=np.float64)

@@ -324,8 +324,7 @@ def _times(axes: "Axes", metrics: pl.DataFrame) -> None:
     add_legend(axes, columns=4)
 
 
-FLAT = 1e-4
-"""How far a curve's values may lie apart, as a share of the largest, for it to count as level."""
+FLAT = 1e-4  # how far a curve's values may lie apart, as a share of the largest, for it to count as level
 PANELS = {
     shown_metrics.REWARD: Panel("Mean reward"),
     CORRECT: Panel("Correct", colours=(BLUE,), number=".0%"),

@@ -35,8 +35,7 @@ from coderl_tasks.problems.sides import EvaluationSide
 from coderl_tasks.problems.sources import find_source
 from coderl_tasks.untrusted_text import printable, printable_lines
 
-MOST_LINES, MOST_CHARS = 40, 2000
-"""What is printed of a statement, a program or a test, unless all is asked for."""
+MOST_LINES, MOST_CHARS = 40, 2000  # printed of a statement, a program or a test, unless all is asked for
 Decode = Callable[[Sequence[int]], str]
 
 

@@ -76,11 +76,12 @@ QUERIES = ("steps", "verdicts", "flips", "hardest", "degenerate_groups", "infra"
 
 def write_report(path: Path, target: Path | None = None) -> Path:
     """Write the report of the run or curation directory `path` to `target` (None: report.html there); its path."""
-    page = render_report(path)
-    if target is not None:
-        return _written(target, page)
-    target = path / REPORT
-    write_bytes(target, page.encode(errors=HALF))  # a link there, in a directory of others, is replaced, not followed
+    page = render_report(path).encode(errors=HALF)
+    if target is None:
+        write_bytes(path / REPORT, page)  # a link there, in a directory of others, is replaced, not followed
+        return path / REPORT
+    with output_file(target) as file:
+        file.write(page)
     return target
 
 
@@ -90,10 +91,7 @@ def write_comparison(first: Path, second: Path, target: Path | None = None) -> P
         if not is_run(path):
             raise ConfigError(f"{path} is not a run directory: two runs can be shown beside each other")
     target = target or Path(f"report-{first.resolve().name}-{second.resolve().name}.html")
-    return _written(target, _render("compare.html.j2", comparison_page(load_run(first), load_run(second))))
-
-
-def _written(target: Path, page: str) -> Path:
+    page = _render("compare.html.j2", comparison_page(load_run(first), load_run(second)))
     with output_file(target) as file:
         file.write(page.encode(errors=HALF))
     return target

@@ -108,7 +108,7 @@ def pass_at_1_part(run: RunRecord) -> RenderableType:
     title = f"Pass@1 in %, with 95% intervals: baseline and {after.name} (step {after.step})"
     table = rich_table(comparison_table(comparison, weak), title)
     notes = [Text(f"* {split}: {why}", style="dim") for split, why in weak.items()]
-    change = Text(f"{comparison.gained} problems gained, {comparison.lost} lost", style="dim")
+    change = Text("{gained} problems gained, {lost} lost".format(**comparison.overall.changed), style="dim")
     sides = [
         Text(f"{record.name}: {side}", style="dim", overflow="ignore", no_wrap=True)  # a path is for copying
         for record, side in zip((before, after), comparison.sides, strict=True)

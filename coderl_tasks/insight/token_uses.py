@@ -34,7 +34,11 @@ def uses(run: RunRecord) -> list[Use]:
         return []
     manifest = _manifest(run)
     profiled = (int((manifest.get("spent") or {}).get("samples", 0)), pool_spent(manifest).completion)
-    counted = {"profile of the pool": profiled, **_training(run), "evaluations": _evaluations(run)}
+    tokens_of = pl.col("completion_tokens").list.len().sum()
+    files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
+    lengths = [pl.scan_parquet(file).select(pl.len(), tokens_of).collect().row(0) for file in files]
+    evaluated = sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
+    counted = {"profile of the pool": profiled, **_training(run), "evaluations": evaluated}
     sampled = {what: count for what, count in counted.items() if count[0]}
     completions, tokens = (sum(count[part] for count in sampled.values()) for part in (0, 1))
     rows = [Use(what, *count, count[1] / tokens if tokens else 0.0) for what, count in sampled.items()]
@@ -63,13 +67,6 @@ def _training(run: RunRecord) -> dict[str, tuple[int, int]]:
         counts = [sum(pair) for pair in zip(counts, sides, strict=True)]
         tokens = [tokens[0] + total - lost, tokens[1] + lost]
     return {"groups with a signal": (counts[0], tokens[0]), without: (counts[1], tokens[1])}
-
-
-def _evaluations(run: RunRecord) -> tuple[int, int]:
-    files = (record.rollouts for record in run.evals.values() if record.rollouts is not None)
-    tokens = pl.col("completion_tokens").list.len().sum()
-    lengths = [pl.scan_parquet(file).select(pl.len(), tokens).collect().row(0) for file in files]
-    return sum(n for n, _ in lengths), sum(tokens or 0 for _, tokens in lengths)
 
 
 def uses_table(rows: Sequence[Use]) -> Table[Use]:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.journal.atomic import Row
@@ -128,12 +128,20 @@ class StepSpans(Tracker):
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        self._run = run
+        self._run, self._has_warned = run, False
+        warn = self._warn
+
+        class Exporter(OTLPSpanExporter):
+            def export(self, spans: Any) -> Any:
+                result = super().export(spans)
+                if result.name != "SUCCESS":
+                    warn("does not take spans")
+                return result
+
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the name.
         resource = Resource({"service.name": "coderl"}).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._exporter = _SaysOnce(OTLPSpanExporter())
-        self._provider.add_span_processor(BatchSpanProcessor(cast(Any, self._exporter)))
+        self._provider.add_span_processor(BatchSpanProcessor(Exporter()))
         self._tracer = self._provider.get_tracer("coderl")
 
     @classmethod
@@ -184,28 +192,12 @@ class StepSpans(Tracker):
         flushing.start()
         flushing.join(FLUSH_S)
         if flushing.is_alive():
-            self._exporter.say(f"took no more spans within {FLUSH_S:g} s")
+            self._warn(f"took no more spans within {FLUSH_S:g} s")
 
-
-class _SaysOnce:
-    """An exporter of spans that says once that they are not taken."""
-
-    def __init__(self, exporter: Any) -> None:
-        self._exporter = exporter
-        self._said = False
-
-    def export(self, spans: Any) -> Any:
-        result = self._exporter.export(spans)
-        if result.name != "SUCCESS":
-            self.say("does not take spans")
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def say(self, what: str) -> None:
-        if not self._said:
-            self._said = True
+    def _warn(self, what: str) -> None:
+        """Warns once per run: a collector that is down fails every batch."""
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning("the OpenTelemetry collector %s; the run goes on without", what)
 
 

@@ -24,12 +24,9 @@ from coderl_tasks.settings.train_settings import BATCH_SIZE, COMPLETIONS, GROUP_
 WINDOW, QUIET = 10, 5
 FEWEST = 5
 """Steps before a mean over the window is judged: in the recipe's own first run all groups of its second step are 0."""
-LOOK_BACK = 200
-"""Steps in which an earlier, better state is looked for; also bounds what a step of a long run costs."""
-SEVERAL = 5
-"""Faults up to which one more is not worse."""
-WORSE = 2.0
-"""A sign that has grown by this factor since it was last said is said again."""
+LOOK_BACK = 200  # steps in which an earlier, better state is looked for; bounds what a step of a long run costs
+SEVERAL = 5  # faults up to which one more is not worse
+WORSE = 2.0  # a sign that has grown by this factor since it was last reported is reported again
 
 Row = Mapping[str, Any]
 
@@ -181,12 +178,10 @@ def _reward_without_pass_at_1(history: History) -> Sign | None:
 
 
 def _loss_explodes(history: History) -> Sign | None:
-    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1.
-
-    The loss is at most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at
-    most 2; healthy runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its
-    log-probability, whose mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum.
-    """
+    """A sign if two of the last five steps have a loss per token that is impossible with ratios near 1. The loss is at
+    most the mean of |advantage| times the ratio. With every estimator a group's mean |advantage| is at most 2; healthy
+    runs have losses of 0.01, since advantages cancel. cispo and dro also weigh a token by its log-probability, whose
+    mean is the entropy. A KL penalty is centred over the step's tokens and adds 0 to the sum."""
     rows = [row for row in history.steps[-LOOK_BACK:] if row.get("n_tokens") and row.get("loss") is not None]
     losses = [abs(row["loss"]) / row["n_tokens"] for row in rows]
     if len(losses) < FEWEST:

@@ -20,21 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.paths import local_model_folder
-from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, THINKING_OF, Message, Renderer
+from coderl_tasks.prompts.renderers import QWEN3_RENDERERS, THINK_CLOSE, THINK_OPEN, Message, Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
-SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates let their caller turn thinking on and off."""
-
+SWITCHES = ("enable_thinking", "thinking")  # variables by which templates let their caller turn thinking on and off
 PAIRED_MARKER = re.compile(
     r"(?P<left>[<\[◁]\|?)/(?P<name>[\w:]*(?:think|thought|reasoning)[\w:]*)(?P<right>\|?[>\]▷])", re.IGNORECASE
 )
 """The closing one of a pair such as `<think>` and `</think>`, or `[THINK]` and `[/THINK]`."""
-
 OTHER_MARKERS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
@@ -64,12 +61,10 @@ class Markers(NamedTuple):
 
 
 class ChatTemplate:
-    """The chat template of `tokenizer`, with thinking on, off or (None) as the template has it.
-
-    `markers` are the thinking markers in the template's source. `opens_thinking`: its prompts end inside a block of
-    thinking. `turn_end` is what it writes after an assistant's message: first at the end, then before a user's message.
-    Raises ConfigError if there is no template, no way to render a plain conversation, or no switch for `thinking`.
-    """
+    """The chat template of `tokenizer`, with thinking on, off or (None) as the template has it. `markers` are the
+    thinking markers in the template's source. `opens_thinking`: its prompts end inside a block of thinking. `turn_end`
+    is what it writes after an assistant's message: first at the end, then before a user's message. Raises ConfigError
+    if there is no template, no way to render a plain conversation, or no switch for `thinking`."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", thinking: bool | None = None) -> None:
         self._tokenizer = tokenizer
@@ -154,16 +149,13 @@ class ChatTemplate:
 
 
 class ChatTemplateRenderer(Renderer):
-    """`chat_template`: the model's own template. `thinking` is on, off, or (None) as the template has it.
-
-    `stop_tokens` are what ends the assistant's turn in the template, the `end_tokens` (the generation configuration's)
-    and the tokenizer's end token. Raises ConfigError where there is none of them, or as `ChatTemplate` says.
-
-    Ordinary conversations are the text of `apply_chat_template`, encoded in one go. Where a message spells an added
-    token, a mark is put behind that token's first character before the template sees the message, and the text is
-    encoded in pieces between the marks. So the template does not take a message's text for one of its own markers
-    either, and it trims as ever: a mark never stands at the end of a message.
-    """
+    """`chat_template`: the model's own template. `thinking` is on, off, or (None) as the template has it. `stop_tokens`
+    are what ends the assistant's turn in the template, the `end_tokens` (the generation configuration's) and the
+    tokenizer's end token. Raises ConfigError where there is none of them, or as `ChatTemplate` says. Ordinary
+    conversations are the text of `apply_chat_template`, encoded in one go. Where a message spells an added token, a
+    mark is put behind that token's first character before the template sees the message, and the text is encoded in
+    pieces between the marks. So the template does not take a message's text for one of its own markers either, and it
+    trims as ever: a mark never stands at the end of a message."""
 
     name = "chat_template"
 
@@ -296,17 +288,15 @@ def get_renderer(
     name: str, tokenizer: "PreTrainedTokenizerBase", *, thinking: bool | None = None, end_tokens: Sequence[int] = ()
 ) -> Renderer:
     """The renderer called `name` (qwen3 | qwen3_disable_thinking | qwen3_instruct | chat_template) on `tokenizer`.
-
     `thinking` and `end_tokens` are as in `ChatTemplateRenderer`; the other renderers each have their own. Raises
     ValueError "Unknown renderer" for another name, and ConfigError if the tokenizer lacks what the renderer needs or
-    `thinking` contradicts the renderer.
-    """
+    `thinking` contradicts the renderer."""
     if name == ChatTemplateRenderer.name:
         return ChatTemplateRenderer(tokenizer, thinking=thinking, end_tokens=end_tokens)
     if name not in QWEN3_RENDERERS:
         known = ", ".join((*QWEN3_RENDERERS, ChatTemplateRenderer.name))
         raise ValueError(f"Unknown renderer: {name!r}. Known: {known}")
-    if thinking is not None and THINKING_OF.get(name) is not thinking:
+    if thinking is not None and QWEN3_RENDERERS[name].thinking is not thinking:
         raise ConfigError(
             f"thinking={'on' if thinking else 'off'} and the renderer {name} contradict each other: leave thinking "
             "out, or set renderer_name=chat_template if the model's template has a switch for it"
