@@ -102,10 +102,10 @@ def write_merged(model: PeftModel, base_model: str, folder: Path) -> None:
 
 def require_agreement(what: str, model: Any, sequences: Sequence[SampledSequence], *, exact: bool) -> Agreement:
     """CoderlError if `what` (an adapter, a merged model) does not give the log-probabilities that were sampled."""
-    found = agreement(model, sequences)
-    if fault := found.fault(exact=exact):
+    result = agreement(model, sequences)
+    if fault := result.fault(exact=exact):
         raise CoderlError(
             f"{what} does not give the log-probabilities that were sampled: {fault}; nothing was exported (--no-check "
             "exports it all the same)"
         )
-    return found
+    return result

@@ -123,8 +123,9 @@ class RunLogger:
     def log_groups(self, scored: pl.DataFrame, clone_groups: int) -> None:
         """Logs each group's rewards, and what is wrong with it. `clone_groups` is the step's metric of that name."""
         # Finding the cloned groups sums over every token, so look for them only if there are some.
-        found = group_repeats(scored).filter("clones").select("group_index", "n").iter_rows() if clone_groups else ()
-        clones: dict[int, int] = dict(found)
+        clones: dict[int, int] = {}
+        if clone_groups:
+            clones = dict(group_repeats(scored).filter("clones").select("group_index", "n").iter_rows())
         # Without tokens and texts: partition_by copies each group.
         columns = ("step", "group_index", "problem_id", "reward", "trained")
         about = scored.select(*columns, is_skipped=pl.col("logprobs").is_null())

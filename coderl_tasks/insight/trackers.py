@@ -166,6 +166,7 @@ class StepSpans(Tracker):
         return None
 
     def _send(self, row: Row) -> None:
+        """Makes the spans of a step's row: the step's with all that the row says, and within it one per phase."""
         if is_eval_row(row):
             return
         from opentelemetry.context import Context

@@ -97,13 +97,14 @@ def _equal_groups(history: History, name: str, equal: str, verdict: str) -> Sign
     # Where half of them are of each kind, both are named.
     if without is None or share is None or share < 0.4 * without:
         return None
-    said = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
-    return Sign(f"{said}, {share:.0%} of all of them only {equal}: {verdict}", share)
+    skipped = f"{without:.0%} of the last groups had equal rewards and gave no gradient"
+    return Sign(f"{skipped}, {share:.0%} of all of them only {equal}: {verdict}", share)
 
 
 def _other_equal_groups(history: History) -> Sign | None:
-    without, zero, one = _no_signal(history), history.recent("groups_all_zero"), history.recent("groups_all_one")
-    if without is None or zero is None or one is None or zero + one > 0.6 * without:
+    all_zero, all_one = history.recent("groups_all_zero"), history.recent("groups_all_one")
+    without = _no_signal(history)
+    if without is None or all_zero is None or all_one is None or all_zero + all_one > 0.6 * without:
         return None
     return Sign(
         f"{without:.0%} of the last groups had equal rewards, neither 0 nor 1, and gave no gradient: the reward "
@@ -474,8 +475,8 @@ def hints(run: RunRecord) -> list[str]:
 
 def memory_advice(error: BaseException, config: Row) -> str | None:
     """What to try where a run ended for want of memory; None for another error."""
-    said = str(error).lower()
-    if not (isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said):
+    message = str(error).lower()
+    if not (isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message):
         return None
     settings = ("max_tokens", "sample_concurrency", "problems_per_step")
     remedies = ", or ".join(Remedy(setting, "lower").text(config) for setting in settings)

@@ -165,10 +165,10 @@ class ChatTemplateRenderer(Renderer):
         super().__init__(tokenizer)
         self._thinking = thinking
         self._template = ChatTemplate(tokenizer, thinking)
-        found = self._added_token.search(self._template.turn_end)
-        self._turn_end = found[0] if found else ""
+        end = self._added_token.search(self._template.turn_end)
+        self._turn_end = end[0] if end else ""
         # The turn's end comes first, since a supervised example ends with the first of them.
-        ends = [self._added_tokens[self._turn_end]] if found else []
+        ends = [self._added_tokens[self._turn_end]] if end else []
         ends += [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         self.stop_tokens = list(dict.fromkeys(ends))
         if not ends:
@@ -328,8 +328,8 @@ def generation_end_tokens(model_name: str) -> list[int]:
         file = cached_file(str(folder or model_name), "generation_config.json")
     except OSError as error:
         # No such file and no way to the hub are the same error here, so a model without the file must not fail.
-        said = "no generation_config.json of %s, so its template says what ends an answer: %s"
-        logger.warning(said, model_name, str(error).strip().partition("\n")[0])
+        notice = "no generation_config.json of %s, so its template says what ends an answer: %s"
+        logger.warning(notice, model_name, str(error).strip().partition("\n")[0])
         return []
     try:
         ids = json.loads(Path(str(file)).read_text(encoding="utf-8")).get("eos_token_id")
