@@ -83,9 +83,9 @@ def compare_evals(before: EvalRecord | None, after: EvalRecord | None) -> Compar
     recorded = (compare["difference"], compare["ci_low"], compare["ci_high"]) if is_recorded else None
     splits = pairs["split"].unique(maintain_order=True)
     by_split = {split: pass_at_1(pairs.filter(split=split)) for split in splits}
-    summaries = [record.summary | {"step": record.step} for record in (before, after)]
-    sides = (paired.side_text(summaries[0]), paired.side_text(summaries[1]))
-    warning = paired.unlike(*summaries, pairs.height)
+    earlier, later = (record.summary | {"step": record.step} for record in (before, after))
+    sides = (paired.side_text(earlier), paired.side_text(later))
+    warning = paired.unlike(earlier, later, pairs.height)
     return Comparison(before, after, pass_at_1(pairs, recorded), by_split, pairs, sides, warning)
 
 

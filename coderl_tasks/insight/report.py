@@ -114,6 +114,9 @@ def _render(template: str, page: dict[str, Any]) -> str:
             return html_table(value)
         return Markup(value.inline_svg()) if isinstance(value, Plot) else value
 
+    def percent(share: float | None, digits: int = 1) -> str:
+        return "–" if share is None else f"{share * 100:.{digits}f}%"
+
     environment = Environment(
         loader=PackageLoader("coderl_tasks.insight"),
         autoescape=True,
@@ -123,7 +126,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "percent": lambda share, digits=1: "–" if share is None else f"{share * 100:.{digits}f}%",
+        "percent": percent,
         "points": lambda share: f"{share * 100:+.1f}",
         "count": lambda number: f"{number:,}",
         "highlighted": highlighted,
