@@ -93,7 +93,7 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
     """Overall and by split, each evaluation's own Pass@1 and the paired difference; splits in `weak` have a star."""
     before, after = comparison.before, comparison.after
 
-    def difference(row: tuple[str, PairedPassAt1]) -> Estimate:
+    def change(row: tuple[str, PairedPassAt1]) -> Estimate:
         return Estimate(row[1].difference, row[1].ci_low, row[1].ci_high, signed=True)
 
     return Table(
@@ -102,9 +102,7 @@ def comparison_table(comparison: Comparison, weak: Collection[str] = ()) -> Tabl
             Column("problems", lambda row: row[1].n, ",", "num", short="n"),
             Column(before.name, lambda row: _estimate(before, row[0]), "", "num", "console html", "before"),
             Column(after.name, lambda row: _estimate(after, row[0]), "", "num", "console html", "after"),
-            Column(
-                "points, paired", difference, style="num", short="paired difference", interval="paired 95% interval"
-            ),
+            Column("points, paired", change, style="num", short="paired difference", interval="paired 95% interval"),
         ),
         list({"all": comparison.overall, **comparison.by_split}.items()),
         "stacked",
@@ -145,17 +143,6 @@ def compared_lines(sides: Sequence[Sequence[EvalRecord]]) -> list[str]:
     return lines
 
 
-def splits_table(record: EvalRecord) -> Table[tuple[str, Mapping[str, Any]]]:
-    return Table(
-        (
-            Column("split", lambda row: row[0]),
-            Column("problems", lambda row: row[1]["n"], ",", "num"),
-            Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
-        ),
-        [(split, share) for split, share in _shares(record).items() if share],
-    )
-
-
 def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *, dataset: str = "") -> str:
     """Markdown about an evaluation, overall and by split, and its paired comparison with `before` if they share
     problems. `dataset` is what it was made on: it decides which splits are marked as weak evidence."""
@@ -163,7 +150,12 @@ def evaluation_markdown(record: EvalRecord, before: EvalRecord | None = None, *,
     low, high = record.interval
     lines = [f"# Evaluation: {markdown_text(record.name)}", ""]
     lines += [f"**Pass@1 {record.pass_at_1:.1%}** [{low:.1%}, {high:.1%}] on {summary['n']} problems", ""]
-    lines += [*markdown_table(splits_table(record)), ""]
+    columns: tuple[Column[tuple[str, Any]], ...] = (
+        Column("split", lambda row: row[0]),
+        Column("problems", lambda row: row[1]["n"], ",", "num"),
+        Column("Pass@1", lambda row: _estimate(record, row[0]), style="num", interval="95% interval"),
+    )
+    lines += [*markdown_table(Table(columns, [row for row in _shares(record).items() if row[1]])), ""]
     lines += [f"- {split}: {why}" for split, why in weak_splits(summary.get("by_split", {}), dataset).items()]
     if summary.get("mean_reward") is not None:
         lines.append(f"- mean reward {summary['mean_reward']:.3f}")

@@ -22,23 +22,7 @@ from pygments.lexers.python import PythonLexer
 
 from coderl_tasks.errors import ConfigError
 from coderl_tasks.grading.verdict import Verdict
-from coderl_tasks.insight.diagnosis import (
-    Comparison,
-    checks_table,
-    compare_evals,
-    comparison_table,
-    smoke_checks,
-    weak_splits,
-)
-from coderl_tasks.insight.plots import (
-    FIRST,
-    Plot,
-    flat_panels,
-    history_pairs,
-    history_plot,
-    history_plots,
-    pass_at_1_plot,
-)
+from coderl_tasks.insight import diagnosis, plots
 from coderl_tasks.insight.pool_view import pool_page
 from coderl_tasks.insight.problem_view import failed_test, problems_at_hand, prompt_decoder
 from coderl_tasks.insight.record import RunRecord, is_curation, is_run, load_curation, load_run
@@ -60,8 +44,7 @@ _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(?P<code>.*?)(?=^```|\Z)", re.DO
 """A Python block, also one that is not closed, as of a truncated completion."""
 # Lines as they are, blank ones at either end too: this is the model's text, not a listing.
 _LEXER, _FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
-SIDES = ("A", "B")
-"""What two runs are called on one page: their names may be the same."""
+SIDES = ("A", "B")  # what two runs are called on one page: their names may be the same
 TEST_SHOWN, SPANS = 600, 5
 SAMPLE_COLUMNS = (
     "problem_id", "prompt_tokens", "completion", "verdict", "tests_passed", "tests_run", "tests_total", "stop_reason",
@@ -112,7 +95,7 @@ def _render(template: str, page: dict[str, Any]) -> str:
     def as_html(value: Any) -> Any:
         if isinstance(value, Table):
             return html_table(value)
-        return Markup(value.inline_svg()) if isinstance(value, Plot) else value
+        return Markup(value.inline_svg()) if isinstance(value, plots.Plot) else value
 
     def percent(share: float | None, digits: int = 1) -> str:
         return "–" if share is None else f"{share * 100:.{digits}f}%"
@@ -149,26 +132,26 @@ def highlighted(text: str) -> Markup:
 def run_page(run: RunRecord) -> dict[str, Any]:
     """The variables of the template run.html.j2, which lays out a run's page: numbers, `Table`s and `Plot`s. None or an
     empty list stands for what the run does not have (yet), such as two evaluations to compare."""
-    comparison = compare_evals(run.baseline, run.latest)
+    comparison = diagnosis.compare_evals(run.baseline, run.latest)
     answers, missing = samples(run, comparison)
-    plots = history_plots(run) if len(run.metrics) else {}
-    titles = sorted(plots, key=lambda title: title not in FIRST)
-    n_first = len(plots.keys() & FIRST) + 1 & ~1  # rounded up to even: two in each row
-    weak = weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
+    history = plots.history_plots(run) if len(run.metrics) else {}
+    titles = sorted(history, key=lambda title: title not in plots.FIRST)
+    n_first = len(history.keys() & plots.FIRST) + 1 & ~1  # rounded up to even: two in each row
+    weak = diagnosis.weak_splits(comparison.by_split, str(run.config.get("dataset", ""))) if comparison else {}
     quoted_path = shlex.quote(str(run.path))
     return {
         "title": run.path.name,
         "run": run,
         "facts": facts(run),
         "comparison": comparison,
-        "split_table": comparison_table(comparison, weak) if comparison else None,
+        "split_table": diagnosis.comparison_table(comparison, weak) if comparison else None,
         "weak_splits": weak,
-        "checks": checks_table(smoke_checks(run)),
+        "checks": diagnosis.checks_table(diagnosis.smoke_checks(run)),
         "hints": hints(run),
-        "pass_plot": pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
-        "history": [plots[title] for title in titles[:n_first]],
-        "more_history": [plots[title] for title in titles[n_first:]],
-        "flat": list(flat_panels(run).values()),
+        "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after) if comparison else None,
+        "history": [history[title] for title in titles[:n_first]],
+        "more_history": [history[title] for title in titles[n_first:]],
+        "flat": list(plots.flat_panels(run).values()),
         "times": phase_times(run.metrics),
         "verdicts": verdict_table(run),
         "samples": answers,
@@ -192,7 +175,7 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
     runs = (first, second)
     sides = list(zip(SIDES, runs, strict=True))
     latest = [run.latest and replace(run.latest, name=f"{letter}: {run.latest.name}") for letter, run in sides]
-    comparison = compare_evals(*latest)
+    comparison = diagnosis.compare_evals(*latest)
     answers, missing = samples(second, comparison, SIDES)
     known = [facts(run) for run in runs]
     labels = dict.fromkeys([*known[0], *known[1]])
@@ -204,10 +187,10 @@ def comparison_page(first: RunRecord, second: RunRecord) -> dict[str, Any]:
         "changes": [(each.key, _setting(each.key, each.old), _setting(each.key, each.new)) for each in changes],
         "comparison": comparison,
         "lacking": " and ".join(letter for letter, run in sides if run.latest is None),
-        "split_table": comparison_table(comparison) if comparison else None,
-        "pass_plot": pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
-        "history": history_pairs(runs, SIDES),
-        "flat": [text for text in flat_panels(first).values() if text in flat_panels(second).values()],
+        "split_table": diagnosis.comparison_table(comparison) if comparison else None,
+        "pass_plot": plots.pass_at_1_plot(comparison.before, comparison.after, SIDES) if comparison else None,
+        "history": plots.history_pairs(runs, SIDES),
+        "flat": [text for text in plots.flat_panels(first).values() if text in plots.flat_panels(second).values()],
         "verdicts": [verdict_table(run) for run in runs],
         "samples": answers,
         "samples_missing": missing,
@@ -292,7 +275,7 @@ def verdict_table(run: RunRecord) -> dict[str, Any]:
 
 
 def samples(
-    run: RunRecord, comparison: Comparison | None, sides: Sequence[str] = ("before", "after")
+    run: RunRecord, comparison: diagnosis.Comparison | None, sides: Sequence[str] = ("before", "after")
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A few test problems (gained, lost, still failing), and why their tests are missing, or None. Each problem has
     `kind`, `problem_id`, `split`, `prompt`, and in `sides` the label and the answer (`_shown`) of either evaluation."""
@@ -378,7 +361,8 @@ def step_history_markdown(run: RunRecord) -> str:
     lines += [f"{len(run.metrics)}{planned} steps, in `{run.path}`.", ""]
     if not len(run.metrics):
         return "\n".join([*lines, "No step has been committed yet."])
-    lines += [*history_plot(run).markdown(), "## Checks", "", *markdown_table(checks_table(smoke_checks(run))), ""]
+    checks = markdown_table(diagnosis.checks_table(diagnosis.smoke_checks(run)))
+    lines += [*plots.history_plot(run).markdown(), "## Checks", "", *checks, ""]
     lines += [f"- {markdown_text(hint)}" for hint in hints(run)]
     lines += ["", "## Tokens by use", "", *markdown_table(uses_table(uses(run))), ""]
     lines += [*markdown_table(costs_table(costs(run))), ""]
