@@ -108,12 +108,12 @@ def _render(template: str, page: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "percent": percent,
-        "points": lambda share: f"{share * 100:+.1f}",
-        "count": lambda number: f"{number:,}",
-        "highlighted": highlighted,
-    }
+    environment.filters.update(
+        percent=percent,
+        points=lambda share: f"{share * 100:+.1f}",
+        count=lambda number: f"{number:,}",
+        highlighted=highlighted,
+    )
     return environment.get_template(template).render(page)
 
 
